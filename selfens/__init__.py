@@ -1,0 +1,64 @@
+"""selfens: semi-supervised classification by self-ensembling.
+
+The names below are imported when they are first used, so `import selfens` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from selfens import data, losses, methods, networks, presets, schedules
+    from selfens.config import Config
+    from selfens.data.dataset import Dataset
+    from selfens.errors import SelfensError
+    from selfens.methods.base import Method
+    from selfens.run import Run, load_run
+    from selfens.targets import EnsembleTargets
+    from selfens.training import resume, train
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Config": "selfens.config",
+    "Dataset": "selfens.data.dataset",
+    "EnsembleTargets": "selfens.targets",
+    "Method": "selfens.methods.base",
+    "Run": "selfens.run",
+    "SelfensError": "selfens.errors",
+    "load_run": "selfens.run",
+    "resume": "selfens.training",
+    "train": "selfens.training",
+}
+_MODULES = ("data", "losses", "methods", "networks", "presets", "schedules")
+
+__all__ = [
+    "Config",
+    "Dataset",
+    "EnsembleTargets",
+    "Method",
+    "Run",
+    "SelfensError",
+    "data",
+    "load_run",
+    "losses",
+    "methods",
+    "networks",
+    "presets",
+    "resume",
+    "schedules",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"selfens.{name}")
+    raise AttributeError(f"module 'selfens' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,5 @@
+"""python -m selfens"""
+
+from selfens.cli import main
+
+main()

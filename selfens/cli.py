@@ -1,0 +1,211 @@
+"""The command `selfens`. Each command builds a config and calls one library function.
+
+Only typer is imported at the top: `selfens --help` must not wait for torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfens.errors import ConfigError, SelfensError
+
+if TYPE_CHECKING:
+    from selfens.config import Config
+    from selfens.run import Run
+
+app = typer.Typer(
+    help="Train classifiers from few labels and much unlabeled data, by self-ensembling.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result alone.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any field of the config.")
+]
+
+
+@app.command()
+def train(
+    source: Annotated[str, typer.Argument(metavar="PRESET", help="A preset (see 'selfens presets') or an .npz file.")],
+    labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
+    method: Annotated[str | None, typer.Option(help="supervised, pi or temporal.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Governs labels, split and training.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Ramps keep their proportion.")] = None,
+    device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
+    run: Annotated[Path | None, typer.Option("--run", help="Directory of the run; a new one by default.")] = None,
+    quiet: QuietOption = False,
+    overrides: SetOption = None,
+) -> None:
+    """Train, and leave everything in a run directory."""
+    from selfens import progress, training
+
+    config = _config(source, method)
+    if labels is not None:
+        config = config.with_values("data", labels=_label_count(labels))
+    if seed is not None:
+        config = config.with_values("seed", base=seed)
+    if epochs is not None:
+        config = config.with_values("schedule", epochs=epochs)
+    if device is not None:
+        config = config.with_values("training", device=device.value)
+    if data_dir is not None:
+        config = config.with_values("data", folder=str(data_dir))
+    config = config.with_overrides(overrides or [])
+    directory = run or _new_directory(config)
+    _report(training.train(config, directory, progress=progress.for_terminal(quiet)))
+
+
+@app.command()
+def resume(run: RunArgument, quiet: QuietOption = False) -> None:
+    """Continue a run from its last checkpoint."""
+    from selfens import load_run, progress, training
+
+    before = load_run(run)
+    if before.finished and before.directory.has_checkpoint():
+        _say(f"{run} is complete; there is nothing to resume.")
+    _report(before if before.finished else training.resume(run, progress=progress.for_terminal(quiet)))
+
+
+@app.command()
+def evaluate(run: RunArgument, device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto) -> None:
+    """Compute a run's test error anew, over every test row."""
+    from selfens import load_run
+
+    result = load_run(run, device=device.value).evaluate()
+    _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
+    for name, error in result["per_class"].items():
+        _say(f"  {name:<20} {error:6.2f} %")
+
+
+@app.command()
+def predict(
+    run: RunArgument,
+    inputs: Annotated[Path, typer.Argument(metavar="INPUT.npz", help="An .npz or .npy file of inputs.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write: row, class, probability.")],
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
+) -> None:
+    """Predict the class of each row of a file."""
+    from selfens import load_run
+    from selfens.predict import read_inputs, write_predictions
+
+    probabilities = load_run(run, device=device.value).predict_proba(read_inputs(inputs))
+    write_predictions(output, load_run(run).classes, probabilities)
+    _say(f"{len(probabilities):,} predictions written to {output}")
+
+
+@app.command()
+def presets(name: Annotated[str | None, typer.Argument(help="Print this preset's whole config.")] = None) -> None:
+    """List the presets, or print one."""
+    from selfens.presets import PRESETS, get
+
+    if name is not None:
+        _say(get(name).to_json().rstrip())
+        return
+    for preset, function in PRESETS.items():
+        _say(f"{preset:<20} {(function.__doc__ or '').splitlines()[0]}")
+
+
+@app.command()
+def demo(
+    directory: Annotated[
+        Path, typer.Option("--runs", help="Where the runs go; finished ones are not repeated.")
+    ] = Path("runs/demo"),
+    jobs: Annotated[int | None, typer.Option(help="Processes at once, of one thread each; default: the cores.")] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
+    quiet: QuietOption = False,
+) -> None:
+    """Supervised, Π-model and temporal ensembling on real digits with 50 labels, compared over several seeds."""
+    from selfens.demo import run_demo
+
+    run_demo(directory, jobs=jobs, num_seeds=seeds, quiet=quiet)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from selfens import __version__
+
+    _say(__version__)
+
+
+def _config(source: str, method: str | None) -> Config:
+    """The config of a preset or of a user's file; a preset's name wins over a file of that name."""
+    from selfens import presets
+
+    if presets.full_name(source) is not None:
+        config = presets.get(source)
+        return presets.with_method(config, method) if method else config
+    if source.endswith(".npz"):
+        return _config_for_npz(source, method)
+    if Path(source).exists():
+        raise ConfigError(f"{source} is neither a preset nor an .npz file; see 'selfens presets'.")
+    return presets.get(source)
+
+
+def _config_for_npz(source: str, method: str | None) -> Config:
+    from selfens import presets
+    from selfens.data.dataset import Dataset
+
+    data = Dataset.from_npz(source)
+    config = presets.for_arrays(source, images_side=min(data.input_shape[1:]) if data.is_images else None)
+    return presets.with_method(config, method) if method else config
+
+
+def _label_count(text: str) -> int | None:
+    if text == "all":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"--labels is '{text}'; expected a whole number or 'all'.") from None
+
+
+def _new_directory(config: Config) -> Path:
+    """runs/DATA-METHOD-seedN, or the first free name after it."""
+    name = f"{Path(config.data.name).stem}-{config.method.name}-seed{config.seed.base}"
+    candidates = [Path("runs") / name, *(Path("runs") / f"{name}-{number}" for number in range(2, 10_000))]
+    return next(path for path in candidates if not path.exists())
+
+
+def _report(run: Run) -> None:
+    history = run.history
+    error = "no test rows" if run.test_error is None else f"test error {run.test_error:.2f} %"
+    seconds = sum(record["seconds"] for record in history)
+    _say(f"{error} after {len(history)} epochs in {seconds:.0f} s; run in {run.path}")
+
+
+def _say(text: str) -> None:
+    print(text)  # noqa: T201
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """The command line: an error of ours is one sentence and exit code 1, an interrupt 130."""
+    try:
+        return app(arguments)
+    except SelfensError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
+    except KeyboardInterrupt as interrupt:
+        print(f"\n{interrupt or 'stopped.'}", file=sys.stderr)  # noqa: T201
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

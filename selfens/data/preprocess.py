@@ -1,0 +1,159 @@
+"""Preprocessing: fitted on the training inputs, stored with the run, applied alike to training, test and new inputs.
+
+Each kind is a module from raw inputs (uint8, taken as 0 to 1, or float) to float32. It happens before augmentation, so borders
+are reflected and images shifted after whitening, as in the authors' code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from selfens.data.cache import cache_folder
+from selfens.data.dataset import Inputs
+from selfens.errors import RunError
+from selfens.tensorfile import load_tensors, save_tensors
+
+ZCA_EPSILON = 1e-5
+CHUNK = 5000
+
+
+def as_float(raw: Tensor) -> Tensor:
+    """Bytes as numbers from 0 to 1; floats as they are."""
+    return raw.float() / 255 if raw.dtype == torch.uint8 else raw.float()
+
+
+class Nothing(nn.Module):
+    """Inputs as they are."""
+
+    def forward(self, raw: Tensor) -> Tensor:
+        return as_float(raw)
+
+
+class PerImage(nn.Module):
+    """Each image to zero mean and unit variance, over all its channels and pixels together."""
+
+    def forward(self, raw: Tensor) -> Tensor:
+        x = as_float(raw)
+        flat = x.flatten(1)
+        flat = flat - flat.mean(dim=1, keepdim=True)
+        deviation = flat.square().mean(dim=1, keepdim=True).sqrt()
+        return (flat / torch.where(deviation > 0, deviation, 1.0)).view(x.shape)  # a blank image stays blank
+
+
+class PerChannel(nn.Module):
+    """Each channel (or feature) to zero mean and unit variance over the training set."""
+
+    def __init__(self, mean: Tensor, deviation: Tensor) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.deviation: Tensor
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+
+    def forward(self, raw: Tensor) -> Tensor:
+        shape = (1, -1) + (1,) * (raw.ndim - 2)
+        return (as_float(raw) - self.mean.view(shape)) / self.deviation.view(shape)
+
+
+class Zca(nn.Module):
+    """(x - mean) W with W = U diag(1/sqrt(S + 1e-5)) U', from the covariance U diag(S) U' of the flattened training images."""
+
+    def __init__(self, mean: Tensor, matrix: Tensor) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.matrix: Tensor
+        self.register_buffer("mean", mean)
+        self.register_buffer("matrix", matrix)
+
+    def forward(self, raw: Tensor) -> Tensor:
+        x = as_float(raw)
+        return ((x.flatten(1) - self.mean) @ self.matrix).view(x.shape)
+
+
+def fit(kind: str, inputs: Inputs, device: torch.device | str = "cpu") -> nn.Module:
+    """The preprocessing `kind`, fitted on the training inputs; ZCA is taken from the cache if it was fitted before."""
+    if kind == "zca":
+        return _fit_zca_cached(inputs, torch.device(device)).to(device)
+    if kind == "channel":
+        return _fit_channels(inputs).to(device)
+    return (PerImage() if kind == "image" else Nothing()).to(device)
+
+
+def apply(preprocess: nn.Module, inputs: Inputs, device: torch.device | str) -> Tensor:
+    """All of `inputs`, preprocessed, on the device."""
+    if len(inputs) == 0:
+        return torch.empty(inputs.shape, dtype=torch.float32, device=device)
+    with torch.no_grad():
+        return torch.cat([preprocess(torch.from_numpy(chunk).to(device)) for chunk in _chunks(inputs)])
+
+
+def _chunks(inputs: Inputs) -> list[Inputs]:
+    return [inputs[start : start + CHUNK] for start in range(0, len(inputs), CHUNK)]
+
+
+def _fit_channels(inputs: Inputs) -> PerChannel:
+    axes = tuple(axis for axis in range(inputs.ndim) if axis != 1)
+    scale = 255.0 if inputs.dtype == np.uint8 else 1.0
+    mean = inputs.mean(axis=axes, dtype=np.float64) / scale
+    deviation = inputs.std(axis=axes, dtype=np.float64) / scale
+    deviation[deviation == 0] = 1.0  # a constant feature carries nothing; leave it at zero
+    return PerChannel(torch.from_numpy(mean).float(), torch.from_numpy(deviation).float())
+
+
+def _fit_zca_cached(inputs: Inputs, device: torch.device) -> Zca:
+    digest = hashlib.sha256(f"zca {ZCA_EPSILON} {inputs.shape} {inputs.dtype}".encode())
+    digest.update(np.ascontiguousarray(inputs).data)
+    path = cache_folder() / f"zca-{digest.hexdigest()[:32]}.safetensors"
+    if path.is_file():
+        try:
+            tensors, _ = load_tensors(path)
+            return Zca(tensors["mean"], tensors["matrix"])
+        except (RunError, KeyError):
+            pass  # a damaged cache is as good as none
+    zca = fit_zca(inputs, device)
+    _try_to_save(path, zca)
+    return zca
+
+
+def _try_to_save(path: Path, zca: Zca) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_tensors(path, {"mean": zca.mean, "matrix": zca.matrix})
+    except (RunError, OSError):
+        pass  # a cache that cannot be written costs time, nothing else
+
+
+def fit_zca(inputs: Inputs, device: torch.device | str = "cpu") -> Zca:
+    """ZCA by the eigenvectors of the covariance, accumulated in float64."""
+    features = int(np.prod(inputs.shape[1:]))
+    total = torch.zeros(features, dtype=torch.float64, device=device)
+    for chunk in _chunks(inputs):
+        total += as_float(torch.from_numpy(chunk).to(device)).flatten(1).sum(dim=0, dtype=torch.float64)
+    mean = (total / len(inputs)).float()
+    covariance = torch.zeros(features, features, dtype=torch.float64, device=device)
+    for chunk in _chunks(inputs):
+        centred = as_float(torch.from_numpy(chunk).to(device)).flatten(1) - mean
+        covariance += centred.T @ centred
+    values, vectors = torch.linalg.eigh(covariance / len(inputs))
+    scale = (values.clamp_min(0) + ZCA_EPSILON).rsqrt()
+    return Zca(mean, ((vectors * scale) @ vectors.T).float())
+
+
+KINDS: dict[str, type[nn.Module]] = {"none": Nothing, "image": PerImage, "channel": PerChannel, "zca": Zca}
+
+
+def save_preprocess(path: Path, kind: str, preprocess: nn.Module) -> None:
+    save_tensors(path, preprocess.state_dict(), {"kind": kind})
+
+
+def load_preprocess(path: Path) -> nn.Module:
+    tensors, metadata = load_tensors(path)
+    kind = metadata.get("kind", "")
+    if kind not in KINDS:
+        raise RunError(f"{path} holds preprocessing of kind '{kind}'; expected one of {', '.join(KINDS)}.")
+    return KINDS[kind](**tensors)

@@ -1,0 +1,89 @@
+"""Where and in which arithmetic a run computes. What is set globally in torch is set for the run and put back after."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from selfens.config import TrainingConfig
+from selfens.errors import ConfigError, DeviceError
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is a GPU if torch sees one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("device 'cuda' was asked for, but torch sees no GPU here; use --device cpu or auto.")
+    return torch.device(name)
+
+
+def resolve_precision(name: str, device: torch.device) -> str:
+    """`auto` is bf16 on GPUs that have it, fp32 elsewhere."""
+    if name == "auto":
+        return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    if name == "tf32" and device.type != "cuda":
+        raise ConfigError(f"precision 'tf32' was asked for on a {device.type}; it exists on GPUs, use fp32 here.")
+    return name
+
+
+def resolve_switch(setting: str, device: torch.device) -> bool:
+    """`auto` is on for a GPU, off for a CPU."""
+    return device.type == "cuda" if setting == "auto" else setting == "on"
+
+
+@contextmanager
+def autocast(device: torch.device, precision: str) -> Iterator[None]:
+    """The network's arithmetic in bf16 where that is asked for; what must not lose digits asks for float32 itself."""
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):
+        yield
+
+
+@contextmanager
+def torch_settings(options: TrainingConfig, device: torch.device, seed: int) -> Iterator[None]:
+    """Random state, thread count and float32 mode of a run; the caller's are restored."""
+    threads = torch.get_num_threads()
+    backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
+    float32, benchmark = backends.fp32_precision, backends.cudnn.benchmark
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            torch.set_num_threads(options.threads or threads)
+            mode = "tf32" if options.precision == "tf32" else "ieee"
+            backends.fp32_precision = mode
+            backends.cudnn.benchmark = device.type == "cuda"
+            torch.manual_seed(seed)
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            backends.fp32_precision = float32
+            backends.cudnn.benchmark = benchmark
+
+
+def environment(device: torch.device, precision: str) -> dict[str, Any]:
+    """What a number depends on besides the config: versions, hardware, threads."""
+    from selfens import __version__
+
+    return {
+        "selfens": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "device_type": device.type,
+        "precision": precision,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        return f"{names[0]}, {os.cpu_count()} cores"
+    except (OSError, IndexError):
+        return platform.processor() or "CPU"

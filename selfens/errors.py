@@ -1,0 +1,50 @@
+"""The exceptions selfens raises on purpose.
+
+Each message is one sentence that says what was given, what was expected and what to do. The command line prints the
+sentence alone and exits with a code other than 0; in Python every one of them is a `SelfensError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SelfensError(Exception):
+    """Anything selfens refuses to do, with the reason."""
+
+
+class ConfigError(SelfensError, ValueError):
+    """A preset, field or value that does not exist or does not fit the others."""
+
+
+class DataError(SelfensError, ValueError):
+    """Arrays, labels or files that cannot be trained on."""
+
+
+class RunError(SelfensError):
+    """A run directory that is in use, incomplete, damaged or of another configuration."""
+
+
+class DeviceError(SelfensError, RuntimeError):
+    """A device that is not there."""
+
+
+class DivergedError(SelfensError, ArithmeticError):
+    """A loss that stopped being finite."""
+
+
+class SelfensWarning(UserWarning):
+    """Training goes on, but probably not as intended."""
+
+
+def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
+    """The sentence for a name that does not exist, with the nearest that does.
+
+    >>> unknown_name("method", "temporale", ["pi", "temporal"])
+    "there is no method 'temporale'; did you mean 'temporal'? Known: pi, temporal."
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    return f"there is no {kind} '{given}'{hint} Known: {', '.join(names)}."

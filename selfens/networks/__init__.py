@@ -1,0 +1,67 @@
+"""Networks by name. Each is a function (input_shape, num_classes, options) -> nn.Module that returns logits."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from selfens.config import NetworkConfig
+from selfens.errors import ConfigError, unknown_name
+from selfens.networks.conv13 import conv13
+from selfens.networks.layers import (
+    GaussianNoise,
+    NormalizedConv2d,
+    NormalizedLinear,
+    calibrate,
+    update_running_means,
+)
+from selfens.networks.small import mlp, small
+
+NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] = {
+    "conv13": conv13,
+    "small": small,
+    "mlp": mlp,
+}
+
+__all__ = [
+    "NETWORKS",
+    "GaussianNoise",
+    "NormalizedConv2d",
+    "NormalizedLinear",
+    "build",
+    "calibrate",
+    "conv13",
+    "mlp",
+    "small",
+    "update_running_means",
+]
+
+
+def build(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """The network that `options.name` says: one of `NETWORKS`, or a user's package.module:factory."""
+    if ":" in options.name:
+        return _from_factory(options.name, input_shape, num_classes)
+    if options.name not in NETWORKS:
+        hint = " A factory of your own is written package.module:factory."
+        raise ConfigError(unknown_name("network", options.name, NETWORKS) + hint)
+    return NETWORKS[options.name](input_shape, num_classes, options)
+
+
+def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    module_name, _, attribute = path.partition(":")
+    try:
+        factory: Any = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"the network '{path}' cannot be imported ({error}); expected package.module:factory."
+        ) from None
+    try:
+        network = factory(input_shape, num_classes)
+    except TypeError as error:
+        raise ConfigError(f"{path}(input_shape, num_classes) failed: {error}.") from error
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"{path} returned a {type(network).__name__}; expected a torch.nn.Module.")
+    return network

@@ -1,0 +1,47 @@
+"""conv13: the network of the paper's Table 5."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+
+from torch import nn
+
+from selfens.config import NetworkConfig
+from selfens.errors import ConfigError
+from selfens.networks.layers import GaussianNoise, Layer, NormalizedConv2d, NormalizedLinear, layer_options
+
+SMALLEST_SIDE = 12  # two poolings and a 'valid' 3x3 convolution leave one pixel
+
+
+def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
+    """13 layers, 3,121,812 trainable parameters for 32x32 RGB and 10 classes; returns logits, the softmax is the loss's."""
+    if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_SIDE:
+        raise ConfigError(
+            f"conv13 was given inputs of shape {tuple(input_shape)}; it needs images (channels, height, width) of at "
+            f"least {SMALLEST_SIDE}x{SMALLEST_SIDE}. Use network.name=small for smaller images, mlp for features."
+        )
+    conv: Layer = partial(NormalizedConv2d, **layer_options(options))
+    dense: Layer = partial(NormalizedLinear, **layer_options(options))
+    channels = input_shape[0]
+    # fmt: off
+    return nn.Sequential(OrderedDict(
+        noise   = GaussianNoise(options.noise),
+        conv1a  = conv(channels, 128, 3, padding="same"),
+        conv1b  = conv(128,      128, 3, padding="same"),
+        conv1c  = conv(128,      128, 3, padding="same"),
+        pool1   = nn.MaxPool2d(2),
+        drop1   = nn.Dropout(options.dropout),
+        conv2a  = conv(128,      256, 3, padding="same"),
+        conv2b  = conv(256,      256, 3, padding="same"),
+        conv2c  = conv(256,      256, 3, padding="same"),
+        pool2   = nn.MaxPool2d(2),
+        drop2   = nn.Dropout(options.dropout),
+        conv3a  = conv(256,      512, 3, padding="valid"),
+        conv3b  = conv(512,      256, 1),
+        conv3c  = conv(256,      128, 1),
+        pool3   = nn.AdaptiveAvgPool2d(1),
+        flatten = nn.Flatten(),
+        dense   = dense(128, num_classes),
+    ))
+    # fmt: on

@@ -1,0 +1,198 @@
+"""Layers of the paper's network: weight normalisation with mean-only batch normalisation, and input noise.
+
+Three facts that are easy to miss. The running means move once per training step, not once per forward pass, and follow the
+last pass (`update_running_means`); in the Π-model that is the second of the two. They start at zero and have no bias
+correction, so with the paper's momentum of 0.999 test errors of the first few epochs mean little. The gains g are set from
+one batch before training (`calibrate`); the means are not touched by that.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from selfens.config import NetworkConfig
+
+Layer = Callable[..., nn.Module]
+LEAKY_SLOPE = 0.1
+INITIAL_DEVIATION = 0.05
+
+
+class GaussianNoise(nn.Module):
+    """x + deviation * noise in training, x in evaluation."""
+
+    def __init__(self, deviation: float) -> None:
+        super().__init__()
+        self.deviation = deviation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.deviation * torch.randn_like(x) if self.training and self.deviation else x
+
+    def extra_repr(self) -> str:
+        return f"deviation={self.deviation}"
+
+
+class NormalizedLayer(nn.Module, ABC):
+    """activation(W x - mean + b) with W = g V / |V|: weight normalisation and mean-only batch normalisation.
+
+    |V| is taken per output unit over all its inputs. In training, mean is the batch's mean of W x over everything but the
+    channel, and gradients flow through it; in evaluation it is the running mean. g and b are trainable (Salimans & Kingma,
+    2016).
+
+    weight_shape     shape of V, output units first
+    momentum         of the running mean
+    slope            of the leaky ReLU; 1 for none
+    initial_weights  "normal": V ~ N(0, 0.05^2) as the authors' code; "he": He et al. (2015) as the paper says
+    """
+
+    def __init__(
+        self, weight_shape: tuple[int, ...], momentum: float, slope: float, initial_weights: str = "normal"
+    ) -> None:
+        super().__init__()
+        units = weight_shape[0]
+        self.momentum, self.slope = momentum, slope
+        self.direction = nn.Parameter(torch.empty(weight_shape))  # V
+        self.gain = nn.Parameter(torch.ones(units))  # g
+        self.bias = nn.Parameter(torch.zeros(units))  # b
+        self.running_mean: Tensor
+        self.batch_mean: Tensor
+        self.register_buffer("running_mean", torch.zeros(units))
+        self.register_buffer("batch_mean", torch.zeros(units), persistent=False)
+        self.calibrating = False
+        fan_in = math.prod(weight_shape[1:])
+        he_deviation = math.sqrt(2 / ((1 + slope**2) * fan_in))
+        nn.init.normal_(self.direction, std=he_deviation if initial_weights == "he" else INITIAL_DEVIATION)
+
+    @abstractmethod
+    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """W x, channels in dimension 1."""
+
+    def weight(self) -> Tensor:
+        norm = self.direction.flatten(1).norm(dim=1)
+        return self.direction * self._per_unit(self.gain / norm, self.direction.ndim, dim=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x, self.weight())
+        if self.training:
+            mean = y.mean(dim=[d for d in range(y.ndim) if d != 1], dtype=torch.float32)
+            if self.calibrating:
+                y = y / self._per_unit(self._calibrate(y, mean), y.ndim)
+                mean = y.mean(dim=[d for d in range(y.ndim) if d != 1], dtype=torch.float32)
+            self.batch_mean.copy_(mean.detach())
+        else:
+            mean = self.running_mean
+        y = (y + self._per_unit(self.bias - mean, y.ndim)).to(y.dtype)
+        return functional.leaky_relu(y, self.slope) if self.slope != 1 else y
+
+    @torch.no_grad()
+    def _calibrate(self, y: Tensor, mean: Tensor) -> Tensor:
+        """Set g so that W x has unit variance on this batch; returns the deviations it had."""
+        centred = y - self._per_unit(mean, y.ndim)
+        deviation = centred.square().mean(dim=[d for d in range(y.ndim) if d != 1]).sqrt()
+        deviation = torch.where(deviation > 0, deviation, 1.0)  # a unit that never moves keeps its gain
+        self.gain.div_(deviation)
+        return deviation
+
+    @staticmethod
+    def _per_unit(values: Tensor, ndim: int, dim: int = 1) -> Tensor:
+        """One value per unit, shaped to broadcast over a tensor that has its units in dimension `dim`."""
+        shape = [1] * ndim
+        shape[dim] = -1
+        return values.view(shape)
+
+
+class NormalizedConv2d(NormalizedLayer):
+    """A normalised convolution (see `NormalizedLayer`), stride 1, padding "same" or "valid"."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        size: int,
+        *,
+        padding: str = "same",
+        momentum: float = 0.999,
+        slope: float = LEAKY_SLOPE,
+        initial_weights: str = "normal",
+    ) -> None:
+        super().__init__((out_channels, in_channels, size, size), momentum, slope, initial_weights)
+        self.padding = size // 2 if padding == "same" else 0
+
+    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.conv2d(x, weight, padding=self.padding)
+
+    def extra_repr(self) -> str:
+        out_channels, in_channels, size, _ = self.direction.shape
+        return f"{in_channels}, {out_channels}, {size}x{size}, padding={self.padding}, slope={self.slope}"
+
+
+class NormalizedLinear(NormalizedLayer):
+    """A normalised fully connected layer (see `NormalizedLayer`)."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        momentum: float = 0.999,
+        slope: float = 1.0,
+        initial_weights: str = "normal",
+    ) -> None:
+        super().__init__((out_features, in_features), momentum, slope, initial_weights)
+
+    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.linear(x, weight)
+
+    def extra_repr(self) -> str:
+        out_features, in_features = self.direction.shape
+        return f"{in_features}, {out_features}, slope={self.slope}"
+
+
+def layer_options(options: NetworkConfig) -> dict[str, Any]:
+    """What all normalised layers of a network have in common."""
+    return {"momentum": options.mean_momentum, "initial_weights": options.initial_weights}
+
+
+def normalized_layers(network: nn.Module) -> Iterator[NormalizedLayer]:
+    return (module for module in network.modules() if isinstance(module, NormalizedLayer))
+
+
+@torch.no_grad()
+def update_running_means(network: nn.Module) -> None:
+    """Move every running mean towards the mean of the last training pass. Call once per step."""
+    for layer in normalized_layers(network):
+        layer.running_mean.lerp_(layer.batch_mean, 1 - layer.momentum)
+
+
+@contextmanager
+def _calibrating(network: nn.Module) -> Iterator[None]:
+    layers = list(normalized_layers(network))
+    for layer in layers:
+        layer.calibrating = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.calibrating = False
+
+
+@torch.no_grad()
+def calibrate(network: nn.Module, inputs: Tensor) -> None:
+    """Data-dependent initialisation: one training-mode pass over `inputs` sets every gain, layer after layer.
+
+    Networks without `NormalizedLayer`s are left alone, and not even run.
+    """
+    if not any(normalized_layers(network)):
+        return
+    was_training = network.training
+    network.train()
+    with _calibrating(network):
+        network(inputs)
+    network.train(was_training)

@@ -1,0 +1,164 @@
+"""Run: a finished or unfinished run, read back from its directory, ready to predict."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+
+from selfens import evaluate, networks
+from selfens.config import Config
+from selfens.data import preprocess, sources
+from selfens.data.dataset import Dataset, Inputs, standard_inputs
+from selfens.data.labels import LabelChoice
+from selfens.device import resolve_device, resolve_precision
+from selfens.errors import DataError, RunError
+from selfens.rundir import Checkpoint, RunDirectory
+from selfens.targets import EnsembleTargets
+
+
+class Run:
+    """Everything a run left behind.
+
+    network  the module to load the weights into, needed only where the run was given a module of your own
+    """
+
+    def __init__(self, path: str | Path, *, network: nn.Module | None = None, device: str = "auto") -> None:
+        self.directory = RunDirectory.open(path)
+        self.path = self.directory.path
+        self.config: Config = self.directory.config()
+        self.about: dict[str, Any] = self.directory.about()
+        self.classes: tuple[str, ...] = tuple(self.about["classes"])
+        self.input_shape: tuple[int, ...] = tuple(self.about["input_shape"])
+        self.device = resolve_device(device)
+        self._given_network = network
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One record per finished epoch."""
+        return self.directory.history()
+
+    @property
+    def finished(self) -> bool:
+        return len(self.history) >= self.config.schedule.epochs
+
+    @property
+    def test_error(self) -> float | None:
+        """In percent, after the last epoch: never the best epoch's."""
+        history = self.history
+        return history[-1]["test_error"] if history else None
+
+    @property
+    def labels(self) -> LabelChoice:
+        return self.directory.labels()
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        return self.directory.load_checkpoint()
+
+    @cached_property
+    def preprocess(self) -> nn.Module:
+        return self.directory.preprocess().to(self.device)
+
+    @cached_property
+    def network(self) -> nn.Module:
+        """The trained network, in evaluation mode: preprocessed inputs to logits."""
+        weights = self.checkpoint.tensors.get("evaluated") or self.checkpoint.tensors["network"]
+        network = self._given_network or self._built_network()
+        try:
+            network.load_state_dict(weights)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(
+                f"the weights in {self.path} do not fit the network '{self.config.network.name}' ({reason})."
+            ) from None
+        return network.to(self.device).eval()
+
+    def _built_network(self) -> nn.Module:
+        if self.about["own_network"]:
+            raise RunError(f"{self.path} was trained with a module of your own; pass it: load_run(path, network=...).")
+        return networks.build(self.config.network, self.input_shape, len(self.classes))
+
+    @property
+    def ensemble(self) -> EnsembleTargets | None:
+        """The targets as of the last checkpoint, where the method keeps any."""
+        state = self.checkpoint.tensors.get("targets")
+        if state is None:
+            return None
+        num_rows, num_classes = state["mean"].shape
+        ensemble = EnsembleTargets(num_rows, num_classes, self.config.method.decay)
+        ensemble.load_state(state)
+        return ensemble
+
+    def dataset(self) -> Dataset:
+        """The data the run was trained and tested on, loaded again."""
+        if self.about["own_data"]:
+            raise RunError(f"{self.path} was trained on arrays passed in Python; pass the dataset again.")
+        options = self.config.data
+        dataset = sources.load(options.name, data_dir=options.folder, split_seed=self.config.seed.of("split"))
+        self.check_dataset(dataset)
+        return dataset
+
+    def check_dataset(self, dataset: Dataset) -> None:
+        if dataset.fingerprint() != self.about["fingerprint"]:
+            raise RunError(
+                f"the data of {dataset.name} is not what {self.path} was trained on; its files have changed."
+            )
+
+    def predict_proba(self, inputs: ArrayLike) -> NDArray[np.float32]:
+        """[rows, classes] probabilities for raw inputs of the kind the run was trained on."""
+        return self._probabilities(self._checked(inputs))
+
+    def predict(self, inputs: ArrayLike) -> NDArray[np.str_]:
+        """The name of the most probable class of each row."""
+        best = self.predict_proba(inputs).argmax(axis=1)
+        return np.array([self.classes[number] for number in best])
+
+    def _checked(self, inputs: ArrayLike) -> Inputs:
+        shape = np.shape(inputs)
+        layout = "NCHW" if len(shape) == 4 and tuple(shape[1:]) == self.input_shape else "auto"
+        raw = standard_inputs(inputs, layout=layout)
+        if tuple(raw.shape[1:]) != self.input_shape:
+            raise DataError(
+                f"the inputs have shape {tuple(raw.shape[1:])} per row; {self.path} was trained on {self.input_shape}."
+            )
+        if self.about["input_type"] == "uint8" and raw.dtype != np.uint8 and raw.max() > 1:
+            raise DataError(
+                f"the inputs are {raw.dtype} up to {raw.max():g}, but {self.path} was trained on bytes; "
+                "give uint8 images, or floats from 0 to 1."
+            )
+        return raw
+
+    def _probabilities(self, raw: Inputs) -> NDArray[np.float32]:
+        precision = resolve_precision(self.config.training.precision, self.device)
+        scores = evaluate.logits(self.network, preprocess.apply(self.preprocess, raw, self.device), precision)
+        return np.asarray(scores.softmax(dim=1).cpu().numpy(), dtype=np.float32)
+
+    def evaluate(self, dataset: Dataset | None = None) -> dict[str, Any]:
+        """The test error computed anew, in percent, over every test row, and the error of each class."""
+        if dataset is not None:
+            self.check_dataset(dataset)
+        data = dataset or self.dataset()
+        if len(data.test_labels) == 0:
+            raise DataError(f"{data.name} has no test rows to evaluate on.")
+        wrong = self._probabilities(data.test_inputs).argmax(axis=1) != data.test_labels
+        per_class = {
+            name: 100.0 * float(wrong[data.test_labels == number].mean())
+            for number, name in enumerate(data.classes)
+            if (data.test_labels == number).any()
+        }
+        error = 100.0 * float(wrong.mean())
+        return {"test_error": error, "rows": len(wrong), "errors": int(wrong.sum()), "per_class": per_class}
+
+    def __repr__(self) -> str:
+        epochs = f"{len(self.history)}/{self.config.schedule.epochs}"
+        return f"Run({str(self.path)!r}, epochs={epochs}, test_error={self.test_error})"
+
+
+def load_run(path: str | Path, *, network: nn.Module | None = None, device: str = "auto") -> Run:
+    """A run from its directory."""
+    return Run(path, network=network, device=device)

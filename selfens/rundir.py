@@ -1,0 +1,230 @@
+"""RunDirectory: the files of a run, and the rules by which they survive a crash.
+
+    config.json              what was asked for
+    run.json                 what it ran on: data, versions, hardware, threads
+    labels.json              which rows were labelled, and how
+    preprocess.safetensors   what is done to inputs before the network
+    history.jsonl            one line per epoch
+    checkpoint.safetensors   network, optimizer, random state; names the ensemble file it belongs to
+    targets/                 the ensemble of temporal ensembling, one file per generation
+    lock                     held by the process that is training
+
+Every file but the history is written under a temporary name and renamed. A checkpoint names its generation of the ensemble,
+which is written before it and removed only after the next checkpoint is in place, so the pair found after a crash belongs
+together whatever the moment. History lines later than the checkpoint are dropped on a resume and written again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from selfens.config import Config
+from selfens.data.labels import LabelChoice
+from selfens.data.preprocess import load_preprocess, save_preprocess
+from selfens.errors import ConfigError, RunError
+from selfens.tensorfile import load_tensors, save_tensors, write_atomically, write_failure
+
+FORMAT = "1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state at the beginning of `step` of `epoch`."""
+
+    epoch: int
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    """By part: network, evaluated, method, optimizer, sums, random, targets."""
+
+
+class RunDirectory:
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    # Creating and opening
+
+    @classmethod
+    def create(
+        cls, path: str | Path, config: Config, choice: LabelChoice, preprocess: nn.Module, about: dict[str, Any]
+    ) -> RunDirectory:
+        """A new run, whole or not at all. `about` goes into run.json."""
+        path = Path(path)
+        check_free(path, config)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.mkdir(parents=True)
+            draft = cls(temporary)
+            (temporary / "targets").mkdir()
+            draft._write("run.json", json.dumps({"format": FORMAT, **about}, indent=2) + "\n")
+            draft._write("labels.json", choice.to_json())
+            draft._write("config.json", config.to_json())
+            save_preprocess(temporary / "preprocess.safetensors", config.data.preprocess, preprocess)
+            os.rename(temporary, path)
+        except OSError as error:
+            raise RunError(write_failure(path, error)) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunDirectory:
+        """An existing run."""
+        directory = cls(path)
+        if not (directory.path / "config.json").is_file():
+            what = "holds no config.json" if directory.path.is_dir() else "does not exist"
+            raise RunError(f"{directory.path} {what}; expected the directory of a run made by selfens train.")
+        found = directory.about().get("format")
+        if found != FORMAT:
+            raise RunError(f"{path} was written in format {found}; this version of selfens reads format {FORMAT}.")
+        return directory
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the system lets go of the lock when this one ends, however it ends."""
+        try:
+            file = open(self.path / "lock", "a")  # noqa: SIM115  held open on purpose
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be trained in ({error.strerror}); is it read-only?") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self.path} is being trained by another process; wait for it or stop it.") from None
+            yield
+
+    # What does not change
+
+    def config(self) -> Config:
+        try:
+            return Config.from_json(self._read("config.json"))
+        except ConfigError as error:
+            raise RunError(f"{self.path / 'config.json'}: {error}") from None
+
+    def about(self) -> dict[str, Any]:
+        return dict(self._read_json("run.json"))
+
+    def labels(self) -> LabelChoice:
+        try:
+            return LabelChoice.from_json(self._read("labels.json"))
+        except (ValueError, KeyError, TypeError):
+            raise RunError(f"{self.path / 'labels.json'} is damaged; the run cannot be continued without it.") from None
+
+    def preprocess(self) -> nn.Module:
+        return load_preprocess(self.path / "preprocess.safetensors")
+
+    # History
+
+    def append_history(self, record: dict[str, Any]) -> None:
+        try:
+            with open(self.path / "history.jsonl", "a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise RunError(write_failure(self.path / "history.jsonl", error)) from error
+
+    def history(self) -> list[dict[str, Any]]:
+        """The records of all finished epochs; a line cut short by a crash is not one."""
+        path = self.path / "history.jsonl"
+        records = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return records
+
+    def truncate_history(self, epochs: int) -> None:
+        """Keep the first `epochs` records."""
+        kept = [json.dumps(record) + "\n" for record in self.history()[:epochs]]
+        write_atomically(self.path / "history.jsonl", "".join(kept).encode())
+
+    # Checkpoints
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        targets = checkpoint.tensors.get("targets")
+        generation = f"targets/epoch-{checkpoint.epoch:06d}-step-{checkpoint.step:06d}.safetensors" if targets else ""
+        if targets:
+            save_tensors(self.path / generation, targets)
+        flat = {
+            f"{part}/{name}": tensor
+            for part, tensors in checkpoint.tensors.items()
+            if part != "targets"
+            for name, tensor in tensors.items()
+        }
+        metadata = {"format": FORMAT, "epoch": checkpoint.epoch, "step": checkpoint.step, "targets": generation}
+        save_tensors(self.path / "checkpoint.safetensors", flat, {key: str(value) for key, value in metadata.items()})
+        self._remove_generations_but(generation)
+
+    def _remove_generations_but(self, generation: str) -> None:
+        for path in (self.path / "targets").glob("*"):
+            if path != self.path / generation:
+                path.unlink(missing_ok=True)
+
+    def has_checkpoint(self) -> bool:
+        return (self.path / "checkpoint.safetensors").exists()
+
+    def load_checkpoint(self) -> Checkpoint:
+        if not self.has_checkpoint():
+            raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens resume {self.path}).")
+        flat, metadata = load_tensors(self.path / "checkpoint.safetensors")
+        if metadata.get("format") != FORMAT:
+            raise RunError(
+                f"the checkpoint of {self.path} is not in format {FORMAT}; it is of another version or program."
+            )
+        tensors: dict[str, dict[str, Tensor]] = {}
+        for key, tensor in flat.items():
+            part, _, name = key.partition("/")
+            tensors.setdefault(part, {})[name] = tensor
+        if metadata["targets"]:
+            tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
+        return Checkpoint(int(metadata["epoch"]), int(metadata["step"]), tensors)
+
+    # Small files
+
+    def _write(self, name: str, text: str) -> None:
+        write_atomically(self.path / name, text.encode())
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.path / name).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.path / name} cannot be read ({error}).") from None
+
+    def _read_json(self, name: str) -> Any:
+        try:
+            return json.loads(self._read(name))
+        except json.JSONDecodeError as error:
+            raise RunError(f"{self.path / name} is damaged ({error}).") from None
+
+
+def check_free(path: Path, config: Config) -> None:
+    """Refuse a directory that is taken, and say by what."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not (path / "config.json").is_file():
+        raise RunError(f"{path} exists and is not a run; choose another directory with --run.")
+    other = RunDirectory.open(path).config()
+    difference = _first_difference(config, other)
+    if difference is None:
+        raise RunError(
+            f"{path} already holds this run; continue it with 'selfens resume {path}', or choose another --run."
+        )
+    raise RunError(f"{path} holds a run of another configuration ({difference}); choose another directory with --run.")
+
+
+def _first_difference(mine: Config, other: Config) -> str | None:
+    for section, values in asdict(mine).items():
+        for name, value in values.items():
+            there = getattr(getattr(other, section), name)
+            if there != value:
+                return f"{section}.{name} is {there} there and {value} here"
+    return None

@@ -1,0 +1,53 @@
+"""Tensor files: named tensors and a few strings, by safetensors, so that loading never runs code.
+
+A file is written under a temporary name, flushed to the disk and renamed: it is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from selfens.errors import RunError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`, or leave it as it was."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(write_failure(path, error)) from error
+
+
+def write_failure(path: Path, error: OSError) -> str:
+    """The sentence for a file that could not be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return (
+            f"{path} could not be written because the disk is full; free some room, what was saved before is untouched."
+        )
+    return f"{path} could not be written ({error.strerror or error}); what was saved before is untouched."
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, save(plain, metadata))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors, on the CPU, and the strings."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read ({error}); it is missing, cut short or of another kind.") from None

@@ -1,0 +1,323 @@
+"""train(): from a config to a run directory. Read this file and `step.py`, and you know what a run does.
+
+set up    data, labels, preprocessing, network, method, optimizer; or the state of a checkpoint
+epoch     set the schedules, take the steps, end the epoch, evaluate, write history and checkpoint
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from selfens import evaluate, methods, networks, schedules
+from selfens.config import Config
+from selfens.data import preprocess, sources
+from selfens.data.dataset import Dataset
+from selfens.data.labels import LabelChoice, choose_labels
+from selfens.data.loader import Loader
+from selfens.device import environment, resolve_device, resolve_precision, torch_settings
+from selfens.errors import DivergedError, RunError
+from selfens.interrupt import StopRequest
+from selfens.methods.base import Method
+from selfens.optim import Adam
+from selfens.progress import Progress, Silent
+from selfens.run import Run
+from selfens.rundir import Checkpoint, RunDirectory, check_free
+from selfens.step import EpochMeans, Step
+
+NEGLIGIBLE_WEIGHT = 1e-3
+COLLAPSED_SPREAD = 1e-2
+
+
+def train(
+    config: Config,
+    run_dir: str | Path,
+    *,
+    dataset: Dataset | None = None,
+    network: nn.Module | None = None,
+    method: Method | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Train what `config` says and leave everything in `run_dir`, which must be new.
+
+    dataset   trained on instead of `config.data.name`
+    network   trained instead of `config.network.name`: any module from inputs to logits
+    method    used instead of `config.method.name`: any `Method`
+    progress  told what happens; by default nothing is shown
+    """
+    device = resolve_device(config.training.device)
+    check_free(Path(run_dir), config)
+    data = dataset or sources.load(
+        config.data.name, data_dir=config.data.folder, split_seed=config.seed.of("split"), progress=progress is not None
+    )
+    choice = choose_labels(data, config.data, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split"))
+    fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
+    with torch_settings(config.training, device, config.seed.of("training")):
+        session = Session(config, device, data, choice, fitted, network, method)
+        about = session.about(data) | {"own_data": dataset is not None, "own_network": network is not None}
+        directory = RunDirectory.create(run_dir, config, choice, fitted, about)
+        with directory.locked():
+            _train_epochs(session, directory, progress or Silent())
+    return Run(directory.path, network=network, device=device.type)
+
+
+def resume(
+    run_dir: str | Path,
+    *,
+    dataset: Dataset | None = None,
+    network: nn.Module | None = None,
+    method: Method | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Continue a run from its last checkpoint. Data, network and method passed to `train` must be passed again."""
+    run = Run(run_dir, network=network)
+    config, device = run.config, resolve_device(run.config.training.device)
+    if run.about["own_network"] and network is None:
+        raise RunError(f"{run.path} trains a module of your own; pass it again: resume(path, network=...).")
+    with run.directory.locked(), torch_settings(config.training, device, config.seed.of("training")):
+        data = dataset or run.dataset()
+        run.check_dataset(data)
+        session = Session(config, device, data, run.labels, run.directory.preprocess().to(device), network, method)
+        if run.directory.has_checkpoint():
+            session.load(run.directory.load_checkpoint())
+        show = progress or Silent()
+        _warn_of_changes(run.about["environment"], session.about(data)["environment"], show)
+        _train_epochs(session, run.directory, show)
+    return Run(run.path, network=network, device=device.type)
+
+
+class Session:
+    """The live objects of a run: what `train` sets up and a checkpoint saves."""
+
+    def __init__(
+        self,
+        config: Config,
+        device: torch.device,
+        data: Dataset,
+        choice: LabelChoice,
+        fitted: nn.Module,
+        network: nn.Module | None,
+        method: Method | None,
+    ) -> None:
+        self.config, self.device = config, device
+        self.precision = resolve_precision(config.training.precision, device)
+        inputs = preprocess.apply(fitted, data.inputs, device)
+        labels = torch.from_numpy(choice.training_labels(data.num_rows)).to(device)
+        self.visited = _visited_rows(config, data.num_rows, choice)
+        self.loader = Loader(
+            inputs, labels, self.visited, config.training.batch_size, config.augment, config.seed.of("training")
+        )
+        self.num_labelled = len(choice.rows)
+        self.validation = (inputs[choice.validation], torch.from_numpy(choice.validation_labels).to(device))
+        self.test = (preprocess.apply(fitted, data.test_inputs, device), torch.from_numpy(data.test_labels).to(device))
+
+        self.network = (
+            (network or networks.build(config.network, data.input_shape, data.num_classes)).to(device).train()
+        )
+        self.method = (method or methods.build(config.method, data.num_rows, data.num_classes, device)).to(device)
+        networks.calibrate(self.network, self.loader.batch(self.loader.order(0)[0], 1).views[0])
+        self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
+        self.step = Step(
+            network=self.network,
+            method=self.method,
+            optimizer=self.optimizer,
+            loader=self.loader,
+            num_classes=data.num_classes,
+            precision=self.precision,
+        )
+        self.learning_rate = schedules.learning_rate(config.schedule, config.optimizer.learning_rate)
+        self.beta1 = schedules.beta1(config.schedule, config.optimizer)
+        self.weight_max = self._weight_max()
+        self.weight = schedules.unsupervised_weight(config.schedule, self.weight_max)
+        self.first_epoch = self.first_step = 0
+
+    def _weight_max(self) -> float:
+        """w_max M/N, with the M/N left out where `method.weight_scale` says so."""
+        scale = self.config.method.weight_scale
+        every_row_labelled = self.num_labelled == len(self.visited)
+        if not self.method.uses_unlabeled:
+            return 0.0
+        if scale == "none" or (scale == "original" and every_row_labelled):
+            return self.config.method.weight_max
+        return self.config.method.weight_max * self.num_labelled / len(self.visited)
+
+    def about(self, data: Dataset) -> dict[str, Any]:
+        """What run.json records."""
+        return {
+            "data": data.name,
+            "fingerprint": data.fingerprint(),
+            "rows": data.num_rows,
+            "labelled": self.num_labelled,
+            "test_rows": len(data.test_labels),
+            "classes": list(data.classes),
+            "input_shape": list(data.input_shape),
+            "input_type": str(data.inputs.dtype),
+            "parameters": sum(p.numel() for p in self.optimizer.parameters),
+            "environment": environment(self.device, self.precision),
+        }
+
+    def save(self, directory: RunDirectory, epoch: int, step: int) -> None:
+        """A checkpoint from which the run goes on at `step` of `epoch`."""
+        evaluated = self.method.evaluated(self.network)
+        random = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.device)
+        parts = {
+            "network": self.network.state_dict(),
+            "evaluated": {} if evaluated is self.network else evaluated.state_dict(),
+            "method": self.method.state_dict(),
+            "optimizer": self.optimizer.state(),
+            "sums": self.step.state(),
+            "random": random,
+            "targets": self.method.ensemble.state() if self.method.ensemble else {},
+        }
+        directory.save_checkpoint(Checkpoint(epoch, step, parts))
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        parts = checkpoint.tensors
+        try:
+            self.network.load_state_dict(parts["network"])
+            self.method.load_state_dict(parts.get("method", {}))
+            self.optimizer.load_state(parts["optimizer"])
+            self.step.load_state(parts["sums"], checkpoint.step)
+            if self.method.ensemble:
+                self.method.ensemble.load_state(parts["targets"])
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise RunError(f"the checkpoint does not fit the run ({str(error).splitlines()[0]}).") from None
+        torch.set_rng_state(parts["random"]["cpu"])
+        if self.device.type == "cuda" and "cuda" in parts["random"]:
+            torch.cuda.set_rng_state(parts["random"]["cuda"], self.device)
+        self.first_epoch, self.first_step = checkpoint.epoch, checkpoint.step
+
+
+def _visited_rows(config: Config, num_rows: int, choice: LabelChoice) -> Tensor:
+    """The rows training visits: all but those held out, or the labelled ones alone."""
+    rows = choice.rows if config.training.rows == "labelled" else np.setdiff1d(np.arange(num_rows), choice.validation)
+    return torch.from_numpy(np.sort(rows))
+
+
+def _train_epochs(session: Session, directory: RunDirectory, progress: Progress) -> None:
+    epochs, every = session.config.schedule.epochs, session.config.training.checkpoint_every
+    directory.truncate_history(session.first_epoch)
+    progress.start(
+        _title(session, directory),
+        epochs=epochs,
+        first_epoch=session.first_epoch,
+        steps_per_epoch=session.loader.steps_per_epoch,
+    )
+    _warn_before(session, progress)
+    try:
+        with StopRequest() as stop:
+            for epoch in range(session.first_epoch, epochs):
+                record = _train_epoch(session, directory, epoch, stop, progress)
+                directory.append_history(record)
+                if (epoch + 1) % every == 0 or epoch + 1 == epochs:
+                    session.save(directory, epoch + 1, 0)
+                progress.epoch(record)
+    finally:
+        progress.close()
+
+
+def _train_epoch(
+    session: Session, directory: RunDirectory, epoch: int, stop: StopRequest, progress: Progress
+) -> dict[str, Any]:
+    """One visit of the training set; returns the record for the history."""
+    rates = {
+        "learning_rate": session.learning_rate(epoch),
+        "beta1": session.beta1(epoch),
+        "weight": session.weight(epoch),
+    }
+    step, began = session.step, time.perf_counter()
+    step.set(**rates)
+    first = session.first_step if epoch == session.first_epoch else 0
+    for number, rows in enumerate(session.loader.order(epoch)[first:], start=first):
+        if stop.requested:
+            session.save(directory, epoch, number)
+            raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; go on with 'selfens resume {directory.path}'.")
+        step(rows)
+        progress.step(number)
+    session.method.end_epoch()
+    means = step.read()
+    seconds_training = time.perf_counter() - began
+    _check_finite(session, directory, epoch, means)
+    _warn_of_collapse(session, epoch, means, progress)
+    errors = {"validation_error": _error(session, session.validation), "test_error": _error(session, session.test)}
+    images = (session.loader.steps_per_epoch - first) * session.loader.batch_size
+    return {
+        "epoch": epoch,
+        "supervised": means.supervised,
+        "unsupervised": means.unsupervised,
+        "total": means.total,
+        **errors,
+        **rates,
+        "seconds": time.perf_counter() - began,
+        "images_per_second": images / seconds_training,
+    }
+
+
+def _error(session: Session, rows: tuple[Tensor, Tensor]) -> float | None:
+    inputs, labels = rows
+    if len(labels) == 0:
+        return None
+    network = session.method.evaluated(session.network)
+    return evaluate.percent(evaluate.error_count(network, inputs, labels, session.precision), len(labels))
+
+
+def _check_finite(session: Session, directory: RunDirectory, epoch: int, means: EpochMeans) -> None:
+    if math.isfinite(means.total) and bool(session.optimizer.flat.isfinite().all()):
+        return
+    every = session.config.training.checkpoint_every
+    good = epoch // every * every
+    where = (
+        f"the last good checkpoint, after epoch {good}, is in {directory.path}" if good else "no checkpoint was reached"
+    )
+    raise DivergedError(
+        f"the loss stopped being finite in epoch {epoch + 1}; {where}. Try optimizer.beta2=0.99, a slower ramp-up "
+        f"(schedule.rampup_epochs={2 * session.config.schedule.rampup:g}) or a lower optimizer.learning_rate."
+    )
+
+
+def _title(session: Session, directory: RunDirectory) -> str:
+    parameters = sum(p.numel() for p in session.optimizer.parameters)
+    return (
+        f"{session.config.data.name}: {len(session.visited):,} rows, {session.num_labelled:,} labelled, "
+        f"{len(session.test[1]):,} to test on; {session.config.method.name}, {session.config.network.name} "
+        f"({parameters:,} parameters), {session.device.type} {session.precision}; run in {directory.path}"
+    )
+
+
+def _warn_before(session: Session, progress: Progress) -> None:
+    """Say so when self-ensembling cannot be working."""
+    if not session.method.uses_unlabeled:
+        return
+    if session.num_labelled == len(session.visited):
+        progress.warn("every training row is labelled, so there is nothing unlabeled to learn from.")
+    if session.weight_max < NEGLIGIBLE_WEIGHT:
+        progress.warn(
+            f"the unsupervised weight reaches only {session.weight_max:.2g}, so this is supervised training in all but "
+            "name; raise method.weight_max or set method.weight_scale=none."
+        )
+    if len(session.test[1]) == 0:
+        progress.warn("there are no test rows, so no test error is reported.")
+
+
+def _warn_of_collapse(session: Session, epoch: int, means: EpochMeans, progress: Progress) -> None:
+    if means.spread < COLLAPSED_SPREAD and epoch >= session.config.schedule.rampup:
+        progress.warn(
+            f"in epoch {epoch + 1} all rows have the same prediction, so their targets teach nothing; the unsupervised "
+            "weight may rise too fast: lower method.weight_max or lengthen schedule.rampup_epochs."
+        )
+
+
+def _warn_of_changes(before: dict[str, Any], now: dict[str, Any], progress: Progress) -> None:
+    changed = [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]
+    if changed:
+        progress.warn(
+            f"resumed under other conditions, so results may differ in the last digits ({', '.join(changed)})."
+        )

@@ -1,0 +1,321 @@
+"""The readers of official files: the same arrays from every layout, one sentence for anything else, no code run."""
+
+import pickle
+import struct
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from selfens.data import files, formats
+from selfens.errors import DataError
+
+STYLES = ["python2", "protocol2", "old-numpy", "protocol4", "binary"]
+TRAIN = {"cifar10": [f"data_batch_{i}" for i in range(1, 6)], "cifar100": ["train"]}
+TEST = {"cifar10": "test_batch", "cifar100": "test"}
+FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_every_layout_gives_the_images_in_the_order_of_the_files(tmp_path, official, name, style):
+    place = official.cifar(tmp_path, name, style)
+    for folder in (tmp_path, place):
+        splits = files.read_cifar(folder, name)
+        for x, y, written in ((splits[0], splits[1], TRAIN[name]), (splits[2], splits[3], [TEST[name]])):
+            pixels, labels = official.expected(written)
+            np.testing.assert_array_equal(x, pixels)
+            np.testing.assert_array_equal(y, labels)
+            assert (x.dtype, y.dtype, x.flags.c_contiguous, x.flags.writeable) == (np.uint8, np.int64, True, True)
+        assert len(splits.classes) == (10 if name == "cifar10" else 100)
+        assert splits.classes[3] == ("thing 3" if name == "cifar10" else "fine_3")
+
+
+def test_the_hand_made_python_2_pickle_is_a_real_pickle(official, python2):
+    pixels, labels = official.batch("any", 10)
+    content = pickle.loads(python2(pixels, labels.tolist(), "labels"), encoding="bytes")
+    np.testing.assert_array_equal(content[b"data"], pixels)
+    assert content[b"labels"] == labels.tolist()
+
+
+def test_a_complete_layout_goes_before_one_that_lacks_a_file(tmp_path, official):
+    (official.cifar(tmp_path, "cifar10", "python2") / "test_batch").unlink()
+    with pytest.raises(DataError, match="lacks test_batch; expected data_batch_1, .*add what is missing"):
+        files.read_cifar(tmp_path, "cifar10")
+    official.cifar(tmp_path, "cifar10", "binary")
+    assert len(files.read_cifar(tmp_path, "cifar10").train_x) == 15
+
+
+def test_column_major_arrays_are_read(tmp_path, official):
+    place = official.cifar(tmp_path, "cifar100", "protocol2")
+    pixels, labels = official.batch("train", 100)
+    (place / "train").write_bytes(pickle.dumps({"data": np.asfortranarray(pixels), "fine_labels": labels.tolist()}, 2))
+    np.testing.assert_array_equal(files.read_cifar(tmp_path, "cifar100").train_x.reshape(3, -1), pixels)
+
+
+@pytest.mark.parametrize("sub_folder", [".", "svhn"])
+@pytest.mark.parametrize("compressed", [True, False])
+def test_svhn_has_digit_0_where_the_file_says_10(tmp_path, official, sub_folder, compressed):
+    official.written["train_32x32.mat"] = official.batch("any", 10)[0], np.array([0, 9, 1])
+    official.svhn(tmp_path / sub_folder, compressed)
+    splits = files.read_svhn(tmp_path)
+    np.testing.assert_array_equal(splits.train_x, official.expected(["train_32x32.mat"])[0])
+    np.testing.assert_array_equal(splits.train_y, [0, 9, 1])
+    np.testing.assert_array_equal(splits.test_x, official.expected(["test_32x32.mat"])[0])
+    assert splits.classes == tuple("0123456789")
+    assert splits.train_x.flags.c_contiguous
+
+
+def test_what_is_missing_is_named(tmp_path):
+    with pytest.raises(
+        DataError, match="no files of cifar100; expected the folder cifar-100-python or cifar-100-binary"
+    ):
+        files.read_cifar(tmp_path, "cifar100")
+    with pytest.raises(DataError, match=r"lacks train_32x32.mat and test_32x32.mat of SVHN"):
+        files.read_svhn(tmp_path)
+    with pytest.raises(DataError, match="no CIFAR data set 'cifar11'; did you mean 'cifar10'"):
+        files.read_cifar(tmp_path, "cifar11")
+
+
+PIXELS = np.zeros((2, 3072), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"data": PIXELS, "labels": [1]}, "1 labels under 'labels'; expected 2 labels"),
+        ({"data": PIXELS, "labels": [1, 10]}, "row 1 the label 10; expected an integer from 0 to 9"),
+        ({"data": PIXELS, "labels": [-1, 1]}, "row 0 the label -1"),
+        ({"data": PIXELS, "labels": [2**80, 1]}, "row 0 the label something of type int"),
+        ({"data": PIXELS, "labels": [b"1", 1]}, "something of type bytes"),
+        ({"data": PIXELS, "fine_labels": [1, 1]}, "no list under 'labels'"),
+        ({"data": PIXELS[:, :5], "labels": [1, 1]}, r"shape \(2, 5\)"),
+        ({"data": PIXELS.astype(np.float32), "labels": [1, 1]}, "a call that no CIFAR file makes"),
+        ({"data": PIXELS.reshape(-1), "labels": [1, 1]}, "not one of CIFAR's pickles"),
+        ({"labels": [1, 1]}, "no array under 'data'"),
+        ([1, 2], "pickled list; expected a dictionary"),
+        ({5: 1}, "holds a int where a name belongs"),
+    ],
+)
+def test_a_pickle_of_other_content_is_refused_with_the_reason(tmp_path, official, content, message):
+    place = official.cifar(tmp_path, "cifar10", "protocol2")
+    (place / "data_batch_2").write_bytes(pickle.dumps(content, protocol=2))
+    with pytest.raises(DataError, match=f"data_batch_2 .*{message}.*official file"):
+        files.read_cifar(tmp_path, "cifar10")
+
+
+def test_names_that_are_not_names_are_refused(tmp_path, official):
+    place = official.cifar(tmp_path, "cifar10", "protocol2")
+    for names in ([b"a"] * 9, [1] * 10, ["\x1b[2J"] * 10, "abcdefghij"):
+        (place / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
+        with pytest.raises(DataError, match="batches.meta .*expected 10 printable names"):
+            files.read_cifar(tmp_path, "cifar10")
+
+
+def test_binary_files_of_other_size_or_labels_are_refused(tmp_path, official):
+    place = official.cifar(tmp_path, "cifar100", "binary")
+    (place / "test.bin").write_bytes(bytes(3074 * 2 - 1))
+    with pytest.raises(DataError, match=r"test.bin has 6147 bytes; expected a multiple of 3074"):
+        files.read_cifar(tmp_path, "cifar100")
+    (place / "test.bin").write_bytes(b"\x01\x64" + bytes(3072))
+    with pytest.raises(DataError, match="row 0 the label 100; expected an integer from 0 to 99"):
+        files.read_cifar(tmp_path, "cifar100")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8)}, "no array y"),
+        ({"y": np.ones((2, 1))}, "no array X"),
+        ({"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1))}, "type float64"),
+        ({"X": np.zeros((2, 32, 32, 3), np.uint8), "y": np.ones((2, 1))}, r"shape \(2, 32, 32, 3\)"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.zeros((2, 1))}, "2 labels from 1 to 10"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1))}, r"y of shape \(3, 1\)"),
+        (
+            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([["a"], ["b"]], object)},
+            "something other than numbers",
+        ),
+    ],
+)
+def test_a_mat_file_of_other_content_is_refused_with_the_reason(tmp_path, official, arrays, message):
+    from scipy.io import savemat
+
+    official.svhn(tmp_path)
+    savemat(tmp_path / "test_32x32.mat", arrays)
+    with pytest.raises(DataError, match=f"test_32x32.mat .*{message}"):
+        files.read_svhn(tmp_path)
+
+
+def test_labels_stored_as_doubles_are_read_and_agree_with_scipy(tmp_path, official):
+    from scipy.io import loadmat, savemat
+
+    official.svhn(tmp_path)
+    path = tmp_path / "train_32x32.mat"
+    savemat(path, {"note": "not an array of numbers", "X": loadmat(path)["X"], "y": np.array([[10.0], [2.0], [3.0]])})
+    splits = files.read_svhn(tmp_path)
+    np.testing.assert_array_equal(splits.train_x, loadmat(path)["X"].transpose(3, 2, 0, 1))
+    np.testing.assert_array_equal(splits.train_y, [0, 2, 3])
+
+
+def test_a_small_mat_file_that_unpacks_to_a_huge_one_is_refused(tmp_path, official, monkeypatch):
+    official.written["train_32x32.mat"] = np.zeros((50, 3072), np.uint8), np.ones(50, int)
+    official.svhn(tmp_path)
+    monkeypatch.setattr(formats, "LARGEST_CONTENT", 10_000)
+    assert (tmp_path / "train_32x32.mat").stat().st_size < 10_000
+    with pytest.raises(DataError, match="compressed part is cut short or too large"):
+        files.read_svhn(tmp_path)
+
+
+def crafted_pickles(command: str) -> dict[str, bytes]:
+    """Operations that would leave a value on the stack, and run the command in a trusting reader."""
+    text = f"S'{command}'\n".encode()
+    python = f'S\'__import__("os").system("{command}")\'\n'.encode()
+    system = b"cos\nsystem\n"
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+    return {
+        "reduce": system + text + b"\x85R",
+        "posix": b"cposix\nsystem\n" + text + b"\x85R",
+        "eval": b"c__builtin__\neval\n" + python + b"\x85R",
+        "getattr": b"c__builtin__\ngetattr\n(c__builtin__\n__import__\nU\x02os\x85RU\x06systemtR" + text + b"\x85R",
+        "instance": b"(" + text + b"ios\nsystem\n",
+        "object": b"(" + system + text + b"o",
+        "newobj": b"csubprocess\nPopen\n" + text + b"\x85\x81",
+        "stack_global": b"\x8c\x02os\x8c\x06system\x93" + text + b"\x85R",
+        "dotted": b"\x8c\x05numpy\x8c\x0fndarray.tofile.\x93" + text + b"\x85R",
+        "sibling": b"cnumpy.core.multiarray\nfromfile\n" + text + b"\x85R",
+        "runstring": b"cnumpy.testing._private.utils\nrunstring\n" + python + b"}\x86R",
+        "codec": b"c_codecs\nencode\nX\x01\x00\x00\x00aU\x05rot13\x86R",
+        "build": b"cnumpy\nndarray\n}U\x0c__setstate__" + system + b"sb" + text + b"b",
+        "build_slots": b"c_codecs\nencode\nN}U\x08__code__K\x01s\x86b",
+        "build_state": array + b"}U\x0c__setstate__" + system + b"sb" + text + b"b",
+        "objects": array + b"(K\x01K\x01\x85cnumpy\ndtype\nU\x02O8K\x00K\x01\x87R\x89](" + system + b"etb",
+        "call_a_string": text + text + b"\x85R",
+        "persistent": b"Pos.system\n",
+        "extension": b"\x82\x01",
+    }
+
+
+@pytest.mark.parametrize("attack", crafted_pickles(""))
+def test_a_crafted_pickle_runs_nothing(tmp_path, official, python2, attack):
+    trace = tmp_path / "trace"
+    operations = crafted_pickles(f"touch {trace}")[attack]
+    pixels, labels = official.batch("any", 10)
+    place = official.cifar(tmp_path, "cifar10", "python2")
+    for content in (b"\x80\x02" + operations + b".", python2(pixels, labels.tolist(), "labels", extra=operations)):
+        (place / "data_batch_1").write_bytes(content)
+        with pytest.raises(DataError, match="data_batch_1 is not one of CIFAR's pickles"):
+            files.read_cifar(tmp_path, "cifar10")
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("attack", ["reduce", "eval", "getattr", "instance", "object", "stack_global"])
+def test_the_crafted_pickles_are_armed(tmp_path, attack):
+    trace = tmp_path / "trace"
+    with suppress(Exception):
+        pickle.loads(b"\x80\x02" + crafted_pickles(f"touch {trace}")[attack] + b".")
+    assert trace.exists()
+
+
+def greedy_pickles() -> dict[str, bytes]:
+    """Small files that take a trusting reader's memory, stack or time."""
+    shape = b"\x8a\x08" + struct.pack("<q", 2**62)
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01" + shape + shape
+    doubled = b")" + b"q\x01h\x01\x86" * 80
+    return {
+        "memo": b"}r\xff\xff\xff\xff.",
+        "bytes": b"B\xff\xff\xff\xff.",
+        "bytes8": b"\x8e" + b"\xff" * 7 + b"\x7f.",
+        "frame": b"\x95" + b"\xff" * 7 + b"\x7f.",
+        "deep key": b"}" + b")" + b"\x85" * 200_000 + b"Ns.",
+        "wide key": b"}" + doubled + b"Ns.",
+        "wide name": doubled + doubled + b"\x93.",
+        "long number": b"I" + b"9" * 100_000 + b"\n.",
+        "shape": array + b"\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R\x89U\x00tb.",
+        "itself": b"]q\x00h\x00a.",
+        "encode": b"X\x40\x42\x0f\x00"
+        + b"a" * 1_000_000
+        + b"q\x00"
+        + b"c_codecs\nencode\nh\x00U\x06latin1\x86R" * 5000,
+    }
+
+
+@pytest.mark.parametrize("attack", greedy_pickles())
+def test_a_crafted_pickle_takes_neither_memory_nor_time(tmp_path, official, attack):
+    place = official.cifar(tmp_path, "cifar10", "python2")
+    (place / "data_batch_1").write_bytes(b"\x80\x04" + greedy_pickles()[attack])
+    with pytest.raises(DataError, match="data_batch_1") as caught:
+        files.read_cifar(tmp_path, "cifar10")
+    assert len(str(caught.value)) < 400 + len(str(place))
+
+
+@pytest.mark.parametrize("style", ["python2", "protocol2", "protocol4"])
+@pytest.mark.parametrize("file", ["data_batch_1", "batches.meta"])
+def test_a_pickle_cut_short_anywhere_is_refused(tmp_path, official, style, file):
+    path = official.cifar(tmp_path, "cifar10", style) / file
+    content = path.read_bytes()
+    ends = {
+        *range(0, len(content), 101),
+        *range(min(300, len(content))),
+        *range(max(0, len(content) - 300), len(content)),
+    }
+    for end in ends:
+        path.write_bytes(content[:end])
+        with pytest.raises(DataError, match=f"{file} "):
+            files.read_cifar(tmp_path, "cifar10")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_mat_file_cut_short_is_refused(tmp_path, official, compressed):
+    official.svhn(tmp_path, compressed)
+    path = tmp_path / "train_32x32.mat"
+    content = path.read_bytes()
+    for end in [*range(0, 400, 3), *range(400, len(content), 97), len(content) - 1]:
+        path.write_bytes(content[:end])
+        with pytest.raises(DataError, match="train_32x32.mat "):
+            files.read_svhn(tmp_path)
+
+
+DAMAGED = ["python2/data_batch_1", "protocol4/data_batch_1", "python2/batches.meta", "binary/data_batch_1.bin", "mat"]
+
+
+@pytest.mark.parametrize("target", DAMAGED)
+@FUZZ
+@given(data=st.data())
+def test_damaged_files_are_read_or_refused_in_a_sentence(official, target, data):
+    """Any byte changed, any bytes instead of the file: no exception but DataError."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = damaged_path(official, folder, target)
+        content = bytearray(path.read_bytes())
+        if data.draw(st.booleans()):
+            content = bytearray(data.draw(st.binary(max_size=300)))
+        else:
+            places = st.integers(0, min(len(content), 1500) - 1)
+            for at, value in data.draw(st.lists(st.tuples(places, st.integers(0, 255)), min_size=1, max_size=5)):
+                content[at if value % 2 else -at - 1] = value
+        path.write_bytes(content)
+        with suppress(DataError):
+            files.read_svhn(folder) if target == "mat" else files.read_cifar(folder, "cifar10")
+
+
+def damaged_path(official, folder: Path, target: str) -> Path:
+    if target == "mat":
+        official.svhn(folder, compressed=False)
+        return folder / "train_32x32.mat"
+    style, file = target.split("/")
+    return official.cifar(folder, "cifar10", style) / file
+
+
+def test_a_file_that_is_a_folder_or_too_large_is_refused(tmp_path, official, monkeypatch):
+    place = official.cifar(tmp_path, "cifar10", "binary")
+    monkeypatch.setattr(files, "LARGEST_CONTENT", 1000)
+    with pytest.raises(DataError, match="has 9219 bytes; expected at most 1000"):
+        files.read_cifar(tmp_path, "cifar10")
+    (place / "test_batch.bin").unlink()
+    (place / "test_batch.bin").mkdir()
+    with pytest.raises(DataError, match="lacks test_batch.bin"):
+        files.read_cifar(tmp_path, "cifar10")
