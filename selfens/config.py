@@ -145,6 +145,8 @@ class TrainingConfig:
     """Compile the step with torch.compile; auto: on a GPU."""
     capture: Literal["auto", "on", "off"] = "auto"
     """Replay the step from a CUDA graph; auto: on a GPU."""
+    kernels: Literal["auto", "on", "off"] = "auto"
+    """Use our own kernels between the convolutions; auto: on a GPU."""
     threads: int | None = None
     """CPU threads; None: as torch has it."""
     checkpoint_every: int = 1

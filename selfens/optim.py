@@ -36,6 +36,10 @@ class Adam:
         self.learning_rate = self.flat.new_zeros((), dtype=torch.float64)
         self.beta1 = self.flat.new_full((), 0.9, dtype=torch.float64)
         self.beta2, self.epsilon = beta2, epsilon
+        self.beta2_on_device = self.flat.new_full(
+            (), beta2, dtype=torch.float64
+        )  # a number would be copied at each power
+        self.rate = self.flat.new_zeros(())
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         pieces = torch.split(flat, [p.numel() for p in self.parameters])
@@ -49,8 +53,11 @@ class Adam:
         self.steps += 1
         self.first.lerp_(gradient, (1 - self.beta1).to(gradient.dtype))
         self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        rate = self.learning_rate * (1 - self.beta2**self.steps).sqrt() / (1 - self.beta1**self.steps)
-        self.flat.sub_(rate * self.first / (self.second.sqrt() + self.epsilon))
+        corrections = (1 - self.beta2_on_device**self.steps).sqrt() / (1 - self.beta1**self.steps)
+        self.rate.copy_(
+            self.learning_rate * corrections
+        )  # written down, lest a compiler work it out for every parameter
+        self.flat.sub_(self.rate * self.first / (self.second.sqrt() + self.epsilon))
 
     def state(self) -> dict[str, Tensor]:
         return {"first": self.first, "second": self.second, "steps": self.steps}

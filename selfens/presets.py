@@ -33,7 +33,7 @@ class Rates:
 
 
 RATES: dict[str, dict[str, Rates]] = {
-    "digits": {"supervised": Rates(0.01, 0), "pi": Rates(0.01, 30), "temporal": Rates(0.01, 30)},
+    "digits": {"supervised": Rates(0.01, 0), "pi": Rates(0.01, 60), "temporal": Rates(0.01, 60)},
     "cifar10": {"supervised": Rates(0.003, 0), "pi": Rates(0.003, 100), "temporal": Rates(0.003, 30)},
     "cifar100": {"supervised": Rates(0.003, 0), "pi": Rates(0.003, 100), "temporal": Rates(0.003, 100)},
     "svhn": {"supervised": Rates(0.003, 0), "pi": Rates(0.003, 100), "temporal": Rates(0.001, 30)},
@@ -54,7 +54,6 @@ def _digits(method: str) -> Config:
     return with_method(
         Config(
             data=DataConfig(name="digits", labels=50),
-            augment=AugmentConfig(translation=1),
             network=NetworkConfig(name="small", mean_momentum=0.95),
             schedule=ScheduleConfig(epochs=60),
         ),

@@ -1,11 +1,13 @@
 """One training step: batch, losses, gradients, Adam, running means, what the method remembers.
 
-`Step._body` is the whole of it. Numbers that change with time are zero-dimensional tensors filled in place, and what is
-reported stays on the device until the end of the epoch, so nothing in here waits for a result.
+`Step._body` is the whole of it. It runs plainly, or in parts compiled by torch.compile, or replayed from a CUDA graph, by two
+independent switches; what is computed stays the same. Numbers that change with time are zero-dimensional tensors filled in
+place, and what is reported stays on the device until the end of the epoch, so nothing in here waits for a result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +18,8 @@ from selfens.device import autocast
 from selfens.methods.base import Losses, Method
 from selfens.networks.layers import update_running_means
 from selfens.optim import Adam
+
+WARM_UP_STEPS = 3  # real steps, taken before a graph is captured so that every kernel is compiled and chosen
 
 
 class EpochMeans(NamedTuple):
@@ -29,6 +33,13 @@ class EpochMeans(NamedTuple):
 
 
 class Step:
+    """Call it with the rows of a batch.
+
+    compile  compile losses and update with torch.compile
+    capture  record the step once as a CUDA graph and replay it
+    warn     told once, in a sentence, when either is not possible and the plain way is taken
+    """
+
     def __init__(
         self,
         *,
@@ -38,6 +49,9 @@ class Step:
         loader: Loader,
         num_classes: int,
         precision: str = "fp32",
+        compile: bool = False,
+        capture: bool = False,
+        warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         self.network, self.method, self.optimizer, self.loader = network, method, optimizer, loader
         self.precision = precision
@@ -47,6 +61,16 @@ class Step:
         self.low = torch.ones(num_classes, device=self.device)
         self.high = torch.zeros(num_classes, device=self.device)
         self.steps_done = 0
+        self.warn = warn
+        self.compiled = compile
+        self.losses: Callable[[Tensor], Losses] = torch.compile(self._losses) if compile else self._losses
+        self.update: Callable[[Tensor, Losses, Sequence[Tensor | None]], None] = (
+            torch.compile(self._update) if compile else self._update
+        )
+        self.captured = capture
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.graph_rows = torch.zeros(loader.batch_size, dtype=torch.int64, device=self.device)
+        self.warm_up = WARM_UP_STEPS
 
     def set(self, *, learning_rate: float, beta1: float, weight: float) -> None:
         self.optimizer.learning_rate.fill_(learning_rate)
@@ -54,16 +78,18 @@ class Step:
         self.weight.fill_(weight)
 
     def __call__(self, rows: Tensor) -> None:
-        self._body(rows)
+        if self.captured:
+            self._replay(rows)
+        else:
+            self._try_body(rows)
         self.steps_done += 1
 
+    # What a step does
+
     def _body(self, rows: Tensor) -> None:
-        losses = self._losses(rows)
+        losses = self.losses(rows)
         gradients = torch.autograd.grad(losses.total, self.optimizer.parameters, allow_unused=True)
-        self.optimizer.step(gradients)
-        update_running_means(self.network)
-        self.method.after_step(rows, losses)
-        self._record(losses)
+        self.update(rows, losses, gradients)
 
     def _losses(self, rows: Tensor) -> Losses:
         batch = self.loader.batch(rows, self.method.num_views)
@@ -72,10 +98,60 @@ class Step:
             return self.method.losses(self.network, batch, targets, self.weight)
 
     @torch.no_grad()
-    def _record(self, losses: Losses) -> None:
+    def _update(self, rows: Tensor, losses: Losses, gradients: Sequence[Tensor | None]) -> None:
+        self.optimizer.step(gradients)
+        update_running_means(self.network)
+        self.method.after_step(rows, losses)
         self.sums += torch.stack([losses.supervised, losses.unsupervised, losses.total])
         self.low.copy_(torch.minimum(self.low, losses.probabilities.amin(dim=0)))
         self.high.copy_(torch.maximum(self.high, losses.probabilities.amax(dim=0)))
+
+    # How it is carried out
+
+    def _try_body(self, rows: Tensor) -> None:
+        """The body; where it cannot be compiled, the plain one from then on. A failure to compile has changed nothing yet."""
+        try:
+            self._body(rows)
+        except Exception as error:
+            if not self.compiled:
+                raise
+            self.warn(f"the step could not be compiled and runs plainly ({_first_line(error)}).")
+            self.compiled, self.losses, self.update = False, self._losses, self._update
+            self._body(rows)
+
+    def _replay(self, rows: Tensor) -> None:
+        self.graph_rows.copy_(rows)
+        if self.warm_up:
+            self._warm_up()
+            return
+        if self.graph is None:
+            self._capture()
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self._try_body(self.graph_rows)
+
+    def _warm_up(self) -> None:
+        """A real step on a stream of its own, as capturing wants it."""
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            self._try_body(self.graph_rows)
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        self.warm_up -= 1
+
+    def _capture(self) -> None:
+        """Record the body without running it; where that fails, steps go on without a graph."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._body(self.graph_rows)
+            self.graph = graph
+        except Exception as error:
+            self.captured = False
+            self.warn(f"the step could not be captured as a CUDA graph and runs without ({_first_line(error)}).")
+
+    # What is read and saved
 
     def read(self) -> EpochMeans:
         """The epoch's means; waits for the device, and starts the next epoch's sums."""
@@ -95,3 +171,8 @@ class Step:
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
         self.steps_done = steps_done
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

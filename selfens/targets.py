@@ -40,6 +40,7 @@ class EnsembleTargets:
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay}; expected a momentum from 0 to below 1.")
         self.decay = decay  # alpha
+        self.decay_on_device = torch.tensor(decay, device=device)  # a number would be copied there at each power
         self.mean = torch.zeros(num_rows, num_classes, device=device)  # Z
         self.count = torch.zeros(num_rows, device=device)
         self.pending = torch.zeros_like(self.mean)
@@ -50,7 +51,7 @@ class EnsembleTargets:
         """The bias-corrected targets of `rows`, and which of them have one."""
         count = self.count[rows]
         known = count > 0
-        correction = torch.where(known, 1 - self.decay**count, 1.0)
+        correction = torch.where(known, 1 - self.decay_on_device**count, 1.0)
         return Targets(self.mean[rows] / correction[:, None], known)
 
     def all(self) -> Targets:
@@ -61,7 +62,7 @@ class EnsembleTargets:
     def write(self, rows: Tensor, probabilities: Tensor) -> None:
         """Remember this epoch's predictions for `rows`; of a row written twice, the last counts."""
         self.pending[rows] = probabilities.detach().to(self.pending.dtype)
-        self.written[rows] = True
+        self.written.index_fill_(0, rows, True)
 
     @torch.no_grad()
     def commit(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.loader import Loader
-from selfens.device import environment, resolve_device, resolve_precision, torch_settings
+from selfens.device import environment, resolve_device, resolve_precision, resolve_switch, torch_settings
 from selfens.errors import DivergedError, RunError
 from selfens.interrupt import StopRequest
 from selfens.methods.base import Method
@@ -58,12 +59,13 @@ def train(
     )
     choice = choose_labels(data, config.data, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split"))
     fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
+    show = progress or Silent()
     with torch_settings(config.training, device, config.seed.of("training")):
-        session = Session(config, device, data, choice, fitted, network, method)
+        session = Session(config, device, data, choice, fitted, network, method, show.warn)
         about = session.about(data) | {"own_data": dataset is not None, "own_network": network is not None}
         directory = RunDirectory.create(run_dir, config, choice, fitted, about)
         with directory.locked():
-            _train_epochs(session, directory, progress or Silent())
+            _train_epochs(session, directory, show)
     return Run(directory.path, network=network, device=device.type)
 
 
@@ -83,10 +85,10 @@ def resume(
     with run.directory.locked(), torch_settings(config.training, device, config.seed.of("training")):
         data = dataset or run.dataset()
         run.check_dataset(data)
-        session = Session(config, device, data, run.labels, run.directory.preprocess().to(device), network, method)
+        fitted, show = run.directory.preprocess().to(device), progress or Silent()
+        session = Session(config, device, data, run.labels, fitted, network, method, show.warn)
         if run.directory.has_checkpoint():
             session.load(run.directory.load_checkpoint())
-        show = progress or Silent()
         _warn_of_changes(run.about["environment"], session.about(data)["environment"], show)
         _train_epochs(session, run.directory, show)
     return Run(run.path, network=network, device=device.type)
@@ -104,6 +106,7 @@ class Session:
         fitted: nn.Module,
         network: nn.Module | None,
         method: Method | None,
+        warn: Callable[[str], None],
     ) -> None:
         self.config, self.device = config, device
         self.precision = resolve_precision(config.training.precision, device)
@@ -121,6 +124,7 @@ class Session:
             (network or networks.build(config.network, data.input_shape, data.num_classes)).to(device).train()
         )
         self.method = (method or methods.build(config.method, data.num_rows, data.num_classes, device)).to(device)
+        networks.fuse(self.network, resolve_switch(config.training.kernels, device) and device.type == "cuda")
         networks.calibrate(self.network, self.loader.batch(self.loader.order(0)[0], 1).views[0])
         self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
         self.step = Step(
@@ -130,6 +134,9 @@ class Session:
             loader=self.loader,
             num_classes=data.num_classes,
             precision=self.precision,
+            compile=resolve_switch(config.training.compile, device),
+            capture=resolve_switch(config.training.capture, device) and device.type == "cuda",
+            warn=warn,
         )
         self.learning_rate = schedules.learning_rate(config.schedule, config.optimizer.learning_rate)
         self.beta1 = schedules.beta1(config.schedule, config.optimizer)

@@ -16,6 +16,7 @@ from selfens.networks.layers import (
     NormalizedConv2d,
     NormalizedLinear,
     calibrate,
+    fuse,
     update_running_means,
 )
 from selfens.networks.small import mlp, small
@@ -34,6 +35,7 @@ __all__ = [
     "build",
     "calibrate",
     "conv13",
+    "fuse",
     "mlp",
     "small",
     "update_running_means",

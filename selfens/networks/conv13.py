@@ -9,7 +9,7 @@ from torch import nn
 
 from selfens.config import NetworkConfig
 from selfens.errors import ConfigError
-from selfens.networks.layers import GaussianNoise, Layer, NormalizedConv2d, NormalizedLinear, layer_options
+from selfens.networks.layers import Column, GaussianNoise, Layer, NormalizedConv2d, NormalizedLinear, layer_options
 
 SMALLEST_SIDE = 12  # two poolings and a 'valid' 3x3 convolution leave one pixel
 
@@ -25,7 +25,7 @@ def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfi
     dense: Layer = partial(NormalizedLinear, **layer_options(options))
     channels = input_shape[0]
     # fmt: off
-    return nn.Sequential(OrderedDict(
+    return Column(OrderedDict(
         noise   = GaussianNoise(options.noise),
         conv1a  = conv(channels, 128, 3, padding="same"),
         conv1b  = conv(128,      128, 3, padding="same"),

@@ -23,6 +23,7 @@ from selfens.config import NetworkConfig
 Layer = Callable[..., nn.Module]
 LEAKY_SLOPE = 0.1
 INITIAL_DEVIATION = 0.05
+FEW_INPUTS = 64  # numbers that go into one output value
 
 
 class GaussianNoise(nn.Module):
@@ -81,15 +82,19 @@ class NormalizedLayer(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         y = self.linear(x, self.weight())
         if self.training:
-            mean = y.mean(dim=[d for d in range(y.ndim) if d != 1], dtype=torch.float32)
+            mean = self._batch_mean(y)
             if self.calibrating:
                 y = y / self._per_unit(self._calibrate(y, mean), y.ndim)
-                mean = y.mean(dim=[d for d in range(y.ndim) if d != 1], dtype=torch.float32)
+                mean = self._batch_mean(y)
             self.batch_mean.copy_(mean.detach())
         else:
             mean = self.running_mean
         y = (y + self._per_unit(self.bias - mean, y.ndim)).to(y.dtype)
         return functional.leaky_relu(y, self.slope) if self.slope != 1 else y
+
+    @staticmethod
+    def _batch_mean(y: Tensor) -> Tensor:
+        return y.mean(dim=[d for d in range(y.ndim) if d != 1], dtype=torch.float32)
 
     @torch.no_grad()
     def _calibrate(self, y: Tensor, mean: Tensor) -> Tensor:
@@ -124,13 +129,50 @@ class NormalizedConv2d(NormalizedLayer):
     ) -> None:
         super().__init__((out_channels, in_channels, size, size), momentum, slope, initial_weights)
         self.padding = size // 2 if padding == "same" else 0
+        self.fused = False
 
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        if self.fused and weight[0].numel() <= FEW_INPUTS:
+            return _few_inputs_convolution(x, weight, self.padding)
+        if self.fused:
+            x, weight = _for_tensor_cores(x), _for_tensor_cores(weight)
         return functional.conv2d(x, weight, padding=self.padding)
+
+    def forward_fused(self, x: Tensor, *, pool: bool, dropout: float) -> Tensor:
+        """The layer, 2x2 max pooling and dropout of a training pass on a GPU, in a few kernels of our own."""
+        from selfens.kernels import normalize
+
+        y = self.linear(x, self.weight())
+        y, mean = normalize(y, self.bias, self.slope, dropout, pool)
+        self.batch_mean.copy_(mean.detach())
+        return y
 
     def extra_repr(self) -> str:
         out_channels, in_channels, size, _ = self.direction.shape
         return f"{in_channels}, {out_channels}, {size}x{size}, padding={self.padding}, slope={self.slope}"
+
+
+def _for_tensor_cores(x: Tensor) -> Tensor:
+    """Channels padded with zeros to a multiple of 8 and kept innermost, so that the library need not do it at every call."""
+    missing = -x.shape[1] % 8
+    x = functional.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
+    return _in_autocast_type(x).contiguous(memory_format=torch.channels_last)
+
+
+def _in_autocast_type(x: Tensor) -> Tensor:
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def _few_inputs_convolution(x: Tensor, weight: Tensor, padding: int) -> Tensor:
+    """A convolution of few input channels as one matrix product over patches: 27 numbers for RGB and 3x3, padded to 32."""
+    units, channels, size, _ = weight.shape
+    height, width = x.shape[2] + 2 * padding - size + 1, x.shape[3] + 2 * padding - size + 1
+    patches = functional.unfold(x, size, padding=padding).transpose(1, 2)  # [batch, pixels, channels * size * size]
+    missing = -patches.shape[2] % 8
+    patches = _in_autocast_type(functional.pad(patches, (0, missing)))
+    matrix = _in_autocast_type(functional.pad(weight.flatten(1), (0, missing)))
+    return functional.linear(patches, matrix).view(len(x), height, width, units).permute(0, 3, 1, 2)
 
 
 class NormalizedLinear(NormalizedLayer):
@@ -160,6 +202,41 @@ def layer_options(options: NetworkConfig) -> dict[str, Any]:
     return {"momentum": options.mean_momentum, "initial_weights": options.initial_weights}
 
 
+class Column(nn.Sequential):
+    """Layers one after another. On a GPU, a convolution takes the pooling and dropout that follow it into its own kernels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        following = list(self)
+        while following:
+            layer = following.pop(0)
+            if isinstance(layer, NormalizedConv2d) and layer.fused and layer.training and not layer.calibrating:
+                pool = _next_pools(following, x)
+                dropout = _next_drops(following[pool:])
+                following = following[pool + (dropout > 0) :]
+                x = layer.forward_fused(x, pool=pool, dropout=dropout)
+            else:
+                x = layer(x)
+        return x
+
+
+def _next_pools(following: list[nn.Module], x: Tensor) -> bool:
+    """Whether 2x2 pooling comes next and divides the image evenly."""
+    pool = following[0] if following else None
+    return isinstance(pool, nn.MaxPool2d) and pool.kernel_size == 2 and x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0
+
+
+def _next_drops(following: list[nn.Module]) -> float:
+    """The probability of the dropout that comes next, 0 if none does."""
+    return following[0].p if following and isinstance(following[0], nn.Dropout) else 0.0
+
+
+def fuse(network: nn.Module, enabled: bool) -> None:
+    """Use our own GPU kernels in the convolutions of `network`, or the plain operations."""
+    for module in network.modules():
+        if isinstance(module, NormalizedConv2d):
+            module.fused = enabled
+
+
 def normalized_layers(network: nn.Module) -> Iterator[NormalizedLayer]:
     return (module for module in network.modules() if isinstance(module, NormalizedLayer))
 
@@ -167,8 +244,13 @@ def normalized_layers(network: nn.Module) -> Iterator[NormalizedLayer]:
 @torch.no_grad()
 def update_running_means(network: nn.Module) -> None:
     """Move every running mean towards the mean of the last training pass. Call once per step."""
+    by_momentum: dict[float, list[NormalizedLayer]] = {}
     for layer in normalized_layers(network):
-        layer.running_mean.lerp_(layer.batch_mean, 1 - layer.momentum)
+        by_momentum.setdefault(layer.momentum, []).append(layer)
+    for momentum, layers in by_momentum.items():
+        torch._foreach_lerp_(
+            [layer.running_mean for layer in layers], [layer.batch_mean for layer in layers], 1 - momentum
+        )
 
 
 @contextmanager

@@ -10,7 +10,15 @@ from torch import nn
 
 from selfens.config import NetworkConfig
 from selfens.errors import ConfigError
-from selfens.networks.layers import LEAKY_SLOPE, GaussianNoise, Layer, NormalizedConv2d, NormalizedLinear, layer_options
+from selfens.networks.layers import (
+    LEAKY_SLOPE,
+    Column,
+    GaussianNoise,
+    Layer,
+    NormalizedConv2d,
+    NormalizedLinear,
+    layer_options,
+)
 
 SMALLEST_SIDE = 4
 
@@ -26,7 +34,7 @@ def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
     dense: Layer = partial(NormalizedLinear, **layer_options(options))
     channels, width = input_shape[0], options.width or 24
     # fmt: off
-    return nn.Sequential(OrderedDict(
+    return Column(OrderedDict(
         noise   = GaussianNoise(options.noise),
         conv1a  = conv(channels,  width,     3, padding="same"),
         conv1b  = conv(width,     width,     3, padding="same"),
@@ -46,7 +54,7 @@ def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) 
     dense: Layer = partial(NormalizedLinear, **layer_options(options))
     features, width = math.prod(input_shape), options.width or 128
     # fmt: off
-    return nn.Sequential(OrderedDict(
+    return Column(OrderedDict(
         noise   = GaussianNoise(options.noise),
         flatten = nn.Flatten(),
         hidden1 = dense(features, width, slope=LEAKY_SLOPE),
