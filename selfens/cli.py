@@ -6,13 +6,14 @@ Only typer is imported at the top: `selfens --help` must not wait for torch.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfens.errors import ConfigError, SelfensError
+from selfens.errors import ConfigError, SelfensError, unknown_name
 
 if TYPE_CHECKING:
     from selfens.config import Config
@@ -25,6 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+MistypedCommand: type[Exception] = typer.BadParameter.__bases__[0]  # click's UsageError, wherever typer keeps its click
 
 
 class Device(StrEnum):
@@ -45,8 +49,8 @@ def train(
     source: Annotated[str, typer.Argument(metavar="PRESET", help="A preset (see 'selfens presets') or an .npz file.")],
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
     method: Annotated[str | None, typer.Option(help="supervised, pi or temporal.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Governs labels, split and training.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Ramps keep their proportion.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
+    epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
     run: Annotated[Path | None, typer.Option("--run", help="Directory of the run; a new one by default.")] = None,
@@ -54,22 +58,22 @@ def train(
     overrides: SetOption = None,
 ) -> None:
     """Train, and leave everything in a run directory."""
-    from selfens import progress, training
-
     config = _config(source, method)
     if labels is not None:
         config = config.with_values("data", labels=_label_count(labels))
     if seed is not None:
-        config = config.with_values("seed", base=seed)
+        config = config.with_overrides([f"seed.base={seed}"])
     if epochs is not None:
-        config = config.with_values("schedule", epochs=epochs)
+        config = config.with_overrides([f"schedule.epochs={epochs}"])
     if device is not None:
         config = config.with_values("training", device=device.value)
     if data_dir is not None:
-        config = config.with_values("data", folder=str(data_dir))
+        config = config.with_values("data", folder=str(data_dir.absolute()))
     config = config.with_overrides(overrides or [])
     directory = run or _new_directory(config)
-    _report(training.train(config, directory, progress=progress.for_terminal(quiet)))
+    from selfens import progress, training
+
+    _report(_until_stopped(lambda: training.train(config, directory, progress=progress.for_terminal(quiet))))
 
 
 @app.command()
@@ -78,9 +82,11 @@ def resume(run: RunArgument, quiet: QuietOption = False) -> None:
     from selfens import load_run, progress, training
 
     before = load_run(run)
-    if before.finished and before.directory.has_checkpoint():
+    if not before.finished:
+        before = _until_stopped(lambda: training.resume(run, progress=progress.for_terminal(quiet)))
+    elif not quiet:
         _say(f"{run} is complete; there is nothing to resume.")
-    _report(before if before.finished else training.resume(run, progress=progress.for_terminal(quiet)))
+    _report(before)
 
 
 @app.command()
@@ -138,6 +144,35 @@ def demo(
 
 
 @app.command()
+def bench(
+    device: Annotated[Device, typer.Option(help="Where to measure.")] = Device.auto,
+    methods: Annotated[str, typer.Option(help="Which methods, separated by commas.")] = "temporal,pi,supervised",
+    modes: Annotated[
+        str | None, typer.Option(help="Which ways to run a step; all that fit the device by default.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps to time.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all figures there as JSON.")] = None,
+) -> None:
+    """Measure the speed of training steps on this machine."""
+    from selfens import bench as measuring
+    from selfens.methods import METHODS
+
+    chosen_modes = _choices("mode", modes, measuring.MODES) if modes else None
+    result = measuring.bench(
+        device.value,
+        methods=_choices("method", methods, METHODS),
+        modes=chosen_modes,
+        data_dir=str(data_dir) if data_dir else None,
+        steps=steps,
+    )
+    measuring.print_table(result)
+    if output is not None:
+        measuring.write_json(output, result)
+        _say(f"all figures written to {output}")
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     from selfens import __version__
@@ -164,8 +199,19 @@ def _config_for_npz(source: str, method: str | None) -> Config:
     from selfens.data.dataset import Dataset
 
     data = Dataset.from_npz(source)
-    config = presets.for_arrays(source, images_side=min(data.input_shape[1:]) if data.is_images else None)
+    config = presets.for_arrays(
+        str(Path(source).absolute()), images_side=min(data.input_shape[1:]) if data.is_images else None
+    )
     return presets.with_method(config, method) if method else config
+
+
+def _choices(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Names separated by commas, each of them known."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in known:
+            raise ConfigError(unknown_name(kind, name, known))
+    return names
 
 
 def _label_count(text: str) -> int | None:
@@ -184,27 +230,45 @@ def _new_directory(config: Config) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
+def _until_stopped(call: Callable[[], Run]) -> Run:
+    """The result of a training; an interrupt is one sentence and exit code 130. (Typer would swallow the sentence.)"""
+    try:
+        return call()
+    except KeyboardInterrupt as interrupt:
+        _complain(str(interrupt) or "stopped.")
+        raise typer.Exit(130) from None
+
+
 def _report(run: Run) -> None:
     history = run.history
     error = "no test rows" if run.test_error is None else f"test error {run.test_error:.2f} %"
     seconds = sum(record["seconds"] for record in history)
-    _say(f"{error} after {len(history)} epochs in {seconds:.0f} s; run in {run.path}")
+    epochs = "1 epoch" if len(history) == 1 else f"{len(history)} epochs"
+    _say(f"{error} after {epochs} in {seconds:.0f} s; run in {run.path}")
 
 
 def _say(text: str) -> None:
     print(text)  # noqa: T201
 
 
-def main(arguments: list[str] | None = None) -> Any:
-    """The command line: an error of ours is one sentence and exit code 1, an interrupt 130."""
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line: a refusal is one sentence on stderr and exit code 1, or 2 for a mistyped command; never a box."""
     try:
-        return app(arguments)
+        code = app(arguments, standalone_mode=False)
     except SelfensError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
-    except KeyboardInterrupt as interrupt:
-        print(f"\n{interrupt or 'stopped.'}", file=sys.stderr)  # noqa: T201
-        sys.exit(130)
+        _complain(f"error: {error}")
+        code = 1
+    except MistypedCommand as error:
+        _complain(f"error: {error.format_message()} (see 'selfens --help')")  # type: ignore[attr-defined]
+        code = 2
+    except (typer.Abort, KeyboardInterrupt):
+        _complain("stopped.")
+        code = 130
+    sys.exit(code)
 
 
 if __name__ == "__main__":

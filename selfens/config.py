@@ -290,7 +290,7 @@ def _check_type(path: str, section: Any, name: str, hint: Any) -> None:
             if isinstance(value, str):
                 raise ConfigError(unknown_name(f"choice for {path}", value, typing.get_args(kind)))
         elif kind is float and isinstance(value, int) and not isinstance(value, bool):
-            object.__setattr__(section, name, float(value))  # 30 and 30.0 are one value and print alike
+            object.__setattr__(section, name, _as_float(path, value))  # 30 and 30.0 are one value and print alike
             return
         elif type(value) is kind:
             return
@@ -298,6 +298,13 @@ def _check_type(path: str, section: Any, name: str, hint: Any) -> None:
         getattr(kind, "__name__", str(kind)).replace("NoneType", "none") for kind in _alternatives(hint)
     )
     raise ConfigError(f"{path} is {value!r} ({type(value).__name__}); expected {words}.")
+
+
+def _as_float(path: str, value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ConfigError(f"{path} is a whole number of {len(str(value))} digits; expected a finite number.") from None
 
 
 def _check_values(config: Config) -> None:
@@ -308,11 +315,9 @@ def _check_values(config: Config) -> None:
 
     data, augment, network, method = config.data, config.augment, config.network, config.method
     optimizer, schedule, training, seed = config.optimizer, config.schedule, config.training, config.seed
-    for section in (data, augment, network, method, optimizer, schedule, training):
-        for f in fields(section):
-            value = getattr(section, f.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(f"{f.name} is {value}; expected a finite number.")
+    for section in fields(config):
+        for name, value in asdict(getattr(config, section.name)).items():
+            need(f"{section.name}.{name}", not isinstance(value, float) or math.isfinite(value), "a finite number")
     need("data.labels", data.labels is None or data.labels >= 1, "at least 1 label, or none for all")
     need("data.label_noise", 0 <= data.label_noise <= 100, "a percentage from 0 to 100")
     need("data.validation", 0 <= data.validation < 1, "a fraction from 0 to below 1")
@@ -331,6 +336,8 @@ def _check_values(config: Config) -> None:
     need("schedule.epochs", schedule.epochs >= 1, "at least 1")
     need("schedule.rampup_epochs", schedule.rampup >= 0, "0 epochs or more")
     need("schedule.rampdown_epochs", 0 <= schedule.rampdown <= schedule.epochs, "from 0 to the number of epochs")
+    need("schedule.rampup_constant", schedule.rampup_constant >= 0, "0 or more")
+    need("schedule.rampdown_constant", schedule.rampdown_constant >= 0, "0 or more")
     need("training.batch_size", training.batch_size >= 2, "at least 2")
     need("training.threads", training.threads is None or training.threads >= 1, "at least 1")
     need("training.checkpoint_every", training.checkpoint_every >= 1, "at least 1 epoch")

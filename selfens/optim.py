@@ -10,6 +10,7 @@ uncorrected root. Unlike theirs, NaNs are not replaced by zeros; the trainer sto
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -31,15 +32,11 @@ class Adam:
             parameter.data = values
         self.first = torch.zeros_like(self.flat)  # m
         self.second = torch.zeros_like(self.flat)  # v
-        # Float64, because 1 - beta2^t loses half its digits in float32 during the first steps.
-        self.steps = self.flat.new_zeros((), dtype=torch.float64)  # t
-        self.learning_rate = self.flat.new_zeros((), dtype=torch.float64)
-        self.beta1 = self.flat.new_full((), 0.9, dtype=torch.float64)
+        self.steps = self.flat.new_zeros(())  # t
+        self.learning_rate = self.flat.new_zeros(())
+        self.beta1 = self.flat.new_full((), 0.9)
         self.beta2, self.epsilon = beta2, epsilon
-        self.beta2_on_device = self.flat.new_full(
-            (), beta2, dtype=torch.float64
-        )  # a number would be copied at each power
-        self.rate = self.flat.new_zeros(())
+        self.log_beta2 = math.log(beta2) if beta2 else -math.inf
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         pieces = torch.split(flat, [p.numel() for p in self.parameters])
@@ -51,13 +48,13 @@ class Adam:
         pairs = zip(gradients, self.parameters, strict=True)
         gradient = torch.cat([(p.new_zeros(p.shape) if g is None else g).reshape(-1) for g, p in pairs])
         self.steps += 1
-        self.first.lerp_(gradient, (1 - self.beta1).to(gradient.dtype))
+        self.first.lerp_(gradient, 1 - self.beta1)
         self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        corrections = (1 - self.beta2_on_device**self.steps).sqrt() / (1 - self.beta1**self.steps)
-        self.rate.copy_(
-            self.learning_rate * corrections
-        )  # written down, lest a compiler work it out for every parameter
-        self.flat.sub_(self.rate * self.first / (self.second.sqrt() + self.epsilon))
+        # 1 - beta^t as -expm1(t log beta), which keeps its digits in float32 where the power would lose half of them.
+        first_weight = -torch.expm1(self.steps * self.beta1.log())
+        second_weight = -torch.expm1(self.steps * self.log_beta2)
+        rate = self.learning_rate * second_weight.sqrt() / first_weight
+        self.flat.sub_(rate * self.first / (self.second.sqrt() + self.epsilon))
 
     def state(self) -> dict[str, Tensor]:
         return {"first": self.first, "second": self.second, "steps": self.steps}

@@ -44,7 +44,8 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return len(self.history) >= self.config.schedule.epochs
+        """Whether the last epoch's checkpoint is there; its line in the history comes a moment before."""
+        return self.directory.reached()[0] >= self.config.schedule.epochs
 
     @property
     def test_error(self) -> float | None:
@@ -151,7 +152,7 @@ class Run:
             for number, name in enumerate(data.classes)
             if (data.test_labels == number).any()
         }
-        error = 100.0 * float(wrong.mean())
+        error = 100.0 * int(wrong.sum()) / len(wrong)
         return {"test_error": error, "rows": len(wrong), "errors": int(wrong.sum()), "per_class": per_class}
 
     def __repr__(self) -> str:

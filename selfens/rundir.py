@@ -32,9 +32,20 @@ from selfens.config import Config
 from selfens.data.labels import LabelChoice
 from selfens.data.preprocess import load_preprocess, save_preprocess
 from selfens.errors import ConfigError, RunError
-from selfens.tensorfile import load_tensors, save_tensors, write_atomically, write_failure
+from selfens.tensorfile import load_tensors, read_metadata, save_tensors, write_atomically, write_failure
 
 FORMAT = "1"
+ABOUT_KEYS = (
+    "fingerprint",
+    "rows",
+    "classes",
+    "input_shape",
+    "input_type",
+    "own_data",
+    "own_network",
+    "own_method",
+    "environment",
+)
 
 
 @dataclass(frozen=True)
@@ -60,20 +71,20 @@ class RunDirectory:
         """A new run, whole or not at all. `about` goes into run.json."""
         path = Path(path)
         check_free(path, config)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        draft = cls(path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.tmp"))
         try:
-            temporary.mkdir(parents=True)
-            draft = cls(temporary)
-            (temporary / "targets").mkdir()
+            draft.path.mkdir(parents=True)
+            (draft.path / "targets").mkdir()
             draft._write("run.json", json.dumps({"format": FORMAT, **about}, indent=2) + "\n")
             draft._write("labels.json", choice.to_json())
+            save_preprocess(draft.path / "preprocess.safetensors", config.data.preprocess, preprocess)
             draft._write("config.json", config.to_json())
-            save_preprocess(temporary / "preprocess.safetensors", config.data.preprocess, preprocess)
-            os.rename(temporary, path)
-        except OSError as error:
-            raise RunError(write_failure(path, error)) from error
+            _move_into_place(draft.path, path)
+        except (OSError, RunError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            raise RunError(write_failure(path, cause) if isinstance(cause, OSError) else str(error)) from error
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(draft.path, ignore_errors=True)
         return cls(path)
 
     @classmethod
@@ -83,9 +94,14 @@ class RunDirectory:
         if not (directory.path / "config.json").is_file():
             what = "holds no config.json" if directory.path.is_dir() else "does not exist"
             raise RunError(f"{directory.path} {what}; expected the directory of a run made by selfens train.")
-        found = directory.about().get("format")
-        if found != FORMAT:
-            raise RunError(f"{path} was written in format {found}; this version of selfens reads format {FORMAT}.")
+        about = directory.about()
+        if about.get("format") != FORMAT:
+            raise RunError(
+                f"{path} was written in format {about.get('format')}; this version of selfens reads format {FORMAT}."
+            )
+        missing = [key for key in ABOUT_KEYS if key not in about]
+        if missing:
+            raise RunError(f"{directory.path / 'run.json'} lacks {', '.join(missing)}; it is damaged.")
         return directory
 
     @contextmanager
@@ -100,6 +116,8 @@ class RunDirectory:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunError(f"{self.path} is being trained by another process; wait for it or stop it.") from None
+            for leftover in self.path.glob(".*.tmp"):  # of a process killed while it was writing
+                leftover.unlink(missing_ok=True)
             yield
 
     # What does not change
@@ -111,13 +129,19 @@ class RunDirectory:
             raise RunError(f"{self.path / 'config.json'}: {error}") from None
 
     def about(self) -> dict[str, Any]:
-        return dict(self._read_json("run.json"))
+        about = self._read_json("run.json")
+        if not isinstance(about, dict):
+            raise RunError(f"{self.path / 'run.json'} is damaged; expected what the run was made of.")
+        return about
 
     def labels(self) -> LabelChoice:
+        about = self.about()
         try:
-            return LabelChoice.from_json(self._read("labels.json"))
+            choice = LabelChoice.from_json(self._read("labels.json"))
+            choice.check(num_rows=about["rows"], num_classes=len(about["classes"]))
         except (ValueError, KeyError, TypeError):
             raise RunError(f"{self.path / 'labels.json'} is damaged; the run cannot be continued without it.") from None
+        return choice
 
     def preprocess(self) -> nn.Module:
         return load_preprocess(self.path / "preprocess.safetensors")
@@ -172,21 +196,35 @@ class RunDirectory:
     def has_checkpoint(self) -> bool:
         return (self.path / "checkpoint.safetensors").exists()
 
+    def reached(self) -> tuple[int, int]:
+        """The epoch and the step at which the checkpoint goes on; (0, 0) where there is none."""
+        if not self.has_checkpoint():
+            return 0, 0
+        return self._position(read_metadata(self.path / "checkpoint.safetensors"))
+
+    def _position(self, metadata: dict[str, str]) -> tuple[int, int]:
+        try:
+            position = int(metadata["epoch"]), int(metadata["step"])
+        except (KeyError, ValueError):
+            position = None
+        if metadata.get("format") != FORMAT or position is None or "targets" not in metadata:
+            raise RunError(
+                f"the checkpoint of {self.path} is not in format {FORMAT}; it is of another version or program."
+            )
+        return position
+
     def load_checkpoint(self) -> Checkpoint:
         if not self.has_checkpoint():
             raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens resume {self.path}).")
         flat, metadata = load_tensors(self.path / "checkpoint.safetensors")
-        if metadata.get("format") != FORMAT:
-            raise RunError(
-                f"the checkpoint of {self.path} is not in format {FORMAT}; it is of another version or program."
-            )
+        epoch, step = self._position(metadata)
         tensors: dict[str, dict[str, Tensor]] = {}
         for key, tensor in flat.items():
             part, _, name = key.partition("/")
             tensors.setdefault(part, {})[name] = tensor
         if metadata["targets"]:
             tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
-        return Checkpoint(int(metadata["epoch"]), int(metadata["step"]), tensors)
+        return Checkpoint(epoch, step, tensors)
 
     # Small files
 
@@ -204,6 +242,15 @@ class RunDirectory:
             return json.loads(self._read(name))
         except json.JSONDecodeError as error:
             raise RunError(f"{self.path / name} is damaged ({error}).") from None
+
+
+def _move_into_place(draft: Path, path: Path) -> None:
+    """In one step where nothing is there yet; into an empty directory file by file, the one that makes it a run last."""
+    if not path.exists():
+        os.rename(draft, path)
+        return
+    for name in ("targets", "run.json", "labels.json", "preprocess.safetensors", "config.json"):
+        os.rename(draft / name, path / name)
 
 
 def check_free(path: Path, config: Config) -> None:

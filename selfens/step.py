@@ -89,7 +89,7 @@ class Step:
     def _body(self, rows: Tensor) -> None:
         losses = self.losses(rows)
         gradients = torch.autograd.grad(losses.total, self.optimizer.parameters, allow_unused=True)
-        self.update(rows, losses, gradients)
+        self.update(rows, Losses(*(part.detach() for part in losses)), gradients)
 
     def _losses(self, rows: Tensor) -> Losses:
         batch = self.loader.batch(rows, self.method.num_views)

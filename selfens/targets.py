@@ -40,7 +40,8 @@ class EnsembleTargets:
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay}; expected a momentum from 0 to below 1.")
         self.decay = decay  # alpha
-        self.decay_on_device = torch.tensor(decay, device=device)  # a number would be copied there at each power
+        # A plain number would be copied to the device at each power, and 1 - decay^count loses digits in float32.
+        self.decay_on_device = torch.tensor(decay, dtype=torch.float64, device=device)
         self.mean = torch.zeros(num_rows, num_classes, device=device)  # Z
         self.count = torch.zeros(num_rows, device=device)
         self.pending = torch.zeros_like(self.mean)
@@ -51,8 +52,8 @@ class EnsembleTargets:
         """The bias-corrected targets of `rows`, and which of them have one."""
         count = self.count[rows]
         known = count > 0
-        correction = torch.where(known, 1 - self.decay_on_device**count, 1.0)
-        return Targets(self.mean[rows] / correction[:, None], known)
+        correction = torch.where(known, 1 - self.decay_on_device ** count.double(), 1.0)
+        return Targets(self.mean[rows] / correction[:, None].to(self.mean.dtype), known)
 
     def all(self) -> Targets:
         """The targets of every row."""

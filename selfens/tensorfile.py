@@ -40,14 +40,22 @@ def write_failure(path: Path, error: OSError) -> str:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Copies, because tensors that share memory (tied weights, a teacher kept twice) are refused otherwise.
+    plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     write_atomically(path, save(plain, metadata))
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The strings alone, without reading the tensors."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read ({error}); it is missing, cut short or of another kind.") from None
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors, on the CPU, and the strings."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read ({error}); it is missing, cut short or of another kind.") from None
+    metadata = read_metadata(path)
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118

@@ -62,7 +62,8 @@ def train(
     show = progress or Silent()
     with torch_settings(config.training, device, config.seed.of("training")):
         session = Session(config, device, data, choice, fitted, network, method, show.warn)
-        about = session.about(data) | {"own_data": dataset is not None, "own_network": network is not None}
+        own = {"own_data": dataset is not None, "own_network": network is not None, "own_method": method is not None}
+        about = session.about(data) | own
         directory = RunDirectory.create(run_dir, config, choice, fitted, about)
         with directory.locked():
             _train_epochs(session, directory, show)
@@ -80,8 +81,12 @@ def resume(
     """Continue a run from its last checkpoint. Data, network and method passed to `train` must be passed again."""
     run = Run(run_dir, network=network)
     config, device = run.config, resolve_device(run.config.training.device)
-    if run.about["own_network"] and network is None:
-        raise RunError(f"{run.path} trains a module of your own; pass it again: resume(path, network=...).")
+    for part, given in (("network", network), ("method", method)):
+        if run.about[f"own_{part}"] != (given is not None):
+            how = "with a" if run.about[f"own_{part}"] else "without a"
+            raise RunError(
+                f"{run.path} was begun {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
+            )
     with run.directory.locked(), torch_settings(config.training, device, config.seed.of("training")):
         data = dataset or run.dataset()
         run.check_dataset(data)
@@ -143,6 +148,7 @@ class Session:
         self.weight_max = self._weight_max()
         self.weight = schedules.unsupervised_weight(config.schedule, self.weight_max)
         self.first_epoch = self.first_step = 0
+        self.warned_of_collapse = False
 
     def _weight_max(self) -> float:
         """w_max M/N, with the M/N left out where `method.weight_scale` says so."""
@@ -168,6 +174,10 @@ class Session:
             "parameters": sum(p.numel() for p in self.optimizer.parameters),
             "environment": environment(self.device, self.precision),
         }
+
+    def is_finite(self) -> bool:
+        """Whether sums and parameters are still numbers."""
+        return bool(self.step.sums.isfinite().all() and self.optimizer.flat.isfinite().all())
 
     def save(self, directory: RunDirectory, epoch: int, step: int) -> None:
         """A checkpoint from which the run goes on at `step` of `epoch`."""
@@ -245,7 +255,8 @@ def _train_epoch(
     first = session.first_step if epoch == session.first_epoch else 0
     for number, rows in enumerate(session.loader.order(epoch)[first:], start=first):
         if stop.requested:
-            session.save(directory, epoch, number)
+            if session.is_finite():
+                session.save(directory, epoch, number)
             raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; go on with 'selfens resume {directory.path}'.")
         step(rows)
         progress.step(number)
@@ -277,13 +288,12 @@ def _error(session: Session, rows: tuple[Tensor, Tensor]) -> float | None:
 
 
 def _check_finite(session: Session, directory: RunDirectory, epoch: int, means: EpochMeans) -> None:
-    if math.isfinite(means.total) and bool(session.optimizer.flat.isfinite().all()):
+    if math.isfinite(means.total) and session.is_finite():
         return
-    every = session.config.training.checkpoint_every
-    good = epoch // every * every
-    where = (
-        f"the last good checkpoint, after epoch {good}, is in {directory.path}" if good else "no checkpoint was reached"
-    )
+    good, step = directory.reached()
+    position = f"after epoch {good}" + (f" and {step} steps" if step else "")
+    there = directory.has_checkpoint()
+    where = f"the last good checkpoint, {position}, is in {directory.path}" if there else "no checkpoint was reached"
     raise DivergedError(
         f"the loss stopped being finite in epoch {epoch + 1}; {where}. Try optimizer.beta2=0.99, a slower ramp-up "
         f"(schedule.rampup_epochs={2 * session.config.schedule.rampup:g}) or a lower optimizer.learning_rate."
@@ -301,6 +311,8 @@ def _title(session: Session, directory: RunDirectory) -> str:
 
 def _warn_before(session: Session, progress: Progress) -> None:
     """Say so when self-ensembling cannot be working."""
+    if len(session.test[1]) == 0:
+        progress.warn("there are no test rows, so no test error is reported.")
     if not session.method.uses_unlabeled:
         return
     if session.num_labelled == len(session.visited):
@@ -310,12 +322,12 @@ def _warn_before(session: Session, progress: Progress) -> None:
             f"the unsupervised weight reaches only {session.weight_max:.2g}, so this is supervised training in all but "
             "name; raise method.weight_max or set method.weight_scale=none."
         )
-    if len(session.test[1]) == 0:
-        progress.warn("there are no test rows, so no test error is reported.")
 
 
 def _warn_of_collapse(session: Session, epoch: int, means: EpochMeans, progress: Progress) -> None:
-    if means.spread < COLLAPSED_SPREAD and epoch >= session.config.schedule.rampup:
+    alike = means.spread < COLLAPSED_SPREAD and epoch >= session.config.schedule.rampup
+    if alike and session.method.uses_unlabeled and not session.warned_of_collapse:
+        session.warned_of_collapse = True
         progress.warn(
             f"in epoch {epoch + 1} all rows have the same prediction, so their targets teach nothing; the unsupervised "
             "weight may rise too fast: lower method.weight_max or lengthen schedule.rampup_epochs."

@@ -31,28 +31,26 @@ def views(inputs: Tensor, count: int, options: AugmentConfig) -> tuple[Tensor, .
     """`count` augmented copies of the inputs."""
     if not options.flip and not options.translation:
         return (inputs,) * count
-    shared = draw_flips(inputs, options) if options.shared_flip else None
+    draws = torch.rand(count, 3, len(inputs), device=inputs.device)
     return tuple(
         flip_and_shift(
             inputs,
-            draw_flips(inputs, options) if shared is None else shared,
-            draw_shifts(inputs, options),
-            draw_shifts(inputs, options),
+            flips(draws[0 if options.shared_flip else view, 0], options),
+            shifts(draws[view, 1], options),
+            shifts(draws[view, 2], options),
         )
-        for _ in range(count)
+        for view in range(count)
     )
 
 
-def draw_flips(images: Tensor, options: AugmentConfig) -> Tensor:
-    if not options.flip:
-        return torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    return torch.rand(len(images), device=images.device) < 0.5
+def flips(uniform: Tensor, options: AugmentConfig) -> Tensor:
+    """Whether each image is mirrored, from a number between 0 and 1 each."""
+    return (uniform < 0.5) if options.flip else torch.zeros_like(uniform, dtype=torch.bool)
 
 
-def draw_shifts(images: Tensor, options: AugmentConfig) -> Tensor:
-    if not options.translation:
-        return torch.zeros(len(images), dtype=torch.int64, device=images.device)
-    return torch.randint(-options.translation, options.translation + 1, (len(images),), device=images.device)
+def shifts(uniform: Tensor, options: AugmentConfig) -> Tensor:
+    """-k..k with equal probability, from a number between 0 and 1 each."""
+    return (uniform * (2 * options.translation + 1)).long() - options.translation
 
 
 def flip_and_shift(images: Tensor, flips: Tensor, down: Tensor, right: Tensor) -> Tensor:

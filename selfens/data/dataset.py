@@ -8,7 +8,6 @@ nothing further down has to.
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,20 +59,22 @@ class Dataset:
         classes  names of the classes; integer labels are then positions in it
         layout   "NHWC" or "NCHW" where the shape alone does not tell
         """
-        x = standard_inputs(inputs, layout=layout, what="the training inputs")
+        bytes_only = _fits_bytes(inputs) and (test_inputs is None or _fits_bytes(test_inputs))
+        x = standard_inputs(inputs, layout=layout, what="the training inputs", bytes_allowed=bytes_only)
         given = _label_values(labels, rows=len(x), what="the training labels")
         if (test_inputs is None) != (test_labels is None):
             raise DataError("a test set needs both inputs and labels, but only one of the two was given.")
         test_given: list[Any] = []
         test_x = x[:0]
         if test_inputs is not None and test_labels is not None:
-            test_x = standard_inputs(test_inputs, layout=layout, what="the test inputs")
+            test_x = standard_inputs(test_inputs, layout=layout, what="the test inputs", bytes_allowed=bytes_only)
             test_given = _label_values(test_labels, rows=len(test_x), what="the test labels")
             if test_x.shape[1:] != x.shape[1:]:
                 raise DataError(
                     f"the test inputs have shape {test_x.shape[1:]} per row and the training inputs {x.shape[1:]}; "
                     "they must agree."
                 )
+            _check_same_scale(inputs, test_inputs)
         names, numbers = _number_labels(given, test_given, classes)
         y, test_y = numbers[: len(given)], numbers[len(given) :]
         if (test_y == UNLABELED).any():
@@ -130,16 +131,18 @@ class Dataset:
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file, without unpickling anything."""
-    if not path.is_file():
-        raise DataError(f"there is no file {path}; give the path of an .npz file.")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+        with path.open("rb") as file:  # numpy leaves a file that it cannot read open
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
                 raise DataError(f"{path} is a single array, not an .npz archive; save it with numpy.savez.")
-            return {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        if isinstance(error, DataError):
-            raise
+            with archive:
+                return {key: archive[key] for key in archive.files}
+    except (FileNotFoundError, IsADirectoryError):
+        raise DataError(f"there is no file {path}; give the path of an .npz file.") from None
+    except DataError:
+        raise
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for damaged files
         if "allow_pickle" in str(error):
             raise DataError(
                 f"{path} holds an array of Python objects, which is not read because it could run code; "
@@ -150,7 +153,27 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         ) from None
 
 
-def standard_inputs(inputs: ArrayLike, *, layout: str = "auto", what: str = "the inputs") -> Inputs:
+def _fits_bytes(inputs: ArrayLike) -> bool:
+    """Whether these are whole numbers from 0 to 255."""
+    x = np.asarray(inputs) if not isinstance(inputs, list | tuple) else np.array(inputs, dtype=object)
+    if x.dtype == object:
+        return False
+    return x.dtype.kind in "iu" and x.size > 0 and bool(x.min() >= 0) and bool(x.max() <= 255)
+
+
+def _check_same_scale(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
+    """Bytes are divided by 255 and floats are not, so one of each would be on different scales."""
+    train, test = np.asarray(inputs), np.asarray(test_inputs)
+    if train.ndim > 2 and (train.dtype.kind in "iu") != (test.dtype.kind in "iu"):
+        raise DataError(
+            f"the training images are {train.dtype} and the test images {test.dtype}; whole numbers are taken for bytes "
+            "and scaled to 0..1, floats are not, so give both in the same type."
+        )
+
+
+def standard_inputs(
+    inputs: ArrayLike, *, layout: str = "auto", what: str = "the inputs", bytes_allowed: bool = True
+) -> Inputs:
     """Images as [rows, channels, height, width], features as [rows, features]; bytes become uint8, all else float32."""
     try:
         x = np.asarray(inputs)
@@ -169,9 +192,10 @@ def standard_inputs(inputs: ArrayLike, *, layout: str = "auto", what: str = "the
             f"{what} have shape {x.shape}, which is empty; expected at least one row of at least one number."
         )
     x = _channels_first(x, layout, what) if x.ndim > 2 else x
-    if x.ndim == 4 and x.dtype.kind in "iu" and x.min() >= 0 and x.max() <= 255:
+    if x.ndim == 4 and bytes_allowed and _fits_bytes(x):
         return np.ascontiguousarray(x, dtype=np.uint8)
-    x = np.ascontiguousarray(x, dtype=np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
+        x = np.ascontiguousarray(x, dtype=np.float32)
     bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
     if bad.any():
         raise DataError(
@@ -196,7 +220,10 @@ def _channels_first(x: Inputs, layout: str, what: str) -> Inputs:
                 f"{what} have shape {x.shape}, and neither the second nor the last number is a count of channels "
                 "(1, 3 or 4); say layout='NHWC' or layout='NCHW'."
             )
-    return x if layout == "NCHW" else x.transpose(0, 3, 1, 2)
+    if layout == "NCHW":
+        return x
+    first = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    return first.reshape(-1).reshape(first.shape)  # a channel alone keeps odd strides otherwise, and other rounding
 
 
 def _label_values(labels: ArrayLike, *, rows: int, what: str) -> list[Any]:
@@ -212,12 +239,12 @@ def _label_values(labels: ArrayLike, *, rows: int, what: str) -> list[Any]:
 
 
 def _label_value(value: Any, what: str) -> int | str | None:
-    if value is None or value == "" or value != value:  # NaN is the only value unequal to itself
-        return None
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, str):
-        return None if value == str(UNLABELED) else value
+        return None if value in ("", str(UNLABELED)) else str(value)  # numpy's strings become Python's
+    if value is None or value != value:  # NaN is the only value unequal to itself
+        return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int | np.integer):
@@ -240,6 +267,10 @@ def _number_labels(
         raise DataError("the labels mix integers and strings; use one of the two.")
     if classes is not None:
         names = tuple(str(c) for c in classes)
+        if len(set(names)) != len(names):
+            raise DataError(
+                f"the class names {', '.join(names[:8])} hold one twice; each class needs a name of its own."
+            )
         keys: list[Any] = list(names) if kinds == {str} else list(range(len(names)))
         strange = sorted({v for v in values if v is not None} - set(keys), key=str)
         if strange:

@@ -43,6 +43,16 @@ class LabelChoice:
         raw = json.loads(text)
         return cls(**{name: np.array(raw[name], dtype=np.int64) for name in cls.__dataclass_fields__})
 
+    def check(self, *, num_rows: int, num_classes: int) -> None:
+        """Raise ValueError where this cannot be a choice of labels for so many rows and classes."""
+        for rows, labels in ((self.rows, self.labels), (self.validation, self.validation_labels)):
+            if len(rows) != len(labels):
+                raise ValueError("as many labels as rows")
+            if len(rows) and not (rows.min() >= 0 and rows.max() < num_rows):
+                raise ValueError("rows of the training set")
+            if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
+                raise ValueError("labels among the classes")
+
     def training_labels(self, num_rows: int) -> Labels:
         """A label for every training row, -1 where it is not known or not used."""
         labels = np.full(num_rows, UNLABELED, dtype=np.int64)
@@ -52,8 +62,9 @@ class LabelChoice:
 
 def choose_labels(dataset: Dataset, options: DataConfig, *, label_seed: int, split_seed: int) -> LabelChoice:
     """The labelled rows that `options` ask for."""
-    rows, labels = _chosen(dataset, options, label_seed)
-    if len(rows) == 0:
+    if dataset.num_classes:
+        rows, labels = _chosen(dataset, options, label_seed)
+    if not dataset.num_classes or len(rows) == 0:
         raise DataError(
             f"no row of {dataset.name} is labelled; give at least one labelled row per class "
             "(a label is a class; -1, None or an empty string mean unknown)."
@@ -199,15 +210,25 @@ def _json_pairs(text: str, path: Path) -> list[tuple[int, Any]]:
     try:
         raw = json.loads(text)
         if isinstance(raw, dict):
-            return list(zip([int(r) for r in raw["rows"]], raw["labels"], strict=True))
-        return [(int(row), None) for row in raw]
+            return list(zip([_whole(row) for row in raw["rows"]], raw["labels"], strict=True))
+        return [(_whole(row), None) for row in raw]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is not a list of rows nor a run's labels.json ({error!r}).") from None
 
 
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
 def _csv_pairs(text: str, path: Path) -> list[tuple[int, Any]]:
     pairs: list[tuple[int, Any]] = []
-    for number, cells in enumerate(csv.reader(text.splitlines()), start=1):
+    try:
+        lines = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise DataError(f"{path} is not a CSV of row,label ({error}).") from None
+    for number, cells in enumerate(lines, start=1):
         if not cells or (number == 1 and cells[0].strip().lower() == "row"):
             continue
         try:
@@ -221,10 +242,8 @@ def _class_number(label: Any, dataset: Dataset, path: Path) -> int:
     """A class given by its name or, where no class has that name, by its number."""
     if str(label) in dataset.classes:
         return dataset.classes.index(str(label))
-    try:
-        number = int(label)
-    except ValueError:
-        number = -1
+    digits = str(label).strip()
+    number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else UNLABELED
     if not 0 <= number < dataset.num_classes:
         raise DataError(f"{path} gives the label '{label}'; expected one of {', '.join(dataset.classes[:12])}.")
     return number

@@ -20,6 +20,7 @@ from selfens.tensorfile import load_tensors, save_tensors
 
 ZCA_EPSILON = 1e-5
 CHUNK = 5000
+ROUNDING = 1e-5  # a deviation this small against the values themselves is float32's, not the image's
 
 
 def as_float(raw: Tensor) -> Tensor:
@@ -42,7 +43,8 @@ class PerImage(nn.Module):
         flat = x.flatten(1)
         flat = flat - flat.mean(dim=1, keepdim=True)
         deviation = flat.square().mean(dim=1, keepdim=True).sqrt()
-        return (flat / torch.where(deviation > 0, deviation, 1.0)).view(x.shape)  # a blank image stays blank
+        varies = deviation > ROUNDING * x.flatten(1).square().mean(dim=1, keepdim=True).sqrt()
+        return (torch.where(varies, flat, 0.0) / torch.where(varies, deviation, 1.0)).view(x.shape)  # blank stays blank
 
 
 class PerChannel(nn.Module):
@@ -156,4 +158,7 @@ def load_preprocess(path: Path) -> nn.Module:
     kind = metadata.get("kind", "")
     if kind not in KINDS:
         raise RunError(f"{path} holds preprocessing of kind '{kind}'; expected one of {', '.join(KINDS)}.")
-    return KINDS[kind](**tensors)
+    try:
+        return KINDS[kind](**tensors)
+    except TypeError:
+        raise RunError(f"{path} does not hold what preprocessing of kind '{kind}' needs; it is damaged.") from None

@@ -23,6 +23,7 @@ from selfens.config import NetworkConfig
 Layer = Callable[..., nn.Module]
 LEAKY_SLOPE = 0.1
 INITIAL_DEVIATION = 0.05
+ROUNDING = 1e-5  # a deviation this small against the values themselves is float32's, not the data's
 FEW_INPUTS = 64  # numbers that go into one output value
 
 
@@ -72,25 +73,25 @@ class NormalizedLayer(nn.Module, ABC):
         nn.init.normal_(self.direction, std=he_deviation if initial_weights == "he" else INITIAL_DEVIATION)
 
     @abstractmethod
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """W x, channels in dimension 1."""
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """W x + bias, channels in dimension 1."""
 
     def weight(self) -> Tensor:
         norm = self.direction.flatten(1).norm(dim=1)
         return self.direction * self._per_unit(self.gain / norm, self.direction.ndim, dim=0)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.linear(x, self.weight())
-        if self.training:
-            mean = self._batch_mean(y)
-            if self.calibrating:
-                y = y / self._per_unit(self._calibrate(y, mean), y.ndim)
-                mean = self._batch_mean(y)
-            self.batch_mean.copy_(mean.detach())
-        else:
-            mean = self.running_mean
-        y = (y + self._per_unit(self.bias - mean, y.ndim)).to(y.dtype)
+        y = self._training_pass(x) if self.training else self.linear(x, self.weight(), self.bias - self.running_mean)
         return functional.leaky_relu(y, self.slope) if self.slope != 1 else y
+
+    def _training_pass(self, x: Tensor) -> Tensor:
+        y = self.linear(x, self.weight())
+        mean = self._batch_mean(y)
+        if self.calibrating:
+            y = y / self._per_unit(self._calibrate(y, mean), y.ndim)
+            mean = self._batch_mean(y)
+        self.batch_mean.copy_(mean.detach())
+        return (y + self._per_unit(self.bias - mean, y.ndim)).to(y.dtype)
 
     @staticmethod
     def _batch_mean(y: Tensor) -> Tensor:
@@ -99,9 +100,9 @@ class NormalizedLayer(nn.Module, ABC):
     @torch.no_grad()
     def _calibrate(self, y: Tensor, mean: Tensor) -> Tensor:
         """Set g so that W x has unit variance on this batch; returns the deviations it had."""
-        centred = y - self._per_unit(mean, y.ndim)
-        deviation = centred.square().mean(dim=[d for d in range(y.ndim) if d != 1]).sqrt()
-        deviation = torch.where(deviation > 0, deviation, 1.0)  # a unit that never moves keeps its gain
+        deviation = self._batch_mean((y - self._per_unit(mean, y.ndim)).square()).sqrt()
+        moves = deviation > ROUNDING * self._batch_mean(y.square()).sqrt()
+        deviation = torch.where(moves, deviation, 1.0)  # a unit that never moves keeps its gain
         self.gain.div_(deviation)
         return deviation
 
@@ -131,12 +132,12 @@ class NormalizedConv2d(NormalizedLayer):
         self.padding = size // 2 if padding == "same" else 0
         self.fused = False
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if self.fused and weight[0].numel() <= FEW_INPUTS:
-            return _few_inputs_convolution(x, weight, self.padding)
+            return _few_inputs_convolution(x, weight, bias, self.padding)
         if self.fused:
             x, weight = _for_tensor_cores(x), _for_tensor_cores(weight)
-        return functional.conv2d(x, weight, padding=self.padding)
+        return functional.conv2d(x, weight, bias, padding=self.padding)
 
     def forward_fused(self, x: Tensor, *, pool: bool, dropout: float) -> Tensor:
         """The layer, 2x2 max pooling and dropout of a training pass on a GPU, in a few kernels of our own."""
@@ -164,7 +165,7 @@ def _in_autocast_type(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
-def _few_inputs_convolution(x: Tensor, weight: Tensor, padding: int) -> Tensor:
+def _few_inputs_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
     """A convolution of few input channels as one matrix product over patches: 27 numbers for RGB and 3x3, padded to 32."""
     units, channels, size, _ = weight.shape
     height, width = x.shape[2] + 2 * padding - size + 1, x.shape[3] + 2 * padding - size + 1
@@ -172,7 +173,7 @@ def _few_inputs_convolution(x: Tensor, weight: Tensor, padding: int) -> Tensor:
     missing = -patches.shape[2] % 8
     patches = _in_autocast_type(functional.pad(patches, (0, missing)))
     matrix = _in_autocast_type(functional.pad(weight.flatten(1), (0, missing)))
-    return functional.linear(patches, matrix).view(len(x), height, width, units).permute(0, 3, 1, 2)
+    return functional.linear(patches, matrix, bias).view(len(x), height, width, units).permute(0, 3, 1, 2)
 
 
 class NormalizedLinear(NormalizedLayer):
@@ -189,8 +190,8 @@ class NormalizedLinear(NormalizedLayer):
     ) -> None:
         super().__init__((out_features, in_features), momentum, slope, initial_weights)
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.linear(x, weight)
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return functional.linear(x, weight, bias)
 
     def extra_repr(self) -> str:
         out_features, in_features = self.direction.shape
@@ -275,6 +276,8 @@ def calibrate(network: nn.Module, inputs: Tensor) -> None:
         return
     was_training = network.training
     network.train()
-    with _calibrating(network):
-        network(inputs)
-    network.train(was_training)
+    try:
+        with _calibrating(network):
+            network(inputs)
+    finally:
+        network.train(was_training)

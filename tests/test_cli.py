@@ -1,0 +1,655 @@
+"""The command line as a user types it."""
+
+import csv
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support import ROWS, SMALL_IMAGES, blobs, contents, environment, images, selfens, sets, write_npz
+
+from selfens import load_run, presets
+from selfens.cli import main
+from selfens.config import Config
+
+TINY = ["--epochs", "2", *sets(["network.width=4", "training.threads=1"])]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to type in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SELFENS_DATA", raising=False)
+    monkeypatch.setenv("SELFENS_OFFLINE", "1")
+    return tmp_path
+
+
+@pytest.fixture
+def typed(capsys, here):
+    """Types a command: exit code, what it printed, what it complained of."""
+
+    def run(*words):
+        capsys.readouterr()
+        try:
+            main([str(word) for word in words])
+            code = 0
+        except SystemExit as end:
+            code = 0 if end.code is None else end.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def npz(here):
+    return write_npz(here / "blobs.npz")
+
+
+@pytest.fixture
+def trained(typed, npz):
+    assert typed("train", npz, "--run", "run", "--quiet", *TINY)[0] == 0
+    return load_run("run")
+
+
+# train
+
+
+def test_a_preset_is_trained_by_its_name(typed, here):
+    code, out, err = typed("train", "digits", *TINY)
+    assert (code, err) == (0, "")
+    run = load_run("runs/digits-temporal-seed0")
+    assert run.config == presets.get("digits-temporal").with_overrides(
+        ["schedule.epochs=2", "network.width=4", "training.threads=1"]
+    )
+    assert f"test error {run.test_error:.2f} % after 2 epochs" in out
+
+
+def test_an_npz_file_is_trained(typed, npz):
+    code, _, err = typed("train", "blobs.npz", *TINY)
+    assert (code, err) == (0, "")
+    run = load_run("runs/blobs-temporal-seed0")
+    assert (run.config.network.name, run.finished, run.about["labelled"]) == ("mlp", True, 20)
+
+
+def test_an_npz_file_of_images_is_trained(typed, here):
+    data = images()
+    labels = np.where(np.arange(ROWS) < 20, data.labels, -1)
+    np.savez(here / "images.npz", x=data.inputs.transpose(0, 2, 3, 1), y=labels, x_test=data.inputs, y_test=data.labels)
+    assert typed("train", "images.npz", *TINY)[0] == 0
+    assert load_run("runs/images-temporal-seed0").config.network.name == "small"
+
+
+def test_every_option_ends_up_in_the_config(typed, npz):
+    options = ["--labels", "6", "--method", "pi", "--seed", "7", "--epochs", "2", "--device", "cpu"]
+    options += ["--data-dir", "official", "--run", "there/run", "--set", "network.width=4"]
+    code, _, err = typed("train", "blobs.npz", *options, "--set", "optimizer.beta2=0.99", "--quiet")
+    assert (code, err) == (0, "")
+    settings = load_run("there/run").config
+    assert (settings.data.labels, settings.method.name, settings.seed.base) == (6, "pi", 7)
+    assert (settings.schedule.epochs, settings.training.device, settings.data.folder) == (
+        2,
+        "cpu",
+        str(Path("official").absolute()),
+    )
+    assert (settings.network.width, settings.optimizer.beta2) == (4, 0.99)
+
+
+def test_set_is_stronger_than_the_other_options(typed, npz):
+    typed("train", npz, "--run", "run", *TINY, "--seed", "1", "--set", "seed.base=2")
+    assert load_run("run").config.seed.base == 2
+
+
+def test_labels_all_uses_every_label_of_a_preset(typed, here):
+    code, _, err = typed("train", "digits", "--labels", "all", "--quiet", "--epochs", "1", *sets(["network.width=2"]))
+    assert code == 0
+    assert load_run("runs/digits-temporal-seed0").about["labelled"] == 1297
+    assert "nothing unlabeled" in err
+
+
+def test_the_method_of_a_preset_brings_its_rates(typed, here):
+    typed("train", "digits", "--method", "supervised", "--run", "run", *TINY)
+    assert load_run("run").config.method.weight_max == 0
+    assert load_run("run").config.method.name == "supervised"
+
+
+def test_quiet_prints_the_result_line_alone(typed, npz):
+    code, out, err = typed("train", npz, "--quiet", "--run", "run", *TINY)
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"test error \d+\.\d\d % after 2 epochs in \d+ s; run in run\n", out)
+
+
+def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
+    done = selfens("train", npz, "--run", "run", *TINY, cwd=npz.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; temporal, mlp")
+    assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ img/s  \d+ s left", lines[1])
+    assert lines[2].startswith("epoch 2/2  ")
+    assert lines[3].startswith("test error ")
+    assert "\x1b" not in done.stdout
+    assert "\r" not in done.stdout
+
+
+def test_in_a_terminal_there_is_a_bar(npz):
+    """A pseudo-terminal; the bar redraws its line, so there are escape codes, and the result comes last."""
+    import pty
+
+    master, slave = pty.openpty()
+    words = [sys.executable, "-m", "selfens", "train", str(npz), "--run", "run", *TINY]
+    with subprocess.Popen(
+        words, cwd=npz.parent, stdout=slave, stderr=slave, env=environment(TERM="xterm", COLUMNS="160")
+    ) as process:
+        os.close(slave)
+        shown = b""
+        while chunk := _read(master):
+            shown += chunk
+    os.close(master)
+    text = shown.decode()
+    assert process.returncode == 0
+    assert "2/2" in text
+    assert "img/s" in text
+    assert "test error" in text.splitlines()[-1]
+
+
+def _read(descriptor):
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # the other end was closed
+        return b""
+
+
+def test_a_second_run_gets_another_name(typed, npz):
+    for _ in range(3):
+        assert typed("train", npz, "--quiet", *TINY)[0] == 0
+    assert sorted(os.listdir("runs")) == [f"blobs-temporal-seed0{end}" for end in ("", "-2", "-3")]
+
+
+def test_the_default_name_says_data_method_and_seed(typed, npz):
+    out = typed("train", npz, "--quiet", "--method", "pi", "--seed", "5", *TINY)[1]
+    assert out.rstrip().endswith("run in runs/blobs-pi-seed5")
+
+
+def test_a_presets_name_wins_over_a_folder_of_that_name(typed, here):
+    (here / "digits").mkdir()
+    (here / "digits" / "thesis.txt").write_text("years of work")
+    assert typed("train", "digits", "--quiet", *TINY)[0] == 0
+    assert load_run("runs/digits-temporal-seed0").config.data.name == "digits"
+    assert contents(here / "digits") == {"thesis.txt": b"years of work"}
+
+
+def test_a_run_may_go_into_the_present_empty_folder(typed, here, monkeypatch, tmp_path_factory):
+    data = write_npz(tmp_path_factory.mktemp("data") / "blobs.npz")
+    code, _, err = typed("train", data, "--run", ".", "--quiet", *TINY)
+    assert (code, err) == (0, "")
+    assert load_run(here).finished
+
+
+# presets
+
+
+def test_presets_lists_every_preset_with_a_line_about_it(typed):
+    code, out, err = typed("presets")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == list(presets.PRESETS)
+    assert all(len(line.split(None, 1)[1]) > 10 for line in lines)
+
+
+@pytest.mark.parametrize("name", [*presets.PRESETS, "digits", "cifar10"])
+def test_a_preset_is_printed_as_a_config_that_reads_back(typed, name):
+    code, out, err = typed("presets", name)
+    assert (code, err) == (0, "")
+    assert Config.from_dict(json.loads(out)) == presets.get(name)
+
+
+# evaluate, predict, resume
+
+
+def test_evaluate_gives_the_error_the_run_reported(typed, trained):
+    code, out, err = typed("evaluate", "run")
+    assert (code, err) == (0, "")
+    first, *classes = out.splitlines()
+    wrong = round(trained.test_error * 30 / 100)
+    assert first == f"test error {trained.test_error:.2f} % ({wrong} of 30 rows)"
+    assert [line.split()[0] for line in classes] == ["0", "1", "2"]
+
+
+def read_csv(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "npz of one array"])
+def test_predict_writes_class_and_probability_of_every_row(typed, trained, kind):
+    x, _ = blobs(17, seed=5)
+    name = "new.npy" if kind == "npy" else "new.npz"
+    if kind == "npy":
+        np.save(name, x)
+    else:
+        np.savez(name, **({"x": x, "other": x[:2]} if kind == "npz" else {"whatever": x}))
+    code, out, err = typed("predict", "run", name, "-o", "out.csv")
+    assert (code, out, err) == (0, "17 predictions written to out.csv\n", "")
+    rows = read_csv("out.csv")
+    expected = trained.predict_proba(x)
+    assert [int(row["row"]) for row in rows] == list(range(17))
+    assert [row["class"] for row in rows] == [trained.classes[i] for i in expected.argmax(axis=1)]
+    assert np.allclose([float(row["probability"]) for row in rows], expected.max(axis=1), atol=1e-6)
+    assert list(rows[0]) == ["row", "class", "probability"]
+
+
+def test_predict_takes_images_in_either_layout_and_bytes_or_floats(typed, here):
+    data = images()
+    nhwc = data.inputs.transpose(0, 2, 3, 1)
+    np.savez("images.npz", x_train=nhwc, y_train=data.labels, x_test=nhwc[:5], y_test=data.labels[:5])
+    assert (
+        typed("train", "images.npz", "--labels", "12", "--run", "run", "--quiet", *TINY, *sets(SMALL_IMAGES[:1]))[0]
+        == 0
+    )
+    results = {}
+    for name, array in {"nhwc": nhwc, "nchw": data.inputs, "float": (nhwc / 255).astype(np.float32)}.items():
+        np.savez(f"{name}.npz", x=array)
+        assert typed("predict", "run", f"{name}.npz", "-o", f"{name}.csv")[0] == 0
+        results[name] = read_csv(f"{name}.csv")
+    assert len(results["nhwc"]) == ROWS
+    for name in ("nchw", "float"):
+        assert [row["class"] for row in results[name]] == [row["class"] for row in results["nhwc"]]
+        found, expected = ([float(row["probability"]) for row in results[key]] for key in (name, "nhwc"))
+        assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_predict_writes_the_names_of_string_classes(typed, here):
+    x, y = blobs()
+    names = np.array(["ant", "bee", "cat, tabby"])[y]
+    names[20:] = ""
+    write_npz(here / "named.npz", y_train=names, y_test=np.array(["ant", "bee", "cat, tabby"])[blobs(30, 1)[1]])
+    assert typed("train", "named.npz", "--run", "run", "--quiet", *TINY)[0] == 0
+    np.save("new.npy", x)
+    assert typed("predict", "run", "new.npy", "-o", "out.csv")[0] == 0
+    assert {row["class"] for row in read_csv("out.csv")} <= {"ant", "bee", "cat, tabby"}
+
+
+def test_resuming_a_finished_run_says_so_and_changes_nothing(typed, here, trained):
+    before = contents(here / "run")
+    code, out, err = typed("resume", "run")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "run is complete; there is nothing to resume."
+    assert out.splitlines()[1].startswith(f"test error {trained.test_error:.2f} %")
+    assert contents(here / "run") == before
+
+
+def test_resuming_quietly_prints_the_result_line_alone(typed, here, trained):
+    (here / "run" / "checkpoint.safetensors").unlink()
+    (here / "run" / "history.jsonl").write_text("")
+    code, out, err = typed("resume", "run", "--quiet")
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"test error \d+\.\d\d % after 2 epochs in \d+ s; run in run\n", out)
+    assert load_run("run").test_error == trained.test_error
+
+
+def test_resuming_a_finished_run_quietly_prints_the_result_line_alone(typed, trained):
+    assert len(typed("resume", "run", "--quiet")[1].splitlines()) == 1
+
+
+def test_version_is_printed(typed):
+    from selfens import __version__
+
+    assert typed("version") == (0, f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["resume"], ["evaluate"], ["predict"], ["presets"], ["demo"]])
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_every_command_has_help(typed, command, option):
+    code, out, err = typed(*command, option)
+    assert (code, err) == (0, "")
+    assert "Usage" in out
+
+
+# Bad input: one clear sentence
+
+
+def refused(answer, *fragments):
+    code, out, err = answer
+    assert code != 0, out
+    assert "Traceback" not in err + out
+    assert len(err.splitlines()) == 1, err
+    for fragment in fragments:
+        assert fragment in err
+    assert err.startswith("error: ")
+    assert not os.path.exists("runs")
+    assert not os.path.exists("run")
+
+
+BAD_WORDS = {
+    "unknown preset": (["digts"], ["there is no preset 'digts'", "did you mean 'digits"]),
+    "unknown preset of a known set": (["cifar10-temporel"], ["did you mean 'cifar10-temporal'?"]),
+    "unknown method": (["digits", "--method", "temporl"], ["no method 'temporl'", "did you mean 'temporal'?"]),
+    "unknown section": (["digits", "--set", "optimiser.beta2=0.9"], ["no section 'optimiser'", "'optimizer'?"]),
+    "unknown field": (
+        ["digits", "--set", "optimizer.beta3=0.9"],
+        ["section 'optimizer'", "'beta3'", "did you mean 'beta"],
+    ),
+    "unknown choice": (["digits", "--set", "data.preprocess=zac"], ["data.preprocess", "did you mean 'zca'?"]),
+    "unknown network": (["digits", "--set", "network.name=smal"], ["no network 'smal'", "did you mean 'small'?"]),
+    "unknown data set": (["digits", "--set", "data.name=digist"], ["no data set 'digist'", "did you mean 'digits'?"]),
+    "network that cannot be imported": (
+        ["digits", "--set", "network.name=no_such:thing"],
+        ["no_such", "package.module"],
+    ),
+    "not an override": (["digits", "--set", "epochs"], ["'epochs' is not an override; write section.field=value"]),
+    "not a number": (["digits", "--set", "optimizer.beta2=high"], ["optimizer.beta2 is 'high'; expected a number"]),
+    "not a whole number": (["digits", "--set", "schedule.epochs=1.5"], ["schedule.epochs", "whole number"]),
+    "not a truth": (["digits", "--set", "augment.flip=maybe"], ["augment.flip is 'maybe'; expected true or false"]),
+    "out of range": (["digits", "--set", "optimizer.beta2=1"], ["optimizer.beta2 is 1.0; expected a momentum"]),
+    "not finite": (["digits", "--set", "optimizer.beta2=nan"], ["optimizer.beta2 is nan; expected a finite number"]),
+    "no epochs": (["digits", "--epochs", "0"], ["schedule.epochs is 0; expected at least 1"]),
+    "negative seed": (["digits", "--seed", "-1"], ["seed.base is -1"]),
+    "labels not a number": (["digits", "--labels", "x"], ["--labels is 'x'; expected a whole number or 'all'"]),
+    "no labels": (["digits", "--labels", "0"], ["data.labels is 0; expected at least 1"]),
+    "fewer labels than classes": (["digits", "--labels", "5"], ["5 labels were asked for and there are 10 classes"]),
+    "more labels than there are": (["digits", "--labels", "5000"], ["5000 labels were asked for", "ask for at most"]),
+    "no such npz": (["nothing.npz"], ["there is no file nothing.npz"]),
+    "images too small": (["digits", "--set", "network.name=conv13"], ["conv13", "12"]),
+    "translation too far": (["digits", "--set", "augment.translation=9"], ["translation"]),
+    "tf32 on a cpu": (["digits", "--set", "training.precision=tf32", "--device", "cpu"], ["tf32", "use fp32"]),
+    "no official files": (
+        ["cifar10", "--data-dir", "empty"],
+        ["cifar10 is not in", "/empty and downloading is switched off", "cifar-10-batches-py"],
+    ),
+    "labels file not given": (["digits", "--set", "data.label_choice=file"], ["data.labels_file is None"]),
+    "labels file gone": (
+        ["digits", "--set", "data.label_choice=file", "--set", "data.labels_file=gone.json"],
+        ["gone.json cannot be read"],
+    ),
+    "labels file not chosen": (["digits", "--set", "data.labels_file=a.json"], ["label_choice=file"]),
+    "unknown device": (["digits", "--device", "gpu"], ["gpu", "cuda"]),
+    "seed not a number": (["digits", "--seed", "x"], ["x"]),
+    "unknown option": (["digits", "--epoch", "3"], ["--epoch"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_WORDS)
+def test_bad_words_get_one_sentence_and_leave_nothing(typed, case):
+    words, fragments = BAD_WORDS[case]
+    refused(typed("train", *words), *fragments)
+
+
+def test_a_device_that_is_not_there(typed, npz):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    refused(typed("train", npz, "--device", "cuda"), "device 'cuda' was asked for, but torch sees no GPU here")
+    refused(typed("train", "digits", "--device", "cuda"), "--device cpu or auto")
+
+
+def nan_features():
+    x, _ = blobs()
+    x[7, 2] = np.nan
+    return x
+
+
+BAD_FILES = {
+    "NaN in features": ({"x_train": nan_features()}, [], ["NaN or infinite", "1 rows (the first is row 7)"]),
+    "NaN in test features": ({"x_test": nan_features()[:30]}, [], ["the test inputs hold NaN"]),
+    "infinite features": ({"x_train": nan_features() * np.inf}, [], ["NaN or infinite"]),
+    "no labelled rows": ({"y_train": np.full(ROWS, -1), "x_test": None, "y_test": None}, [], ["no row", "is labelled"]),
+    "no labelled rows, some asked for": (
+        {"y_train": np.full(ROWS, -1), "x_test": None, "y_test": None},
+        ["--labels", "6"],
+        ["no row", "is labelled"],
+    ),
+    "no labelled rows but a test set": ({"y_train": np.full(ROWS, -1)}, [], ["label"]),
+    "a class without labels": ({"classes": np.array(["a", "b", "c", "d"])}, [], ["class 'd' has no labelled row"]),
+    "one class": ({"y_train": np.zeros(ROWS, int), "x_test": None, "y_test": None}, [], ["one class only"]),
+    "more labels than a class has": ({}, ["--labels", "50"], ["50 labels were asked for", "which has only"]),
+    "labels of the wrong length": ({"y_train": np.zeros(ROWS + 1, int)}, [], [f"are {ROWS + 1} for {ROWS} rows"]),
+    "labels of the wrong type": ({"y_train": np.linspace(0.1, 0.9, ROWS)}, [], ["expected integers or strings"]),
+    "labels of the wrong shape": ({"y_train": np.zeros((ROWS, 2), int)}, [], ["expected one label per row"]),
+    "labels below -1": ({"y_train": np.full(ROWS, -2)}, [], ["hold -2"]),
+    "labels of Python objects": ({"y_train": np.array([None, "a"] * 30)}, [], ["Python objects"]),
+    "inputs of the wrong shape": ({"x_train": np.zeros(ROWS)}, [], ["expected [rows, features]"]),
+    "images without a channel count": ({"x_train": np.zeros((ROWS, 7, 8, 9))}, [], ["shape", "channels"]),
+    "test inputs of another shape": ({"x_test": np.zeros((30, 5))}, [], ["they must agree"]),
+    "test labels without inputs": ({"x_test": None}, [], ["needs both"]),
+    "a test label no training row has": ({"y_test": np.full(30, 8)}, [], ["test rows have no label or one no"]),
+    "text for inputs": ({"x_train": np.full((ROWS, 2), "a")}, [], ["expected numbers"]),
+    "no rows": ({"x_train": np.zeros((0, 6)), "y_train": np.zeros(0, int)}, [], ["empty"]),
+    "other names": ({"x_train": None}, [], ["expected x_train and y_train"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_arrays_get_one_sentence_and_leave_nothing(typed, here, case):
+    arrays, words, fragments = BAD_FILES[case]
+    write_npz(here / "bad.npz", **arrays)
+    refused(typed("train", "bad.npz", *words, "--run", "run"), *fragments)
+    refused(typed("train", "bad.npz", *words), *fragments)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 no longer", b"\x93NUMPY\x01\x00"])
+def test_a_foreign_file_gets_one_sentence(typed, here, content):
+    (here / "foreign.npz").write_bytes(content)
+    refused(typed("train", "foreign.npz"), "foreign.npz")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+def test_a_truncated_npz_gets_one_sentence(typed, npz, share):
+    npz.write_bytes(npz.read_bytes()[: int(share * npz.stat().st_size)])
+    refused(typed("train", npz), "blobs.npz is not a readable .npz file")
+
+
+def test_a_damaged_npz_gets_one_sentence(typed, npz):
+    whole = npz.read_bytes()
+    npz.write_bytes(whole[:300] + bytes(len(whole) // 4) + whole[300 + len(whole) // 4 :])
+    refused(typed("train", npz), "blobs.npz is not a readable .npz file")
+
+
+def test_a_folder_written_as_a_path_is_the_folder(typed, here):
+    (here / "digits").mkdir()
+    refused(typed("train", "./digits"), "./digits is neither a preset nor an .npz file; see 'selfens presets'")
+
+
+def test_a_folder_named_like_an_npz_gets_one_sentence(typed, here):
+    (here / "folder.npz").mkdir()
+    refused(typed("train", "folder.npz"), "there is no file folder.npz")
+
+
+def test_some_other_file_gets_one_sentence(typed, here):
+    (here / "data.csv").write_text("1,2,3")
+    refused(typed("train", "data.csv"), "data.csv is neither a preset nor an .npz file")
+
+
+def test_a_run_that_exists_is_refused_and_left_as_it_is(typed, here, npz, trained):
+    before = contents(here / "run")
+    for words, fragment in (([], "already holds this run"), (["--seed", "3"], "seed.base is 0 there and 3 here")):
+        code, _, err = typed("train", npz, "--run", "run", *TINY, *words)
+        assert (code, len(err.splitlines())) == (1, 1)
+        assert fragment in err
+    assert contents(here / "run") == before
+
+
+def test_the_same_words_twice_point_to_resume(typed, npz):
+    words = ["train", "blobs.npz", "--run", "run", "--quiet", *TINY]
+    assert typed(*words)[0] == 0
+    code, _, err = typed(*words)
+    assert code == 1
+    assert err == (
+        "error: run already holds this run; continue it with 'selfens resume run', or choose another --run.\n"
+    )
+
+
+BAD_RUN_WORDS = {
+    "resume nothing": (["resume", "nothing"], "nothing does not exist"),
+    "resume a folder": (["resume", "."], "holds no config.json"),
+    "evaluate nothing": (["evaluate", "nothing"], "nothing does not exist"),
+    "predict with nothing": (["predict", "nothing", "blobs.npz", "-o", "out.csv"], "nothing does not exist"),
+    "an unknown preset": (["presets", "digts"], "did you mean 'digits"),
+    "one seed for the demo": (["demo", "--seeds", "1"], "at least 2"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RUN_WORDS)
+def test_bad_words_for_the_other_commands_get_one_sentence(typed, npz, case):
+    words, fragment = BAD_RUN_WORDS[case]
+    refused(typed(*words), fragment)
+    assert not os.path.exists("out.csv")
+
+
+BAD_INPUTS = {
+    "other width": ({"x": np.zeros((4, 9))}, "the inputs have shape (9,) per row; run was trained on (6,)"),
+    "images": ({"x": np.zeros((4, 8, 8), np.uint8)}, "was trained on (6,)"),
+    "NaN": ({"x": np.full((4, 6), np.nan)}, "NaN"),
+    "no rows": ({"x": np.zeros((0, 6))}, "empty"),
+    "names that do not tell": ({"a": np.zeros((4, 6)), "b": np.zeros((4, 6))}, "name the inputs 'x'"),
+    "text": ({"x": np.full((4, 6), "a")}, "expected numbers"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUTS)
+def test_inputs_that_do_not_fit_get_one_sentence_and_no_csv(typed, trained, case):
+    arrays, fragment = BAD_INPUTS[case]
+    np.savez("new.npz", **arrays)
+    code, _, err = typed("predict", "run", "new.npz", "-o", "out.csv")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert fragment in err
+    assert not os.path.exists("out.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("gone.npz", None), ("gone.npy", None), ("foreign.npz", b"x"), ("foreign.npy", b"x"), ("cut.npy", b"")],
+)
+def test_input_files_that_cannot_be_read_get_one_sentence(typed, here, trained, name, content):
+    if content is not None:
+        (here / name).write_bytes(content)
+    code, _, err = typed("predict", "run", name, "-o", "out.csv")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert name in err
+
+
+def test_an_output_that_cannot_be_written_gets_one_sentence(typed, trained):
+    np.save("new.npy", blobs()[0])
+    code, _, err = typed("predict", "run", "new.npy", "-o", "no/such/folder/out.csv")
+    assert (code, err) == (1, "error: no/such/folder/out.csv could not be written (No such file or directory).\n")
+
+
+def test_a_run_without_test_rows_cannot_be_evaluated(typed, here):
+    write_npz(here / "blobs.npz", x_test=None, y_test=None)
+    code, out, err = typed("train", "blobs.npz", "--run", "run", "--quiet", *TINY)
+    assert code == 0
+    assert out.startswith("no test rows after 2 epochs")
+    assert err.count("\n") == 1
+    code, _, err = typed("evaluate", "run")
+    assert (code, err) == (1, f"error: {Path('blobs.npz').absolute()} has no test rows to evaluate on.\n")
+
+
+def test_a_loss_that_diverges_gets_one_sentence(typed, npz):
+    code, _, err = typed("train", npz, "--run", "run", "--quiet", *TINY, "--set", "optimizer.learning_rate=1e38")
+    assert code == 1
+    assert len(err.splitlines()) == 1
+    assert "the loss stopped being finite in epoch" in err
+
+
+def test_bad_input_typed_for_real(npz):
+    done = selfens("train", "digts", cwd=npz.parent)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: there is no preset 'digts'; did you mean 'digits")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_while_data_is_loaded_is_not_a_traceback(typed, npz, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("selfens.training.train", interrupted)
+    code, _, err = typed("train", npz)
+    assert code == 130
+    assert "Traceback" not in err
+
+
+def test_a_closed_pipe_is_not_a_traceback(here):
+    command = f"{sys.executable} -m selfens presets digits | head -1"
+    done = subprocess.run(command, shell=True, cwd=here, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.stdout == "{\n"
+    assert "Traceback" not in done.stderr
+
+
+# Quick
+
+
+def median_seconds(words, folder, repeats=5):
+    taken = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        subprocess.run(words, cwd=folder, env=environment(), check=True, stdout=subprocess.DEVNULL)
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def test_import_selfens_takes_less_than_half_a_second(tmp_path):
+    assert median_seconds([sys.executable, "-c", "import selfens"], tmp_path) < 0.5
+
+
+def test_help_takes_less_than_half_a_second(tmp_path):
+    assert median_seconds([sys.executable, "-m", "selfens", "--help"], tmp_path) < 0.5
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import selfens",
+        "from selfens.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+        "from selfens.cli import main\ntry: main(['presets'])\nexcept SystemExit: pass",
+        "from selfens.cli import main\ntry: main(['train', '--help'])\nexcept SystemExit: pass",
+    ],
+)
+def test_neither_imports_torch(tmp_path, code):
+    check = f"{code}\nimport sys\nsys.exit('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", check], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_demo_trains_three_methods_and_prints_a_table(typed, monkeypatch):
+    monkeypatch.setattr("selfens.demo.demo_config", tiny_demo)
+    monkeypatch.setattr("selfens.demo.ProcessPoolExecutor", SameProcess)
+    for _ in range(2):  # the second time nothing is trained
+        code, out, err = typed("demo", "--seeds", "2", "--jobs", "1", "--runs", "demo")
+        assert (code, err) == (0, "")
+        assert all(name in out for name in ("supervised only", "Π-model", "temporal ensembling", "±", "of 2 seeds"))
+    assert len(os.listdir("demo")) == 6
+    labels = {tuple(load_run(f"demo/{method}-seed1").labels.rows) for method in ("supervised", "pi", "temporal")}
+    assert len(labels) == 1
+
+
+def tiny_demo(method, seed):
+    overrides = [f"seed.base={seed}", "schedule.epochs=1", "network.width=2", "training.threads=1"]
+    return presets.get(f"digits-{method}").with_overrides(overrides)
+
+
+class SameProcess:
+    """The pool of the demo, without processes."""
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def submit(self, function, *arguments):
+        from concurrent.futures import Future
+
+        future = Future()
+        future.set_result(function(*arguments))
+        return future

@@ -1,0 +1,345 @@
+"""What a user may give as data, what it becomes, and what is refused."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfens.data.dataset import Dataset, standard_inputs
+from selfens.errors import DataError
+
+FEATURES = np.arange(12, dtype=np.float32).reshape(6, 2)
+
+
+def pixels(*shape, kind=np.uint8):
+    return np.random.default_rng(0).integers(0, 256, shape).astype(kind)
+
+
+def labelled(labels, **options):
+    return Dataset.from_arrays(np.zeros((len(labels), 2)), labels, **options)
+
+
+# inputs
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_channels_last_and_first_are_told_apart_by_the_shape(channels):
+    last = pixels(2, 8, 7, channels)
+    first = last.transpose(0, 3, 1, 2)
+    for given_images in (last, first):
+        np.testing.assert_array_equal(standard_inputs(given_images), first)
+
+
+def test_layout_decides_where_the_shape_does_not():
+    x = pixels(2, 3, 5, 4)
+    assert standard_inputs(x).shape == (2, 4, 3, 5)
+    np.testing.assert_array_equal(standard_inputs(x, layout="NCHW"), x)
+    np.testing.assert_array_equal(standard_inputs(x, layout="NHWC"), x.transpose(0, 3, 1, 2))
+    many = pixels(2, 7, 6, 5)
+    np.testing.assert_array_equal(standard_inputs(many, layout="NCHW"), many)
+
+
+def test_grey_images_get_a_channel():
+    x = pixels(3, 5, 4)
+    np.testing.assert_array_equal(standard_inputs(x), x[:, None])
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, np.uint32])
+def test_integers_from_0_to_255_become_bytes(kind):
+    x = pixels(3, 3, 4, 5, kind=kind)
+    assert standard_inputs(x).dtype == np.uint8
+    np.testing.assert_array_equal(standard_inputs(x), x)
+
+
+@pytest.mark.parametrize("value", [-1, 256, 70_000])
+def test_other_integers_become_floats(value):
+    x = np.array([[[0, value], [3, 4]]])
+    result = standard_inputs(x)
+    assert result.dtype == np.float32
+    assert result[0, 0, 0, 1] == value
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64, np.uint8, bool])
+def test_features_become_single_precision(kind):
+    x = np.array([[0, 1, 1], [1, 0, 1]], dtype=kind)
+    result = standard_inputs(x)
+    assert (result.dtype, result.shape) == (np.float32, (2, 3))
+    np.testing.assert_array_equal(result, x.astype(np.float32))
+
+
+def test_inputs_may_be_lists_and_come_out_in_one_piece():
+    assert standard_inputs([[1.0, 2.0], [3.0, 4.0]]).shape == (2, 2)
+    assert standard_inputs(pixels(2, 8, 7, 3)).flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([[1.0, 2.0], [3.0]], "training inputs are of mixed shapes"),
+        (np.array([[None, 1]], dtype=object), "not numbers"),
+        (np.array([["a", "b"]]), "training inputs have type <U1; expected numbers"),
+        (np.array([[1j]]), "have type complex128"),
+        (np.zeros(3), r"have shape \(3,\); expected \[rows, features\]"),
+        (np.zeros((1, 1, 1, 1, 1)), r"have shape \(1, 1, 1, 1, 1\)"),
+        (np.zeros((0, 3)), r"have shape \(0, 3\), which is empty"),
+        (np.zeros((3, 0)), "which is empty"),
+        (np.zeros((2, 3, 0, 4)), "which is empty"),
+        (np.zeros((2, 7, 6, 5)), r"\(2, 7, 6, 5\), and neither .* channels .*layout='NHWC' or layout='NCHW'"),
+        (np.array([[0.0], [1.0], [np.nan], [np.inf]]), r"NaN or infinite values in 2 rows \(the first is row 2\)"),
+        (np.array([[-np.inf]]), "NaN or infinite"),
+    ],
+)
+def test_inputs_that_cannot_be_trained_on_are_refused(inputs, message):
+    with pytest.raises(DataError, match=message):
+        Dataset.from_arrays(inputs, [0] * len(inputs))
+
+
+def test_values_too_large_for_single_precision_are_refused_without_a_warning():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(DataError, match="NaN or infinite"):
+            standard_inputs(np.array([[1e300], [0.0]]))
+    assert [str(w.message) for w in caught] == []
+
+
+def test_unknown_layout_is_refused():
+    with pytest.raises(DataError, match="layout 'HWCN' is not known; expected NHWC, NCHW or auto"):
+        standard_inputs(pixels(1, 4, 4, 3), layout="HWCN")
+
+
+# labels
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[0, 2, 1, -1], np.array([0, 2, 1, -1]), np.array([0, 2, 1, -1], dtype=np.int8), (0, 2, 1, None),
+     [0.0, 2.0, 1.0, float("nan")], np.array([0, 2, 1, np.nan]), [np.int64(0), 2, 1, -1],
+     np.array([[0], [2], [1], [-1]]), np.array([0, 2, 1, None], dtype=object), [0, 2, 1, ""]],
+)  # fmt: skip
+def test_integer_labels_in_every_form(labels):
+    data = labelled(labels)
+    assert data.labels.tolist() == [0, 2, 1, -1]
+    assert data.classes == ("0", "1", "2")
+    assert data.labels.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["dog", "cat", "", "dog"], np.array(["dog", "cat", "", "dog"]), ["dog", "cat", None, "dog"],
+     ["dog", "cat", "-1", "dog"], np.array(["dog", "cat", None, "dog"], dtype=object),
+     ["dog", "cat", float("nan"), "dog"], np.array([b"dog", b"cat", b"", b"dog"]),
+     list(np.array(["dog", "cat", "", "dog"])), [np.str_("dog"), "cat", "", "dog"], ["dog", "cat", -1, "dog"]],
+)  # fmt: skip
+def test_string_labels_in_every_form(labels):
+    data = labelled(labels)
+    assert data.classes == ("cat", "dog")
+    assert data.labels.tolist() == [1, 0, -1, 1]
+
+
+def test_class_numbers_are_closed_up_in_order():
+    data = labelled([7, 3, -1, 40, 3])
+    assert data.classes == ("3", "7", "40")
+    assert data.labels.tolist() == [1, 0, -1, 2, 0]
+
+
+def test_given_classes_name_positions_or_strings():
+    assert labelled([2, 0, -1], classes=["x", "y", "z"]).labels.tolist() == [2, 0, -1]
+    assert labelled(["z", "x", ""], classes=["x", "y", "z"]).labels.tolist() == [2, 0, -1]
+    assert labelled(list(np.array(["z", "x"])), classes=["x", "y", "z"]).labels.tolist() == [2, 0]
+    assert labelled([1, 0], classes=["x", "y", "z"]).classes == ("x", "y", "z")
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 50)), min_size=1, max_size=30))
+def test_labels_can_be_read_back_through_the_class_names(labels):
+    data = labelled(labels)
+    back = [None if number == -1 else int(data.classes[number]) for number in data.labels]
+    assert back == labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1], "training labels are 2 for 6 rows; expected one label per row"),
+        (np.zeros((6, 2)), r"training labels have shape \(6, 2\); expected one label per row"),
+        (3, r"training labels have shape \(\)"),
+        ([0, 1, 2, -2, 0, 0], "hold -2; expected class numbers from 0, or -1"),
+        ([0, 1, 0.5, 0, 0, 0], r"hold 0\.5 of type float; expected integers or strings"),
+        ([0, 1, "cat", 0, 0, 0], "mix integers and strings"),
+        ([0, 1, [2], 0, 0, 0], r"hold \[2\] of type list"),
+        ([0, 1, float("inf"), 0, 0, 0], "hold inf of type float"),
+    ],
+)
+def test_labels_that_cannot_be_meant_are_refused(labels, message):
+    with pytest.raises(DataError, match=message):
+        Dataset.from_arrays(FEATURES, labels)
+
+
+@pytest.mark.parametrize(("label", "classes"), [(3, ["x", "y", "z"]), ("w", ["x", "y", "z"])])
+def test_label_outside_the_classes_is_refused(label, classes):
+    with pytest.raises(DataError, match=f"the label {label!r} is not one of the 3 classes x, y, z"):
+        labelled([label, label], classes=classes)
+
+
+# the test set
+
+
+def test_test_set_is_numbered_as_the_training_set():
+    data = Dataset.from_arrays(FEATURES, ["b", "a", "", "c", "a", "b"], FEATURES[:2], ["c", "b"])
+    assert data.test_labels.tolist() == [2, 1]
+    np.testing.assert_array_equal(data.test_inputs, FEATURES[:2])
+
+
+def test_without_a_test_set_there_are_no_test_rows():
+    data = Dataset.from_arrays(FEATURES, [0, 1] * 3)
+    assert data.test_inputs.shape == (0, 2)
+    assert len(data.test_labels) == 0
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ((FEATURES, None), "test set needs both inputs and labels"),
+        ((None, [0]), "test set needs both inputs and labels"),
+        ((np.zeros((1, 3)), [0]), r"test inputs have shape \(3,\) per row and the training inputs \(2,\)"),
+        ((FEATURES, [0]), "the test labels are 1 for 6 rows"),
+        ((FEATURES[:2], [0, -1]), "1 test rows have no label"),
+        ((FEATURES[:2], [0, 9]), "1 test rows have no label or one no training row has"),
+        ((np.full((1, 2), np.nan), [0]), "the test inputs hold NaN"),
+    ],
+)
+def test_test_set_that_cannot_be_used_is_refused(test, message):
+    with pytest.raises(DataError, match=message):
+        Dataset.from_arrays(FEATURES, [0, 1] * 3, *test)
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        (pixels(6, 4, 4, kind=np.int64) * 10, pixels(2, 4, 4, kind=np.int64)),
+        (pixels(6, 4, 4), pixels(2, 4, 4, kind=np.float32)),
+        (pixels(6, 4, 4, kind=np.float32), pixels(2, 4, 4)),
+    ],
+    ids=["beyond bytes", "bytes and floats", "floats and bytes"],
+)
+def test_training_and_test_inputs_are_on_one_scale_or_refused(train, test):
+    """Bytes are later divided by 255 and floats are not, so a mixture would be tested on another scale."""
+    try:
+        data = Dataset.from_arrays(train, [0, 1] * 3, test, [0, 1])
+    except DataError:
+        return
+    assert data.inputs.dtype == data.test_inputs.dtype
+
+
+# the object
+
+
+def test_properties_describe_the_data():
+    images = Dataset.from_arrays(pixels(4, 6, 5, 3), [0, 1, 2, -1], name="mine")
+    assert (images.num_rows, images.num_classes, images.input_shape) == (4, 3, (3, 6, 5))
+    assert images.is_images
+    assert images.name == "mine"
+    assert not labelled([0, 1]).is_images
+
+
+def test_other_labels_make_another_dataset():
+    data = labelled([0, 1, 1])
+    other = data.with_labels(np.array([1, -1, 0]))
+    assert other.labels.tolist() == [1, -1, 0]
+    assert data.labels.tolist() == [0, 1, 1]
+    assert other.inputs is data.inputs
+
+
+def two_sets(**changes):
+    parts = {
+        "inputs": pixels(4, 2, 2, 3), "labels": [0, 1, 0, -1],
+        "test_inputs": pixels(2, 2, 2, 3), "test_labels": [0, 1],
+    }  # fmt: skip
+    return Dataset.from_arrays(**(parts | changes))
+
+
+def changed(array):
+    array = np.array(array)
+    array.flat[0] ^= 1
+    return array
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": changed(pixels(4, 2, 2, 3))},
+        {"labels": [1, 1, 0, -1]},
+        {"labels": [0, 1, 0, 1]},
+        {"test_inputs": changed(pixels(2, 2, 2, 3))},
+        {"test_labels": [1, 1]},
+        {"classes": ["x", "y"]},
+        {"inputs": pixels(4, 2, 2, 3).astype(float), "test_inputs": pixels(2, 2, 2, 3).astype(float)},
+        {"inputs": pixels(4, 2, 2, 3).reshape(4, 4, 1, 3), "test_inputs": pixels(2, 2, 2, 3).reshape(2, 4, 1, 3)},
+        {"test_inputs": None, "test_labels": None},
+    ],
+    ids=lambda changes: "+".join(changes),
+)
+def test_fingerprint_changes_with_content(changes):
+    assert two_sets().fingerprint() == two_sets(name="elsewhere").fingerprint()
+    assert two_sets(**changes).fingerprint() != two_sets().fingerprint()
+
+
+# .npz
+
+
+def test_npz_gives_what_the_arrays_give(tmp_path):
+    x, y = pixels(4, 2, 2, 3), np.array(["a", "b", "", "a"])
+    test_x, test_y = pixels(2, 2, 2, 3), np.array(["b", "a"])
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=test_x, y_test=test_y)
+    data, direct = Dataset.from_npz(tmp_path / "d.npz"), Dataset.from_arrays(x, y, test_x, test_y)
+    assert data.fingerprint() == direct.fingerprint()
+    assert data.classes == ("a", "b")
+    assert data.name == str(tmp_path / "d.npz")
+
+
+def test_npz_may_name_its_arrays_shortly_and_hold_classes(tmp_path):
+    np.savez_compressed(tmp_path / "d.npz", x=FEATURES, y=np.array([0, 1, -1, 0, 1, 1]), classes=["cat", "dog", "cow"])
+    data = Dataset.from_npz(str(tmp_path / "d.npz"))
+    assert data.classes == ("cat", "dog", "cow")
+    assert data.labels.tolist() == [0, 1, -1, 0, 1, 1]
+
+
+class Bomb:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('code was run')",))
+
+
+@pytest.mark.parametrize("thing", [Bomb(), None], ids=["bomb", "none"])
+def test_npz_with_python_objects_is_refused_unread(tmp_path, thing):
+    np.savez(tmp_path / "d.npz", x_train=FEATURES, y_train=np.array([thing] * 6, dtype=object))
+    with pytest.raises(DataError, match="array of Python objects, which is not read because it could run code"):
+        Dataset.from_npz(tmp_path / "d.npz")
+
+
+def test_npz_without_the_arrays_is_refused_by_what_it_holds(tmp_path):
+    np.savez(tmp_path / "d.npz", images=FEATURES, y_train=[0] * 6)
+    with pytest.raises(DataError, match="holds images, y_train; expected x_train and y_train"):
+        Dataset.from_npz(tmp_path / "d.npz")
+
+
+def test_what_is_not_an_npz_file_is_refused(tmp_path):
+    np.savez(tmp_path / "whole.npz", x_train=FEATURES, y_train=[0, 1] * 3)
+    whole = (tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "text.npz").write_text("hello")
+    broken = bytearray(whole)
+    broken[whole.index(b"\x93NUMPY") + 100] ^= 0xFF
+    (tmp_path / "broken.npz").write_bytes(bytes(broken))
+    for name in ("cut", "empty", "text", "broken"):
+        with pytest.raises(DataError, match="is not a readable .npz file|array of Python objects"):
+            Dataset.from_npz(tmp_path / f"{name}.npz")
+
+
+def test_missing_file_and_single_array_are_refused(tmp_path):
+    with pytest.raises(DataError, match="there is no file .*nowhere.npz"):
+        Dataset.from_npz(tmp_path / "nowhere.npz")
+    np.save(tmp_path / "one.npy", FEATURES)
+    with pytest.raises(DataError, match=r"is a single array, not an \.npz archive"):
+        Dataset.from_npz(tmp_path / "one.npy")

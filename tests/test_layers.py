@@ -1,0 +1,440 @@
+"""The layers and networks against numpy: one output at a time, in double precision."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from reference import layers as twin
+from reference.differences import numerical_gradient
+from torch import nn
+
+from selfens import networks
+from selfens.config import NetworkConfig
+from selfens.errors import ConfigError
+from selfens.networks.layers import (
+    GaussianNoise,
+    NormalizedConv2d,
+    NormalizedLayer,
+    NormalizedLinear,
+    calibrate,
+    normalized_layers,
+    update_running_means,
+)
+
+STILL = {"noise": 0.0, "dropout": 0.0}
+# Single precision sums of at most a hundred products of size 1, against double.
+CLOSE = {"rtol": 1e-5, "atol": 2e-6}
+
+LAYERS = {
+    "dense": (lambda: NormalizedLinear(4, 3), (5, 4), 0),
+    "dense leaky": (lambda: NormalizedLinear(4, 3, slope=0.1), (5, 4), 0),
+    "same": (lambda: NormalizedConv2d(2, 3, 3), (2, 2, 4, 3), 1),
+    "valid": (lambda: NormalizedConv2d(2, 3, 3, padding="valid"), (2, 2, 4, 5), 0),
+    "1x1": (lambda: NormalizedConv2d(2, 3, 1), (2, 2, 3, 3), 0),
+}
+
+
+def numpy(tensor):
+    return tensor.detach().numpy().astype(np.float64)
+
+
+def randomised(layer, seed=0):
+    """Gains, biases and running means away from where they start."""
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in (layer.direction.data, layer.gain.data, layer.bias.data, layer.running_mean):
+        tensor.copy_(torch.randn(tensor.shape, generator=generator))
+    return layer
+
+
+@pytest.fixture(params=LAYERS)
+def case(request):
+    build, shape, padding = LAYERS[request.param]
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    return randomised(build()), x, padding
+
+
+def twin_of(layer, x, padding, mean=None):
+    d, g, b = numpy(layer.direction), numpy(layer.gain), numpy(layer.bias)
+    return twin.normalized_layer(numpy(x), d, g, b, layer.slope, padding, mean)
+
+
+def batch_means(layer, x, padding):
+    weight = twin.normalized_weight(numpy(layer.direction), numpy(layer.gain))
+    return twin.unit_means(twin.linear(numpy(x), weight, padding))
+
+
+def test_weight_is_gain_times_unit_direction(case):
+    layer, _, _ = case
+    np.testing.assert_allclose(
+        numpy(layer.weight()), twin.normalized_weight(numpy(layer.direction), numpy(layer.gain)), **CLOSE
+    )
+    norms = layer.weight().flatten(1).norm(dim=1)
+    torch.testing.assert_close(norms, layer.gain.abs(), rtol=1e-5, atol=0)
+
+
+def test_training_subtracts_the_batch_mean(case):
+    layer, x, padding = case
+    np.testing.assert_allclose(numpy(layer.train()(x)), twin_of(layer, x, padding), **CLOSE)
+
+
+def test_evaluation_subtracts_the_running_mean(case):
+    layer, x, padding = case
+    expected = twin_of(layer, x, padding, numpy(layer.running_mean))
+    np.testing.assert_allclose(numpy(layer.eval()(x)), expected, **CLOSE)
+
+
+def test_gradients_are_those_of_differences_and_flow_through_the_batch_mean(case):
+    layer, x, padding = case
+    coefficients = torch.randn(layer(x).shape, generator=torch.Generator().manual_seed(2))
+    x.requires_grad_()
+    parts = (x, layer.direction, layer.gain, layer.bias)
+    gradients = torch.autograd.grad((layer.train()(x) * coefficients).sum(), parts)
+    arrays = [numpy(part) for part in parts]
+
+    def loss():
+        return (twin.normalized_layer(*arrays, layer.slope, padding) * numpy(coefficients)).sum()
+
+    for gradient, array in zip(gradients, arrays, strict=True):
+        np.testing.assert_allclose(numpy(gradient), numerical_gradient(loss, array), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_constant_gradient_vanishes_in_the_batch_mean(name):
+    build, shape, _ = LAYERS[name]
+    layer = build()
+    layer.slope = 1.0  # without the nonlinearity the output's mean is b, whatever x, V and g are
+    x = torch.randn(shape, requires_grad=True)
+    gradients = torch.autograd.grad(layer.train()(x).sum(), (x, layer.direction, layer.gain, layer.bias))
+    assert all(gradient.abs().max() < 1e-4 for gradient in gradients[:3])
+    assert gradients[3].min() > 1
+
+
+def test_running_mean_stands_still_until_told_to_move(case):
+    layer, x, _ = case
+    before = layer.running_mean.clone()
+    layer.train()(x)
+    layer(x + 1)
+    assert torch.equal(layer.running_mean, before)
+
+
+def test_running_mean_moves_once_towards_the_last_pass(case):
+    layer, x, padding = case
+    layer.momentum = 0.9
+    layer.running_mean.fill_(3.0)
+    layer.train()(x)
+    layer(2 * x)
+    update_running_means(layer)
+    expected = 0.9 * 3.0 + 0.1 * batch_means(layer, 2 * x, padding)
+    np.testing.assert_allclose(numpy(layer.running_mean), expected, **CLOSE)
+
+
+def test_running_mean_follows_the_last_training_pass_not_an_evaluation(case):
+    layer, x, padding = case
+    layer.momentum = 0.5
+    layer.running_mean.zero_()
+    layer.train()(x)
+    layer.eval()(5 * x)
+    update_running_means(layer)
+    np.testing.assert_allclose(numpy(layer.running_mean), 0.5 * batch_means(layer, x, padding), **CLOSE)
+
+
+def test_running_mean_starts_at_zero_without_bias_correction():
+    layer, x = NormalizedLinear(4, 3, momentum=0.999), torch.randn(6, 4) + 2
+    for _ in range(10):
+        layer(x)
+        update_running_means(layer)
+    expected = (1 - 0.999**10) * batch_means(layer, x, 0)
+    np.testing.assert_allclose(numpy(layer.running_mean), expected, rtol=1e-4)
+
+
+def test_running_mean_is_saved_and_the_batch_mean_is_not():
+    assert set(NormalizedLinear(4, 3).state_dict()) == {"direction", "gain", "bias", "running_mean"}
+
+
+def test_noise_is_added_in_training_only():
+    noise, x = GaussianNoise(0.15), torch.ones(200, 50)
+    torch.manual_seed(0)
+    added = noise.train()(x) - x
+    assert float(added.std()) == pytest.approx(0.15, rel=0.03)
+    assert float(added.mean()) == pytest.approx(0, abs=0.005)
+    assert not torch.equal(noise(x), noise(x))
+    assert torch.equal(noise.eval()(x), x)
+    assert torch.equal(GaussianNoise(0.0).train()(x), x)
+
+
+@pytest.mark.parametrize("build", [NormalizedLinear, lambda i, o, **k: NormalizedConv2d(i, o, 3, **k)])
+def test_initial_weights_have_deviation_0_05_or_hes(build):
+    torch.manual_seed(0)
+    normal, he = (build(40, 200, slope=0.1, initial_weights=kind) for kind in ("normal", "he"))
+    fan_in = normal.direction[0].numel()
+    assert float(normal.direction.detach().std()) == pytest.approx(0.05, rel=0.05)
+    assert float(he.direction.detach().std()) == pytest.approx(math.sqrt(2 / (1.01 * fan_in)), rel=0.05)
+    for layer in (normal, he):
+        assert float(layer.direction.detach().mean()) == pytest.approx(0, abs=0.005)
+        assert torch.equal(layer.gain, torch.ones(200))
+        assert not layer.bias.any()
+        assert not layer.running_mean.any()
+
+
+# calibration
+
+
+def traced(network, inputs):
+    """(layer, what it is given) for each normalised layer in a pass."""
+    seen = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, arguments: seen.append((layer, arguments[0].detach())))
+        for layer in normalized_layers(network)
+    ]
+    with torch.no_grad():
+        network(inputs)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+NETWORK_INPUTS = {"small": (9, 2, 5, 4), "mlp": (9, 7), "conv13": (6, 3, 13, 12)}
+
+
+def network_and_inputs(name, classes=4, **options):
+    torch.manual_seed(3)
+    shape = NETWORK_INPUTS[name]
+    return networks.build(NetworkConfig(name=name, **options), shape[1:], classes), torch.randn(shape)
+
+
+def numpy_small_calibration(network, x):
+    """The gains of 'small' or 'mlp', layer after layer."""
+    gains = {}
+    for name, module in network.named_children():
+        if isinstance(module, NormalizedLayer):
+            d, padding = numpy(module.direction), getattr(module, "padding", 0)
+            raw = twin.linear(x, twin.normalized_weight(d, np.ones(len(d))), padding)
+            gains[name] = 1 / twin.unit_rms(raw)
+            x = twin.normalized_layer(x, d, gains[name], np.zeros(len(d)), module.slope, padding)
+        elif isinstance(module, nn.MaxPool2d):
+            x = twin.max_pool(x)
+        elif isinstance(module, nn.AdaptiveAvgPool2d):
+            x = twin.average_pool(x)
+    return gains
+
+
+@pytest.mark.parametrize("name", ["small", "mlp"])
+def test_calibration_sets_gains_to_one_over_rms_layer_after_layer(name):
+    network, x = network_and_inputs(name, width=3, **STILL)
+    expected = numpy_small_calibration(network, numpy(x))
+    calibrate(network, x)
+    assert len(expected) == len(list(normalized_layers(network)))
+    for layer, gain in expected.items():
+        np.testing.assert_allclose(numpy(getattr(network, layer).gain), gain, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NETWORK_INPUTS)
+def test_after_calibration_every_layer_has_unit_rms_around_its_mean(name):
+    network, x = network_and_inputs(name, **STILL)
+    calibrate(network, x)
+    for layer, given in traced(network.train(), x):
+        y = layer.linear(given, layer.weight()).detach().transpose(0, 1).flatten(1)
+        rms = (y - y.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt()
+        torch.testing.assert_close(rms, torch.ones_like(rms), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("name", NETWORK_INPUTS)
+def test_calibration_touches_nothing_but_the_gains(name):
+    network, x = network_and_inputs(name)
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    calibrate(network.eval(), x)
+    assert not any(module.training for module in network.modules())
+    for key, value in network.state_dict().items():
+        assert torch.equal(value, before[key]) != key.endswith("gain"), key
+
+
+def test_calibration_uses_noise_and_dropout():
+    gains = []
+    for seed in (0, 0, 1):
+        network, x = network_and_inputs("mlp")
+        torch.manual_seed(seed)
+        calibrate(network, x)
+        gains.append(network.dense.gain.detach().clone())
+    assert torch.equal(gains[0], gains[1])
+    assert not torch.equal(gains[0], gains[2])
+
+
+def test_calibration_divides_the_gain_there_is():
+    network, x = network_and_inputs("mlp", **STILL)
+    calibrate(network, x)
+    once = network.dense.gain.detach().clone()
+    calibrate(network, x)
+    torch.testing.assert_close(network.dense.gain.detach(), once, rtol=1e-3, atol=0)
+
+
+def test_network_without_normalised_layers_is_not_even_run():
+    class Unrunnable(nn.Module):
+        def forward(self, x):
+            raise AssertionError
+
+    calibrate(Unrunnable(), torch.ones(1))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.7])
+def test_a_unit_that_never_moves_keeps_its_gain(value):
+    torch.manual_seed(0)
+    layer = NormalizedLinear(7, 20)
+    calibrate(layer, torch.full((100, 7), value))
+    assert torch.equal(layer.gain, torch.ones(20))
+
+
+# whole networks
+
+TABLE_5 = [
+    "noise",
+    "conv1a",
+    "conv1b",
+    "conv1c",
+    "pool1",
+    "drop1",
+    "conv2a",
+    "conv2b",
+    "conv2c",
+    "pool2",
+    "drop2",
+    "conv3a",
+    "conv3b",
+    "conv3c",
+    "pool3",
+    "flatten",
+    "dense",
+]
+SHAPES_32 = {
+    "conv1a": (128, 32, 32), "conv1b": (128, 32, 32), "conv1c": (128, 32, 32), "pool1": (128, 16, 16),
+    "conv2a": (256, 16, 16), "conv2b": (256, 16, 16), "conv2c": (256, 16, 16), "pool2": (256, 8, 8),
+    "conv3a": (512, 6, 6), "conv3b": (256, 6, 6), "conv3c": (128, 6, 6), "pool3": (128, 1, 1), "dense": (10,),
+}  # fmt: skip
+SIZES = {"1a": 3, "1b": 3, "1c": 3, "2a": 3, "2b": 3, "2c": 3, "3a": 3, "3b": 1, "3c": 1}
+
+
+def conv13(shape=(3, 32, 32), classes=10, **options):
+    return networks.build(NetworkConfig(name="conv13", **options), shape, classes)
+
+
+def test_conv13_has_the_papers_number_of_parameters():
+    assert sum(p.numel() for p in conv13().parameters() if p.requires_grad) == 3_121_812
+
+
+def test_conv13_is_the_papers_table():
+    network = conv13()
+    assert [name for name, _ in network.named_children()] == TABLE_5
+    assert network.noise.deviation == 0.15
+    assert (network.drop1.p, network.drop2.p) == (0.5, 0.5)
+    assert {type(network.drop1), type(network.drop2)} == {nn.Dropout}  # elementwise
+    for name, size in SIZES.items():
+        layer = getattr(network, f"conv{name}")
+        assert (layer.direction.shape[2:], layer.slope, layer.momentum) == ((size, size), 0.1, 0.999)
+    assert (tuple(network.dense.direction.shape), network.dense.slope) == ((10, 128), 1)
+
+
+def test_conv13_has_the_papers_shapes_at_32_pixels():
+    network, x, shapes = conv13().eval(), torch.zeros(1, 3, 32, 32), {}
+    with torch.no_grad():
+        for name, module in network.named_children():
+            x = module(x)
+            shapes[name] = tuple(x.shape[1:])
+    assert {name: shapes[name] for name in SHAPES_32} == SHAPES_32
+
+
+@pytest.mark.parametrize("shape", [(3, 12, 12), (3, 13, 13), (3, 33, 33), (1, 12, 20), (4, 17, 12)])
+@pytest.mark.parametrize("classes", [2, 100])
+def test_conv13_takes_any_images_from_12_pixels(shape, classes):
+    network = conv13(shape, classes)
+    with torch.no_grad():
+        assert network.train()(torch.randn(2, *shape)).shape == (2, classes)
+        assert network.eval()(torch.randn(1, *shape)).isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(3, 11, 32), (3, 32, 11), (1, 8, 8), (64,)])
+def test_conv13_refuses_what_is_too_small(shape):
+    with pytest.raises(ConfigError, match=r"conv13 .* at least 12x12.*network\.name=small.*mlp"):
+        conv13(shape)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 8), (3, 8, 3), (64,)])
+def test_small_refuses_what_is_too_small(shape):
+    with pytest.raises(ConfigError, match=r"'small' .* at least 4x4.*network\.name=mlp"):
+        networks.build(NetworkConfig(name="small"), shape, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("small", (1, 4, 4)), ("small", (3, 9, 5)), ("small", (4, 8, 8)), ("mlp", (5,)), ("mlp", (3, 4, 4))],
+)
+def test_small_networks_return_logits_for_their_inputs(name, shape):
+    network = networks.build(NetworkConfig(name=name), shape, 7)
+    with torch.no_grad():
+        assert network.train()(torch.randn(3, *shape)).shape == (3, 7)
+        assert network.eval()(torch.randn(1, *shape)).isfinite().all()
+
+
+@pytest.mark.parametrize(("name", "layer", "units"), [("small", "conv1a", 24), ("mlp", "hidden1", 128)])
+def test_width_of_the_small_networks_can_be_chosen(name, layer, units):
+    shape = NETWORK_INPUTS[name][1:]
+    for width, expected in ((None, units), (5, 5)):
+        network = networks.build(NetworkConfig(name=name, width=width), shape, 3)
+        assert len(getattr(network, layer).gain) == expected
+
+
+@pytest.mark.parametrize("name", networks.NETWORKS)
+def test_training_is_noisy_and_evaluation_is_not(name):
+    assert name in NETWORK_INPUTS
+    network, x = network_and_inputs(name)
+    with torch.no_grad():
+        assert not torch.equal(network.train()(x), network(x))
+        assert torch.equal(network.eval()(x), network(x))
+    still, x = network_and_inputs(name, **STILL)
+    with torch.no_grad():
+        assert torch.equal(still.train()(x), still(x))
+
+
+@pytest.mark.parametrize("name", networks.NETWORKS)
+def test_options_reach_every_layer(name):
+    network, _ = network_and_inputs(name, mean_momentum=0.5, noise=0.3, dropout=0.25, initial_weights="he")
+    assert {layer.momentum for layer in normalized_layers(network)} == {0.5}
+    assert network.noise.deviation == 0.3
+    assert {module.p for module in network.modules() if isinstance(module, nn.Dropout)} == {0.25}
+    last = network.dense.direction
+    assert float(last.detach().std()) == pytest.approx(math.sqrt(1 / last.shape[1]), rel=0.2)
+
+
+def test_unknown_network_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"'conv31'; did you mean 'conv13'\?.*package\.module:factory"):
+        networks.build(NetworkConfig(name="conv31"), (3, 32, 32), 10)
+
+
+def make_linear(input_shape, num_classes):
+    return nn.Linear(input_shape[0], num_classes)
+
+
+def make_nothing(input_shape, num_classes):
+    return None
+
+
+def make_without_arguments():
+    return nn.Identity()
+
+
+def test_factory_of_ones_own_builds_the_network():
+    network = networks.build(NetworkConfig(name=f"{__name__}:make_linear"), (6,), 4)
+    assert (network.in_features, network.out_features) == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("nowhere.at_all:f", "cannot be imported"),
+        (f"{__name__}:missing", "cannot be imported"),
+        (f"{__name__}:make_nothing", r"returned a NoneType; expected a torch\.nn\.Module"),
+        (f"{__name__}:make_without_arguments", r"\(input_shape, num_classes\) failed"),
+    ],
+)
+def test_factory_that_does_not_work_is_refused(factory, message):
+    with pytest.raises(ConfigError, match=message):
+        networks.build(NetworkConfig(name=factory), (6,), 4)

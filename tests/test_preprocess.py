@@ -1,0 +1,234 @@
+"""Whitening and normalisation against numpy, and the cache that saves computing it twice."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import whitening as twin
+
+from selfens.data import preprocess
+from selfens.errors import RunError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("SELFENS_CACHE", str(folder))
+    return folder
+
+
+def images(rows=60, shape=(2, 3, 4), seed=0, kind="uint8"):
+    """Neighbouring pixels alike, as in photographs."""
+    raw = np.random.default_rng(seed).normal(size=(rows, *shape)).cumsum(axis=-1).cumsum(axis=-2)
+    scaled = np.clip(128 + 25 * raw, 0, 255)
+    return scaled.astype(np.uint8) if kind == "uint8" else (scaled / 255).astype(np.float32)
+
+
+def applied(fitted, inputs):
+    return preprocess.apply(fitted, inputs, "cpu").numpy()
+
+
+def unit(inputs):
+    return inputs / 255 if inputs.dtype == np.uint8 else inputs
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float32"])
+def test_zca_is_numpys(kind):
+    train, test = images(kind=kind), images(20, seed=1, kind=kind)
+    mean, matrix = twin.zca(unit(train))
+    fitted = preprocess.fit("zca", train)
+    # Single precision inputs leave 1e-9 in the covariance, beside the regulariser of 1e-5: that is 1e-4 of a value.
+    np.testing.assert_allclose(fitted.mean.numpy(), mean, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(fitted.matrix.numpy(), matrix, atol=1e-4 * np.abs(matrix).max())
+    for inputs in (train, test):
+        np.testing.assert_allclose(applied(fitted, inputs), twin.whitened(unit(inputs), mean, matrix), atol=1e-4)
+
+
+def test_zca_of_many_rows_is_that_of_chunks(monkeypatch):
+    train = images(100)
+    mean, matrix = twin.zca(unit(train))
+    monkeypatch.setattr(preprocess, "CHUNK", 7)
+    fitted = preprocess.fit_zca(train)
+    np.testing.assert_allclose(applied(fitted, train), twin.whitened(unit(train), mean, matrix), atol=1e-4)
+
+
+def test_whitened_training_images_have_unit_covariance():
+    train = images(400)
+    flat = applied(preprocess.fit("zca", train), train).reshape(400, -1).astype(np.float64)
+    np.testing.assert_allclose(flat.mean(axis=0), 0, atol=1e-4)
+    _, values, _ = np.linalg.svd(np.cov((unit(train)).reshape(400, -1), rowvar=False, bias=True))
+    whitened = np.sort(np.linalg.eigvalsh(np.cov(flat, rowvar=False, bias=True)))
+    np.testing.assert_allclose(whitened, np.sort(values / (values + 1e-5)), atol=1e-3)
+    np.testing.assert_allclose(np.cov(flat, rowvar=False, bias=True), np.eye(flat.shape[1]), atol=0.02)
+
+
+def test_zca_matrix_is_symmetric_so_images_stay_images():
+    fitted = preprocess.fit("zca", images())
+    torch.testing.assert_close(fitted.matrix, fitted.matrix.T, rtol=1e-5, atol=1e-4)
+
+
+def test_zca_with_fewer_rows_than_pixels_is_finite():
+    train = images(5, shape=(1, 4, 4))
+    assert np.isfinite(applied(preprocess.fit("zca", train), train)).all()
+
+
+@pytest.mark.parametrize("kind", ["zca", "channel"])
+def test_what_is_fitted_depends_on_the_training_inputs_alone(kind):
+    train, test = images(), images(20, seed=1)
+    alone = applied(preprocess.fit(kind, train), test)
+    together = applied(preprocess.fit(kind, np.concatenate([train, test])), test)
+    np.testing.assert_allclose(applied(preprocess.fit(kind, train), test[:3]), alone[:3], rtol=1e-4, atol=1e-4)
+    assert not np.allclose(alone, together, atol=1e-3)
+
+
+# the cache
+
+
+def count_fits(monkeypatch):
+    calls = []
+    original = preprocess.fit_zca
+    monkeypatch.setattr(preprocess, "fit_zca", lambda *a, **k: calls.append(1) or original(*a, **k))
+    return calls
+
+
+def test_second_fit_reads_the_file_of_the_first(cache, monkeypatch):
+    calls = count_fits(monkeypatch)
+    first, second = preprocess.fit("zca", images()), preprocess.fit("zca", images().copy())
+    assert len(calls) == 1
+    assert len(list(cache.iterdir())) == 1
+    assert torch.equal(first.matrix, second.matrix)
+    assert torch.equal(first.mean, second.mean)
+
+
+@pytest.mark.parametrize("change", ["one pixel", "one row less", "another type", "another shape"])
+def test_other_content_is_fitted_anew(change, monkeypatch):
+    calls, train = count_fits(monkeypatch), images()
+    other = {
+        "one pixel": np.where(np.arange(train.size).reshape(train.shape) == 5, train ^ 1, train),
+        "one row less": train[:-1],
+        "another type": train.astype(np.float32),
+        "another shape": train.reshape(60, 2, 4, 3),
+    }[change]
+    preprocess.fit("zca", train)
+    fitted = preprocess.fit("zca", other)
+    assert len(calls) == 2
+    np.testing.assert_allclose(fitted.mean.numpy(), twin.zca(unit(other))[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "noise", "other tensors"])
+def test_damaged_cache_file_is_computed_again(cache, damage, monkeypatch):
+    first = preprocess.fit("zca", images())
+    (file,) = cache.iterdir()
+    whole = file.read_bytes()
+    if damage == "other tensors":
+        preprocess.save_tensors(file, {"something": torch.ones(2)})
+    else:
+        file.write_bytes({"cut": whole[: len(whole) // 2], "empty": b"", "noise": b"\xff" * 100}[damage])
+    calls = count_fits(monkeypatch)
+    again = preprocess.fit("zca", images())
+    assert len(calls) == 1
+    assert torch.equal(first.matrix, again.matrix)
+    assert file.read_bytes() == whole
+
+
+def test_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path, monkeypatch):
+    blocked = tmp_path / "a file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("SELFENS_CACHE", str(blocked))
+    fitted = preprocess.fit("zca", images())
+    assert torch.equal(fitted.matrix, preprocess.fit_zca(images()).matrix)
+    assert blocked.read_text() == "not a folder"
+
+
+# the other kinds
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([(1, 4, 4), (3, 5, 2), (9,)]))
+def test_per_image_is_numpys(seed, shape):
+    x = np.random.default_rng(seed).normal(3, 2, (4, *shape)).astype(np.float32)
+    np.testing.assert_allclose(applied(preprocess.fit("image", x), x), twin.per_image(x), rtol=1e-4, atol=2e-5)
+
+
+def test_per_image_of_bytes_has_zero_mean_and_unit_variance_over_all_channels():
+    x = images(10, shape=(3, 8, 8))
+    flat = applied(preprocess.fit("image", x), x).reshape(10, -1)
+    np.testing.assert_allclose(flat.mean(axis=1), 0, atol=1e-5)
+    np.testing.assert_allclose((flat**2).mean(axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(flat.reshape(x.shape), twin.per_image(x), atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [0, 1, 77, 200, 255])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32)])
+def test_a_blank_image_stays_blank(value, shape):
+    x = np.full((2, *shape), value, dtype=np.uint8)
+    np.testing.assert_allclose(applied(preprocess.fit("image", x), x), 0, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float32"])
+def test_per_channel_is_numpys(kind):
+    train, test = images(shape=(3, 4, 4), kind=kind), images(9, shape=(3, 4, 4), seed=1, kind=kind)
+    fitted = preprocess.fit("channel", train)
+    result = applied(fitted, test)
+    for channel in range(3):
+        values = unit(train)[:, channel].astype(np.float64)
+        expected = (unit(test)[:, channel] - values.mean()) / values.std()
+        np.testing.assert_allclose(result[:, channel], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_per_channel_of_features_is_per_feature():
+    train = np.random.default_rng(0).normal([0, 5, -100], [1, 0.1, 30], (500, 3)).astype(np.float32)
+    result = applied(preprocess.fit("channel", train), train)
+    expected = (train.astype(np.float64) - train.mean(axis=0, dtype=np.float64)) / train.std(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 123.456, -7e-3])
+@pytest.mark.parametrize("rows", [3, 1000])
+def test_a_constant_feature_stays_at_zero_and_a_new_value_stays_of_its_size(value, rows):
+    train = np.column_stack([np.full(rows, value), np.arange(rows)]).astype(np.float32)
+    fitted = preprocess.fit("channel", train)
+    assert not applied(fitted, train)[:, 0].any()
+    new = applied(fitted, np.array([[value + 1, 0]], dtype=np.float32))
+    assert new[0, 0] == pytest.approx(1, rel=1e-4)
+
+
+def test_nothing_leaves_floats_and_takes_bytes_as_0_to_1():
+    bytes_, floats = images(), np.random.default_rng(0).normal(0, 9, (5, 3)).astype(np.float32)
+    nothing = preprocess.fit("none", bytes_)
+    np.testing.assert_allclose(applied(nothing, bytes_), bytes_ / 255, rtol=1e-6)
+    np.testing.assert_array_equal(applied(nothing, floats), floats)
+
+
+@pytest.mark.parametrize("kind", preprocess.KINDS)
+def test_bytes_and_the_same_values_as_floats_are_treated_alike(kind):
+    bytes_ = images()
+    floats = (bytes_ / 255).astype(np.float32)
+    a, b = (applied(preprocess.fit(kind, x), x) for x in (bytes_, floats))
+    np.testing.assert_allclose(a, b, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", preprocess.KINDS)
+def test_every_kind_keeps_the_shape_and_returns_float32(kind):
+    train = images()
+    fitted = preprocess.fit(kind, train)
+    result = preprocess.apply(fitted, train, "cpu")
+    assert (result.shape, result.dtype) == (train.shape, torch.float32)
+    assert preprocess.apply(fitted, train[:0], "cpu").shape == (0, 2, 3, 4)
+    np.testing.assert_allclose(applied(fitted, train[3:4])[0], result[3], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", preprocess.KINDS)
+def test_saved_and_loaded_it_gives_the_same_numbers(kind, tmp_path):
+    train = images()
+    fitted = preprocess.fit(kind, train)
+    preprocess.save_preprocess(tmp_path / "p.safetensors", kind, fitted)
+    loaded = preprocess.load_preprocess(tmp_path / "p.safetensors")
+    assert type(loaded) is type(fitted)
+    np.testing.assert_array_equal(applied(loaded, train), applied(fitted, train))
+
+
+def test_file_of_another_kind_is_refused(tmp_path):
+    preprocess.save_tensors(tmp_path / "p.safetensors", {"x": torch.ones(1)}, {"kind": "pca"})
+    with pytest.raises(RunError, match=r"kind 'pca'; expected one of none, image, channel, zca"):
+        preprocess.load_preprocess(tmp_path / "p.safetensors")

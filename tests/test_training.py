@@ -1,0 +1,702 @@
+"""train() and resume() from Python: what a run does, and what it leaves behind."""
+
+import copy
+import json
+import random
+import signal
+import threading
+
+import numpy as np
+import pytest
+import torch
+from support import (
+    BATCH,
+    CLASSES,
+    FEATURES,
+    ROWS,
+    SMALL_IMAGES,
+    STEPS,
+    Crash,
+    config,
+    crashed,
+    differences,
+    features,
+    images,
+    left_behind,
+    weights,
+)
+from torch import nn
+
+import selfens
+from selfens.config import Config
+from selfens.data.loader import Loader
+from selfens.errors import ConfigError, DivergedError, RunError, SelfensWarning
+from selfens.losses import cross_entropy, squared_difference
+from selfens.methods import METHODS, Losses, Method
+from selfens.progress import Silent
+from selfens.schedules import gaussian_rampup
+
+HISTORY_FIELDS = {
+    "epoch",
+    "supervised",
+    "unsupervised",
+    "total",
+    "validation_error",
+    "test_error",
+    "learning_rate",
+    "beta1",
+    "weight",
+    "seconds",
+    "images_per_second",
+}
+
+
+class CrashAt(Silent):
+    """The process ends after this step of this epoch."""
+
+    def __init__(self, epoch: int, step: int) -> None:
+        self.countdown = epoch * STEPS + step
+
+    def step(self, step: int) -> None:
+        if self.countdown == 0:
+            raise Crash
+        self.countdown -= 1
+
+
+def plain_network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, CLASSES))
+
+
+class MeanTeacher(Method):
+    """Targets from a running average of the weights; the average is what is tested."""
+
+    num_views = 2
+
+    def __init__(self, student: nn.Module, decay: float = 0.9) -> None:
+        super().__init__()
+        self.student = (student,)  # in a tuple, so that its weights are not saved twice
+        self.teacher = copy.deepcopy(student).requires_grad_(False)
+        self.decay = decay
+
+    def losses(self, network, batch, targets, weight):
+        logits = network(batch.views[0])
+        with torch.no_grad():
+            wanted = self.teacher(batch.views[1]).softmax(dim=1)
+        z = logits.softmax(dim=1)
+        supervised = cross_entropy(logits, batch.labels, batch.labelled)
+        unsupervised = squared_difference(z, wanted)
+        return Losses(supervised, unsupervised, supervised + weight * unsupervised, z.detach())
+
+    @torch.no_grad()
+    def after_step(self, rows, losses):
+        for mine, theirs in zip(self.teacher.parameters(), self.student[0].parameters(), strict=True):
+            mine.lerp_(theirs, 1 - self.decay)
+
+    def evaluated(self, network):
+        return self.teacher
+
+
+@pytest.fixture
+def visits(monkeypatch):
+    """The rows of every batch that is drawn, the one of the initialisation included."""
+    seen: list[np.ndarray] = []
+    draw = Loader.batch
+
+    def batch(self, rows, num_views):
+        seen.append(rows.numpy())
+        return draw(self, rows, num_views)
+
+    monkeypatch.setattr(Loader, "batch", batch)
+    return seen
+
+
+# What a run leaves behind
+
+
+def test_the_history_has_one_record_per_epoch_with_all_fields(tmp_path):
+    run = selfens.train(config(epochs=4), tmp_path / "run", dataset=features())
+    assert [record["epoch"] for record in run.history] == [0, 1, 2, 3]
+    assert all(set(record) == HISTORY_FIELDS for record in run.history)
+    assert all(record["seconds"] > 0 and record["images_per_second"] > 0 for record in run.history)
+    assert run.finished
+
+
+def test_the_losses_of_a_record_add_up(tmp_path):
+    run = selfens.train(config("pi", epochs=4), tmp_path / "run", dataset=features())
+    for record in run.history:
+        assert record["total"] == pytest.approx(record["supervised"] + record["weight"] * record["unsupervised"])
+
+
+def test_the_run_directory_holds_the_documented_files(tmp_path):
+    selfens.train(config(), tmp_path / "run", dataset=features())
+    found = {path.name for path in (tmp_path / "run").iterdir()}
+    documented = {"config.json", "run.json", "labels.json", "preprocess.safetensors", "history.jsonl"}
+    assert found == documented | {"checkpoint.safetensors", "targets", "lock"}
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_config_comes_back_equal(tmp_path):
+    settings = config("pi", "optimizer.beta2=0.99", "seed.labels=3")
+    run = selfens.train(settings, tmp_path / "run", dataset=features())
+    assert run.config == settings
+    assert Config.from_json((tmp_path / "run" / "config.json").read_text()) == settings
+
+
+def test_labels_json_holds_the_rows_in_use_and_their_labels(tmp_path):
+    data = features()
+    run = selfens.train(config(), tmp_path / "run", dataset=data)
+    raw = json.loads((tmp_path / "run" / "labels.json").read_text())
+    assert len(raw["rows"]) == 12
+    assert raw["labels"] == data.labels[raw["rows"]].tolist()
+    assert np.bincount(raw["labels"]).tolist() == [4, 4, 4]
+    assert run.labels.rows.tolist() == raw["rows"]
+    assert raw["corrupted"] == raw["validation"] == []
+
+
+def test_run_json_says_what_the_run_ran_on(tmp_path):
+    data = features()
+    selfens.train(config(), tmp_path / "run", dataset=data)
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["fingerprint"] == data.fingerprint()
+    assert (about["rows"], about["labelled"], about["test_rows"]) == (ROWS, 12, 30)
+    assert about["classes"] == ["0", "1", "2"]
+    assert about["input_shape"] == [FEATURES]
+    assert about["input_type"] == "float32"
+    assert about["own_data"] is True
+    assert about["own_network"] is False
+    recorded = about["environment"]
+    assert recorded["torch"] == torch.__version__
+    assert recorded["selfens"] == selfens.__version__
+    assert recorded["threads"] == 1
+    assert (recorded["device_type"], recorded["precision"]) == ("cpu", "fp32")
+
+
+@pytest.mark.parametrize(("method", "files"), [("supervised", 0), ("pi", 0), ("temporal", 1)])
+def test_only_temporal_ensembling_keeps_a_targets_file_and_only_the_latest(tmp_path, method, files):
+    run = selfens.train(config(method), tmp_path / "run", dataset=features())
+    assert len(list((tmp_path / "run" / "targets").iterdir())) == files
+    assert (run.ensemble is not None) == (method == "temporal")
+
+
+def test_the_ensemble_of_a_run_has_seen_every_row_once_per_epoch(tmp_path):
+    run = selfens.train(config(epochs=3), tmp_path / "run", dataset=features())
+    assert run.ensemble.count.tolist() == [3] * ROWS
+    assert torch.allclose(run.ensemble.all().probabilities.sum(dim=1), torch.ones(ROWS))
+
+
+def test_a_run_predicts_class_names(tmp_path):
+    data = features()
+    named = selfens.Dataset.from_arrays(data.inputs, np.array(["a", "b", "c"])[data.labels])
+    with pytest.warns(SelfensWarning, match="no test rows"):
+        run = selfens.train(config(), tmp_path / "run", dataset=named)
+    probabilities = run.predict_proba(data.test_inputs)
+    assert probabilities.shape == (30, 3)
+    assert np.allclose(probabilities.sum(axis=1), 1)
+    assert run.predict(data.test_inputs).tolist() == [["a", "b", "c"][i] for i in probabilities.argmax(axis=1)]
+
+
+# Every method on every kind of data
+
+
+@pytest.mark.parametrize("kind", ["features", "images"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_on_features_and_on_small_images(tmp_path, method, kind):
+    data, extra = (features(), ()) if kind == "features" else (images(), SMALL_IMAGES)
+    run = selfens.train(config(method, *extra, epochs=2), tmp_path / "run", dataset=data)
+    assert len(run.history) == 2
+    assert all(np.isfinite(record["total"]) for record in run.history)
+    assert run.evaluate(data)["test_error"] == run.test_error
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_training_lowers_the_error_of_every_method(tmp_path, method):
+    run = selfens.train(config(method, "network.dropout=0", epochs=25), tmp_path / "run", dataset=features())
+    assert run.test_error < 25  # chance is 67
+
+
+# Seeds
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_seed_gives_the_same_bits(tmp_path, method):
+    one, two = (selfens.train(config(method), tmp_path / name, dataset=features()) for name in ("one", "two"))
+    assert differences(left_behind(one.path), left_behind(two.path)) == []
+
+
+def test_the_same_seed_gives_the_same_bits_whatever_was_drawn_before(tmp_path):
+    selfens.train(config(), tmp_path / "one", dataset=features())
+    torch.manual_seed(123)
+    np.random.seed(5)  # noqa: NPY002  the global state is the point
+    selfens.train(config(), tmp_path / "two", dataset=features())
+    assert weights(tmp_path / "one") == weights(tmp_path / "two")
+
+
+def test_datasets_of_the_same_fingerprint_give_the_same_bits_whatever_their_layout(tmp_path):
+    data = images()
+    pixels = np.array(data.inputs.transpose(0, 2, 3, 1).tolist(), dtype=np.uint8)
+    layouts = {"NHWC": pixels, "NCHW": pixels.reshape(ROWS, 1, 8, 8), "no channels": pixels.reshape(ROWS, 8, 8)}
+    given = {name: selfens.Dataset.from_arrays(x, data.labels, x[:20], data.labels[:20]) for name, x in layouts.items()}
+    for name, dataset in given.items():
+        selfens.train(config("pi", *SMALL_IMAGES), tmp_path / name, dataset=dataset)
+    assert len({dataset.fingerprint() for dataset in given.values()}) == 1
+    assert len({weights(tmp_path / name) for name in given}) == 1
+
+
+def test_another_seed_gives_other_labels_and_weights(tmp_path):
+    one = selfens.train(config(), tmp_path / "one", dataset=features())
+    two = selfens.train(config("temporal", "seed.base=1"), tmp_path / "two", dataset=features())
+    assert one.labels.rows.tolist() != two.labels.rows.tolist()
+    assert weights(one.path) != weights(two.path)
+
+
+def test_the_label_seed_changes_the_labels_alone(tmp_path, visits):
+    one = selfens.train(config(), tmp_path / "one", dataset=features())
+    first, visits[:] = list(visits), []
+    two = selfens.train(config("temporal", "seed.labels=1"), tmp_path / "two", dataset=features())
+    assert one.labels.rows.tolist() != two.labels.rows.tolist()
+    assert np.array_equal(first, visits)  # the order is of the training seed
+
+
+def test_the_training_seed_changes_the_training_alone(tmp_path):
+    one = selfens.train(config(), tmp_path / "one", dataset=features())
+    two = selfens.train(config("temporal", "seed.training=1"), tmp_path / "two", dataset=features())
+    assert one.labels.rows.tolist() == two.labels.rows.tolist()
+    assert weights(one.path) != weights(two.path)
+
+
+def test_the_split_seed_changes_the_validation_rows_alone(tmp_path):
+    runs = [
+        selfens.train(
+            config("temporal", "data.validation=0.5", f"seed.split={seed}"), tmp_path / str(seed), dataset=features()
+        )
+        for seed in (0, 1)
+    ]
+    one, two = (set(run.labels.validation.tolist()) for run in runs)
+    assert one != two
+    assert one | set(runs[0].labels.rows.tolist()) == two | set(runs[1].labels.rows.tolist())
+
+
+# Which rows are visited
+
+
+def test_validation_rows_are_reported_on_and_never_visited(tmp_path, visits):
+    run = selfens.train(config("temporal", "data.validation=0.5"), tmp_path / "run", dataset=features())
+    held_out = set(run.labels.validation.tolist())
+    assert len(held_out) == 6
+    assert held_out.isdisjoint(np.concatenate(visits).tolist())
+    assert held_out.isdisjoint(run.labels.rows.tolist())
+    assert all(0 <= record["validation_error"] <= 100 for record in run.history)
+    assert run.ensemble.count[sorted(held_out)].sum() == 0
+
+
+def test_without_a_validation_split_there_is_no_validation_error(tmp_path):
+    run = selfens.train(config(), tmp_path / "run", dataset=features())
+    assert {record["validation_error"] for record in run.history} == {None}
+
+
+def test_every_row_is_visited_once_per_epoch(tmp_path, visits):
+    selfens.train(config(epochs=2), tmp_path / "run", dataset=features())
+    first, second = visits[1 : STEPS + 1], visits[STEPS + 1 :]  # the very first batch initialises
+    assert sorted(np.concatenate(first)) == sorted(np.concatenate(second)) == list(range(ROWS))
+    assert not np.array_equal(first, second)
+
+
+def test_an_incomplete_last_batch_is_left_out_and_its_rows_keep_their_targets(tmp_path, visits):
+    run = selfens.train(config("temporal", "training.batch_size=25", epochs=4), tmp_path / "run", dataset=features())
+    assert {len(rows) for rows in visits} == {25}
+    assert len(visits) == 1 + 4 * 2
+    seen = np.bincount(np.concatenate(visits[1:]), minlength=ROWS)
+    assert run.ensemble.count.tolist() == seen.tolist()
+    assert seen.min() < seen.max()
+
+
+def test_fewer_rows_than_a_batch_make_one_smaller_batch(tmp_path, visits):
+    run = selfens.train(config("temporal", "training.batch_size=100"), tmp_path / "run", dataset=features())
+    assert {len(rows) for rows in visits} == {ROWS}
+    assert len(visits) == 1 + 3
+    assert run.finished
+
+
+def test_labelled_rows_alone_can_be_trained_on(tmp_path, visits):
+    settings = config("supervised", "training.rows=labelled", "training.batch_size=6")
+    run = selfens.train(settings, tmp_path / "run", dataset=features())
+    assert set(np.concatenate(visits).tolist()) == set(run.labels.rows.tolist())
+
+
+def test_label_noise_redraws_that_share_of_the_labels_in_use(tmp_path):
+    data = features()
+    run = selfens.train(config("temporal", "data.label_noise=50"), tmp_path / "run", dataset=data)
+    choice = run.labels
+    assert len(choice.corrupted) == 6
+    changed = choice.rows[choice.labels != data.labels[choice.rows]]
+    assert len(changed) > 0
+    assert set(changed.tolist()) <= set(choice.corrupted.tolist())
+
+
+# A network and a method of one's own
+
+
+def test_a_module_of_ones_own_is_trained_and_resumed_to_the_same_bits(tmp_path):
+    data = features()
+    selfens.train(config(), tmp_path / "whole", dataset=data, network=plain_network())
+    with crashed():
+        selfens.train(config(), tmp_path / "cut", dataset=data, network=plain_network(), progress=CrashAt(2, 3))
+    run = selfens.resume(tmp_path / "cut", dataset=data, network=plain_network(seed=7))
+    assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "cut")) == []
+    assert run.evaluate(data)["test_error"] == run.test_error
+
+
+def test_a_module_of_ones_own_must_be_passed_again(tmp_path):
+    selfens.train(config(), tmp_path / "run", dataset=features(), network=plain_network())
+    with pytest.raises(RunError, match=r"begun with a network of your own.*resume\(path, network="):
+        selfens.resume(tmp_path / "run", dataset=features())
+    with pytest.raises(RunError, match=r"load_run\(path, network="):
+        _ = selfens.load_run(tmp_path / "run").network
+
+
+def test_another_module_than_the_one_trained_is_refused(tmp_path):
+    selfens.train(config(), tmp_path / "run", dataset=features(), network=plain_network())
+    with pytest.raises(RunError, match="do not fit"):
+        _ = selfens.load_run(tmp_path / "run", network=nn.Linear(FEATURES, CLASSES)).network
+    with pytest.raises(RunError, match="does not fit"):
+        selfens.resume(tmp_path / "run", dataset=features(), network=nn.Linear(FEATURES, CLASSES))
+
+
+class Tied(nn.Module):
+    """One weight under two names, as in an autoencoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(FEATURES, FEATURES)
+        self.two = nn.Linear(FEATURES, FEATURES)
+        self.two.weight = self.one.weight
+        self.last = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        return self.last(self.two(self.one(x).relu()).relu())
+
+
+def test_a_module_with_shared_weights_is_trained_and_loaded(tmp_path):
+    run = selfens.train(config(), tmp_path / "run", dataset=features(), network=Tied())
+    loaded = selfens.load_run(tmp_path / "run", network=Tied())
+    assert loaded.evaluate(features())["test_error"] == run.test_error
+
+
+def test_a_factory_by_name_is_trained_resumed_and_loaded(tmp_path, monkeypatch):
+    (tmp_path / "my_factory.py").write_text(
+        "from torch import nn\n\ndef build(input_shape, num_classes):\n    return nn.Linear(input_shape[0], num_classes)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = config("pi", "network.name=my_factory:build")
+    selfens.train(settings, tmp_path / "whole", dataset=features())
+    with crashed():
+        selfens.train(settings, tmp_path / "cut", dataset=features(), progress=CrashAt(1, 2))
+    selfens.resume(tmp_path / "cut", dataset=features())
+    assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "cut")) == []
+    assert isinstance(selfens.load_run(tmp_path / "cut").network, nn.Linear)
+
+
+def test_a_module_without_parameters_is_refused_before_a_run_is_made(tmp_path):
+    with pytest.raises(ConfigError, match="no trainable parameters"):
+        selfens.train(config(), tmp_path / "run", dataset=features(), network=nn.Flatten())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_method_of_ones_own_is_trained_tested_by_its_own_network_and_resumed(tmp_path):
+    data = features()
+
+    def parts():
+        network = plain_network()
+        return {"dataset": data, "network": network, "method": MeanTeacher(network)}
+
+    whole = selfens.train(config(epochs=4), tmp_path / "whole", **parts())
+    with crashed():
+        selfens.train(config(epochs=4), tmp_path / "cut", **parts(), progress=CrashAt(2, 1))
+    cut = selfens.resume(tmp_path / "cut", **parts())
+    assert differences(left_behind(whole.path), left_behind(cut.path)) == []
+    tensors = whole.checkpoint.tensors
+    assert not torch.equal(tensors["evaluated"]["0.weight"], tensors["network"]["0.weight"])
+    again = selfens.load_run(whole.path, network=plain_network())
+    assert again.evaluate(data)["test_error"] == whole.test_error
+    assert torch.equal(again.network.state_dict()["0.weight"], tensors["evaluated"]["0.weight"])
+
+
+class Halved(Method):
+    """Supervised-only with half the loss: nothing to save, so no file could tell."""
+
+    num_views = 1
+    uses_unlabeled = False
+
+    def losses(self, network, batch, targets, weight):
+        logits = network(batch.views[0])
+        loss = cross_entropy(logits, batch.labels, batch.labelled) / 2
+        return Losses(loss, torch.zeros_like(loss), loss, logits.detach().softmax(dim=1))
+
+
+@pytest.mark.parametrize("configured", ["supervised", "temporal"])
+def test_a_method_of_ones_own_must_be_passed_again(tmp_path, configured):
+    settings = config(configured)
+    with crashed():
+        selfens.train(settings, tmp_path / "run", dataset=features(), method=Halved(), progress=CrashAt(1, 0))
+    with pytest.raises(RunError, match="method="):
+        selfens.resume(tmp_path / "run", dataset=features())
+
+
+def test_arrays_of_ones_own_must_be_passed_again(tmp_path):
+    selfens.train(config(), tmp_path / "run", dataset=features())
+    for again in (selfens.resume, lambda path: selfens.load_run(path).evaluate()):
+        with pytest.raises(RunError, match="pass the dataset again"):
+            again(tmp_path / "run")
+
+
+# The loss stops being finite
+
+
+class Exploding(nn.Module):
+    """Gives infinite logits from one training step on."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.inner, self.after, self.calls = nn.Linear(FEATURES, CLASSES), after, 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return self.inner(x) * (float("inf") if self.calls > self.after else 1.0)
+
+
+def test_a_loss_that_stops_being_finite_names_epoch_checkpoint_and_what_to_try(tmp_path):
+    with pytest.raises(DivergedError) as raised:
+        selfens.train(config(epochs=6), tmp_path / "run", dataset=features(), network=Exploding(after=2 * STEPS + 1))
+    message = str(raised.value)
+    assert "stopped being finite in epoch 3" in message
+    assert f"after epoch 2, is in {tmp_path / 'run'}" in message
+    assert "optimizer.beta2=0.99" in message
+    assert "schedule.rampup_epochs=3.2" in message
+    assert "\n" not in message
+
+
+def test_the_last_good_checkpoint_survives_and_loads(tmp_path):
+    with pytest.raises(DivergedError):
+        selfens.train(config(epochs=6), tmp_path / "run", dataset=features(), network=Exploding(after=2 * STEPS + 1))
+    run = selfens.load_run(tmp_path / "run", network=Exploding(after=10**6))
+    assert (run.checkpoint.epoch, len(run.history), run.finished) == (2, 2, False)
+    assert np.isfinite(run.predict_proba(features().test_inputs)).all()
+    finished = selfens.resume(tmp_path / "run", dataset=features(), network=Exploding(after=10**6))
+    assert finished.finished
+
+
+def test_divergence_in_the_first_epoch_says_that_there_is_no_checkpoint(tmp_path):
+    with pytest.raises(DivergedError, match="in epoch 1; no checkpoint was reached"):
+        selfens.train(config(), tmp_path / "run", dataset=features(), network=Exploding(after=2))
+
+
+def test_divergence_by_a_learning_rate_far_too_large(tmp_path):
+    with pytest.raises(DivergedError, match="lower optimizer.learning_rate"):
+        selfens.train(config("pi", "optimizer.learning_rate=1e38"), tmp_path / "run", dataset=features())
+
+
+class SignalAt(CrashAt):
+    """Ctrl-C during this step of this epoch."""
+
+    def step(self, step: int) -> None:
+        if self.countdown == 0:
+            signal.raise_signal(signal.SIGINT)
+        self.countdown -= 1
+
+
+def test_a_stop_after_the_loss_diverged_does_not_replace_the_last_good_checkpoint(tmp_path):
+    network = Exploding(after=2 * STEPS + 1)
+    with pytest.raises((KeyboardInterrupt, DivergedError)):
+        selfens.train(config(), tmp_path / "run", dataset=features(), network=network, progress=SignalAt(2, 3))
+    saved = selfens.load_run(tmp_path / "run", network=network).checkpoint.tensors["network"]
+    assert all(tensor.isfinite().all() for tensor in saved.values())
+
+
+def test_divergence_after_a_stop_in_mid_epoch_names_the_checkpoint_there_is(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        selfens.train(
+            config(),
+            tmp_path / "run",
+            dataset=features(),
+            network=Exploding(after=10**6),
+            progress=SignalAt(0, 2),
+        )
+    with pytest.raises(DivergedError) as raised:
+        selfens.resume(tmp_path / "run", dataset=features(), network=Exploding(after=1))
+    assert "no checkpoint" not in str(raised.value)
+
+
+# Warnings where self-ensembling cannot be working
+
+
+@pytest.mark.parametrize("method", ["pi", "temporal"])
+def test_nothing_unlabeled_is_warned_of(tmp_path, method):
+    with pytest.warns(SelfensWarning, match="nothing unlabeled"):
+        selfens.train(config(method, "data.labels=none"), tmp_path / "run", dataset=features())
+
+
+def test_a_negligible_weight_is_warned_of(tmp_path):
+    with pytest.warns(SelfensWarning, match="reaches only 2e-05"):
+        selfens.train(config("temporal", "method.weight_max=1e-4"), tmp_path / "run", dataset=features())
+
+
+class Constant(nn.Module):
+    """The same prediction for every row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(CLASSES))
+
+    def forward(self, x):
+        return self.logits.expand(len(x), CLASSES)
+
+
+def collapsing(method: str) -> Config:
+    return config(method, "optimizer.learning_rate=1e-5", epochs=6)
+
+
+@pytest.mark.parametrize("method", ["pi", "temporal"])
+def test_predictions_that_are_all_alike_are_warned_of_once(tmp_path, method):
+    with pytest.warns(SelfensWarning) as caught:
+        selfens.train(collapsing(method), tmp_path / "run", dataset=features(), network=Constant())
+    assert "all rows have the same prediction" in str(caught[0].message)
+    assert len(caught) == 1
+
+
+def test_supervised_training_is_not_warned_of_its_targets(tmp_path):
+    selfens.train(collapsing("supervised"), tmp_path / "run", dataset=features(), network=Constant())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_test_rows_are_warned_of_and_no_error_is_reported(tmp_path, method):
+    with pytest.warns(SelfensWarning, match="no test rows"):
+        run = selfens.train(config(method), tmp_path / "run", dataset=features(test_rows=0))
+    assert run.test_error is None
+
+
+# The caller's process
+
+
+def surroundings():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    settings = [torch.get_num_threads(), torch.backends.fp32_precision, torch.is_grad_enabled()]
+    return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state()), handlers, settings  # noqa: NPY002
+
+
+def test_the_callers_random_state_threads_and_signal_handlers_are_left_alone(tmp_path):
+    data = features()
+    before, threads = surroundings(), torch.get_num_threads()
+    selfens.train(config("temporal", f"training.threads={threads + 1}"), tmp_path / "run", dataset=data)
+    assert surroundings() == before
+
+
+def test_they_are_left_alone_where_training_fails(tmp_path):
+    data, network = features(), Exploding(after=3)
+    before = surroundings()
+    with pytest.raises(DivergedError):
+        selfens.train(config(), tmp_path / "run", dataset=data, network=network)
+    assert surroundings() == before
+
+
+def test_training_works_outside_the_main_thread(tmp_path):
+    selfens.train(config(), tmp_path / "one", dataset=features())
+    worker = threading.Thread(
+        target=selfens.train, args=(config(), tmp_path / "two"), kwargs={"dataset": features()}, daemon=True
+    )
+    worker.start()
+    worker.join(60)
+    assert weights(tmp_path / "one") == weights(tmp_path / "two")
+
+
+def test_nothing_is_printed_by_default(tmp_path, capfd):
+    selfens.train(config(), tmp_path / "run", dataset=features())
+    assert capfd.readouterr() == ("", "")
+
+
+# The unsupervised weight
+
+
+@pytest.mark.parametrize("method", ["pi", "temporal"])
+def test_the_weight_is_w_max_times_m_over_n_times_the_ramp_and_zero_in_epoch_0(tmp_path, method):
+    settings = config(method, "method.weight_max=20", "schedule.rampup_epochs=4", epochs=6)
+    found = [record["weight"] for record in selfens.train(settings, tmp_path / "run", dataset=features()).history]
+    ramp = gaussian_rampup(4)
+    assert found[0] == 0
+    assert found[1:] == pytest.approx([20 * 12 / ROWS * ramp(epoch) for epoch in range(1, 6)])
+
+
+def test_the_weight_of_supervised_training_is_zero(tmp_path):
+    run = selfens.train(config("supervised"), tmp_path / "run", dataset=features())
+    assert {record["weight"] for record in run.history} == {0.0}
+    assert {record["unsupervised"] for record in run.history} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("scale", "labels", "factor"),
+    [
+        ("original", "12", 12 / ROWS),
+        ("paper", "12", 12 / ROWS),
+        ("none", "12", 1),
+        ("original", "none", 1),
+        ("paper", "none", 1),
+        ("none", "none", 1),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:every training row is labelled")
+def test_the_weight_is_scaled_as_the_option_says(tmp_path, scale, labels, factor):
+    options = (
+        f"method.weight_scale={scale}",
+        f"data.labels={labels}",
+        "method.weight_max=20",
+        "schedule.rampup_epochs=1",
+    )
+    run = selfens.train(config("temporal", *options, epochs=2), tmp_path / "run", dataset=features())
+    assert run.history[1]["weight"] == pytest.approx(20 * factor)
+
+
+def test_validation_rows_count_neither_as_labelled_nor_as_rows(tmp_path):
+    options = ("data.validation=0.5", "method.weight_max=20", "schedule.rampup_epochs=1")
+    run = selfens.train(config("temporal", *options, epochs=2), tmp_path / "run", dataset=features())
+    assert run.history[1]["weight"] == pytest.approx(20 * 6 / 54)
+
+
+def test_learning_rate_and_beta1_follow_their_ramps(tmp_path):
+    settings = config("pi", "schedule.rampup_epochs=2", "schedule.rampdown_epochs=2", epochs=6)
+    history = selfens.train(settings, tmp_path / "run", dataset=features()).history
+    down = np.exp(-12.5 * 0.25)
+    rates = [np.exp(-5), np.exp(-1.25), 1, 1, 1, down]
+    assert [record["learning_rate"] for record in history] == pytest.approx([0.01 * rate for rate in rates])
+    assert [record["beta1"] for record in history] == pytest.approx([0.9] * 5 + [0.9 * down + 0.5 * (1 - down)])
+
+
+# What is reported
+
+
+def test_the_error_reported_is_the_last_epochs_not_the_best(tmp_path, monkeypatch):
+    errors = iter([40.0, 10.0, 30.0])
+    monkeypatch.setattr("selfens.training.evaluate.percent", lambda count, rows: next(errors))
+    run = selfens.train(config(), tmp_path / "run", dataset=features())
+    assert run.test_error == 30.0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_evaluate_gives_the_last_epochs_error_again(tmp_path, method):
+    data = features()
+    run = selfens.train(config(method), tmp_path / "run", dataset=data)
+    again = selfens.load_run(tmp_path / "run").evaluate(data)
+    assert again["test_error"] == run.test_error == run.history[-1]["test_error"]
+    assert (again["rows"], set(again["per_class"])) == (30, {"0", "1", "2"})
+    wrong = run.predict(data.test_inputs) != np.array(data.classes)[data.test_labels]
+    assert again["errors"] == wrong.sum()
+
+
+def test_evaluation_covers_every_test_row(tmp_path):
+    run = selfens.train(config(), tmp_path / "run", dataset=features(test_rows=31))
+    assert run.evaluate(features(test_rows=31))["rows"] == 31
+    assert (run.test_error * 31 / 100) == pytest.approx(round(run.test_error * 31 / 100))
+
+
+def test_the_batch_size_is_what_was_asked_for(tmp_path, visits):
+    selfens.train(config(), tmp_path / "run", dataset=features())
+    assert {len(rows) for rows in visits} == {BATCH}
