@@ -143,12 +143,15 @@ class Step:
     def _capture(self) -> None:
         """Record the body without running it; where that fails, steps go on without a graph."""
         graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[self.device.index or torch.cuda.current_device()]
+        before = generator.clone_state()  # a failed capture leaves the generator unusable
         try:
             with torch.cuda.graph(graph):
                 self._body(self.graph_rows)
             self.graph = graph
         except Exception as error:
             self.captured = False
+            generator.graphsafe_set_state(before)
             self.warn(f"the step could not be captured as a CUDA graph and runs without ({_first_line(error)}).")
 
     # What is read and saved

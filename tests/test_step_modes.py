@@ -2,8 +2,9 @@
 
 Dropout and noise are drawn by torch's own generator in all modes (`fallback_random`), so that the draws are the same; without
 augmentation, because a compiler may draw the noise before the shifts. Our kernels draw dropout themselves and are compared
-without it. On a GPU the library may choose another algorithm for a convolution each time, hence the tolerance. Adam's epsilon is raised because with 1e-8 its first steps have
-the size of the learning rate whatever the gradient, which turns the last digit of a gradient near zero into a whole step.
+without it. On a GPU the library may choose another algorithm for a convolution each time, hence the tolerance. Adam's
+epsilon is raised because with 1e-8 its first steps have the size of the learning rate whatever the gradient, which turns the
+last digit of a gradient near zero into a whole step.
 """
 
 import numpy as np
@@ -136,7 +137,7 @@ def test_a_network_that_cannot_be_captured_still_trains():
             self.layer = nn.Linear(3 * 16 * 16, 10)
 
         def forward(self, x):
-            y = self.layer(x.flatten(1))
+            y = functional.dropout(self.layer(x.flatten(1)), 0.1)
             return y if y.abs().max().item() < 1e9 else y * 0
 
     session, warnings, losses = session_after(

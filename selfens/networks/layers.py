@@ -133,7 +133,7 @@ class NormalizedConv2d(NormalizedLayer):
         self.fused = False
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if self.fused and weight[0].numel() <= FEW_INPUTS:
+        if self.fused and weight[0].numel() <= FEW_INPUTS and torch.compiler.is_compiling():
             return _few_inputs_convolution(x, weight, bias, self.padding)
         if self.fused:
             x, weight = _for_tensor_cores(x), _for_tensor_cores(weight)
@@ -166,7 +166,10 @@ def _in_autocast_type(x: Tensor) -> Tensor:
 
 
 def _few_inputs_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
-    """A convolution of few input channels as one matrix product over patches: 27 numbers for RGB and 3x3, padded to 32."""
+    """A convolution of few input channels as one matrix product over patches: 27 numbers for RGB and 3x3, padded to 32.
+
+    Only worth it compiled: torch's own unfold launches a kernel for every image.
+    """
     units, channels, size, _ = weight.shape
     height, width = x.shape[2] + 2 * padding - size + 1, x.shape[3] + 2 * padding - size + 1
     patches = functional.unfold(x, size, padding=padding).transpose(1, 2)  # [batch, pixels, channels * size * size]
