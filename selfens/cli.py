@@ -5,6 +5,7 @@ Only typer is imported at the top: `selfens --help` must not wait for torch.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -53,6 +54,7 @@ def train(
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Never download; also by SELFENS_OFFLINE=1.")] = False,
     run: Annotated[Path | None, typer.Option("--run", help="Directory of the run; a new one by default.")] = None,
     quiet: QuietOption = False,
     overrides: SetOption = None,
@@ -71,6 +73,8 @@ def train(
         config = config.with_values("data", folder=str(data_dir.absolute()))
     config = config.with_overrides(overrides or [])
     directory = run or _new_directory(config)
+    if offline:
+        os.environ["SELFENS_OFFLINE"] = "1"
     from selfens import progress, training
 
     _report(_until_stopped(lambda: training.train(config, directory, progress=progress.for_terminal(quiet))))

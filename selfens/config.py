@@ -50,7 +50,9 @@ class AugmentConfig:
     shared_flip: bool = True
     """One flip for all views of an input (the paper's choice); False: one for each view."""
     translation: int = 0
-    """Shift by up to this many pixels each way, borders reflected, drawn anew for each view."""
+    """Shift by up to this many pixels each way, borders reflected."""
+    shared_translation: bool = False
+    """One shift for all views of an input; False: one for each view (the paper's choice)."""
 
 
 @dataclass(frozen=True, kw_only=True)

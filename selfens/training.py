@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,9 @@ def resume(
             raise RunError(
                 f"{run.path} was begun {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
             )
-    with run.directory.locked(), torch_settings(config.training, device, config.seed.of("training")):
+    # The same number of threads as before, because sums over threads round differently.
+    options = replace(config.training, threads=config.training.threads or run.about["environment"]["threads"])
+    with run.directory.locked(), torch_settings(options, device, config.seed.of("training")):
         data = dataset or run.dataset()
         run.check_dataset(data)
         fitted, show = run.directory.preprocess().to(device), progress or Silent()

@@ -36,8 +36,8 @@ def views(inputs: Tensor, count: int, options: AugmentConfig) -> tuple[Tensor, .
         flip_and_shift(
             inputs,
             flips(draws[0 if options.shared_flip else view, 0], options),
-            shifts(draws[view, 1], options),
-            shifts(draws[view, 2], options),
+            shifts(draws[0 if options.shared_translation else view, 1], options),
+            shifts(draws[0 if options.shared_translation else view, 2], options),
         )
         for view in range(count)
     )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -52,10 +55,22 @@ def build(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int
     return NETWORKS[options.name](input_shape, num_classes, options)
 
 
+@contextmanager
+def _present_folder_importable() -> Iterator[None]:
+    """A file beside the user is found, as `python` would find it; an installed command would not look there."""
+    before = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
 def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     module_name, _, attribute = path.partition(":")
     try:
-        factory: Any = getattr(importlib.import_module(module_name), attribute)
+        with _present_folder_importable():
+            factory: Any = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"the network '{path}' cannot be imported ({error}); expected package.module:factory."
