@@ -87,6 +87,13 @@ def test_without_flip_nothing_is_mirrored(shared):
     assert {view[0] for row in draws for view in row} == {False}
 
 
+def test_translations_are_shared_when_asked():
+    torch.manual_seed(0)
+    draws = drawn(AugmentConfig(shared_translation=True, translation=2), 200, 2)
+    assert all(first == second for first, second in draws)
+    assert len({first for first, _ in draws}) == 25
+
+
 def test_without_translation_images_are_at_most_mirrored():
     torch.manual_seed(0)
     draws = drawn(AugmentConfig(flip=True), 60, 2)

@@ -24,6 +24,7 @@ DRAWN = {
     "data.validation": momentum,
     "augment.flip": st.booleans(),
     "augment.shared_flip": st.booleans(),
+    "augment.shared_translation": st.booleans(),
     "augment.translation": st.integers(0, 100),
     "network.name": st.sampled_from(["conv13", "small", "my.module:factory"]),
     "network.noise": st.floats(0, 10),

@@ -17,11 +17,11 @@ REPOSITORY = ROOT.parent
 
 LEVELS = [
     {"errors", "config", "batch", "losses", "schedules", "tensorfile", "kernels"},
-    {"targets", "optim", "networks", "data", "device", "interrupt", "progress"},
+    {"targets", "optim", "networks", "data", "device", "interrupt", "progress", "presets"},
     {"methods", "step", "evaluate", "rundir"},
     {"run", "predict"},
-    {"training"},
-    {"presets", "demo", "bench"},
+    {"training", "estimator", "audit"},
+    {"demo", "bench", "experiments"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}

@@ -337,14 +337,27 @@ def test_the_weight_is_zero_in_epoch_0_and_never_again_on_a_resume(tmp_path):
         assert all(record["weight"] > 0 for record in resume(run, dataset=features()).history[1:])
 
 
-def test_a_resume_with_another_thread_count_warns_that_digits_may_differ(tmp_path):
+def test_a_resume_takes_the_recorded_thread_count(tmp_path, monkeypatch):
     run = train(config("temporal", "training.threads=none"), tmp_path / "run", dataset=features())
-    path = run.path / "run.json"
-    about = json.loads(path.read_text())
-    about["environment"]["threads"] = 64
-    path.write_text(json.dumps(about))
-    with pytest.warns(UserWarning, match="threads 64 -> "):
+    rewrite_environment(run.path, threads=3)
+    set_to = []
+    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    with pytest.warns(UserWarning, match="threads 3 -> "):  # because the spy above keeps it from taking effect
         resume(run.path, dataset=features())
+    assert set_to[0] == 3
+
+
+def test_a_resume_with_another_version_warns_that_digits_may_differ(tmp_path):
+    run = train(config("temporal"), tmp_path / "run", dataset=features())
+    rewrite_environment(run.path, torch="2.0.0")
+    with pytest.warns(UserWarning, match=r"torch 2\.0\.0 -> "):
+        resume(run.path, dataset=features())
+
+
+def rewrite_environment(run, **changes):
+    about = json.loads((run / "run.json").read_text())
+    about["environment"] |= changes
+    (run / "run.json").write_text(json.dumps(about))
 
 
 def test_resuming_a_finished_run_changes_nothing(finished):
