@@ -47,20 +47,26 @@ SetOption = Annotated[
 
 @app.command()
 def train(
-    source: Annotated[str, typer.Argument(metavar="PRESET", help="A preset (see 'selfens presets') or an .npz file.")],
+    source: Annotated[
+        str,
+        typer.Argument(metavar="PRESET", help="A preset, an .npz file, a folder of images, or a CSV of file,label."),
+    ],
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
     method: Annotated[str | None, typer.Option(help="supervised, pi or temporal.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side to which a folder's images are brought.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download; also by SELFENS_OFFLINE=1.")] = False,
     run: Annotated[Path | None, typer.Option("--run", help="Directory of the run; a new one by default.")] = None,
     quiet: QuietOption = False,
     overrides: SetOption = None,
 ) -> None:
     """Train, and leave everything in a run directory."""
-    config = _config(source, method)
+    from selfens import presets
+
+    config = _config(source, method, size, (device or Device.auto).value)
     if labels is not None:
         config = config.with_values("data", labels=_label_count(labels))
     if seed is not None:
@@ -73,6 +79,8 @@ def train(
         config = config.with_values("data", folder=str(data_dir.absolute()))
     config = config.with_overrides(overrides or [])
     directory = run or _new_directory(config)
+    if presets.full_name(source) is None and not quiet:
+        _say(_chosen_settings(config))
     if offline:
         os.environ["SELFENS_OFFLINE"] = "1"
     from selfens import progress, training
@@ -107,17 +115,26 @@ def evaluate(run: RunArgument, device: Annotated[Device, typer.Option(help="Wher
 @app.command()
 def predict(
     run: RunArgument,
-    inputs: Annotated[Path, typer.Argument(metavar="INPUT.npz", help="An .npz or .npy file of inputs.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write: row, class, probability.")],
+    inputs: Annotated[
+        Path, typer.Argument(metavar="INPUT", help="An .npz or .npy file, a folder of images, or a CSV.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write: row or file, class, probability.")],
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
 ) -> None:
-    """Predict the class of each row of a file."""
+    """Predict the class of each row of a file, or of each image of a folder."""
     from selfens import load_run
-    from selfens.predict import read_inputs, write_predictions
+    from selfens.data.folder import is_folder_source
+    from selfens.predict import predict_arrays, predict_images
 
-    probabilities = load_run(run, device=device.value).predict_proba(read_inputs(inputs))
-    write_predictions(output, load_run(run).classes, probabilities)
-    _say(f"{len(probabilities):,} predictions written to {output}")
+    trained = load_run(run, device=device.value)
+    failures: list[str] = []
+    if is_folder_source(inputs):
+        count, failures = predict_images(trained, inputs, output)
+    else:
+        count = predict_arrays(trained, inputs, output)
+    for failure in failures:
+        _complain(f"left out: {failure}")
+    _say(f"{count:,} predictions written to {output}")
 
 
 @app.command()
@@ -129,7 +146,9 @@ def presets(name: Annotated[str | None, typer.Argument(help="Print this preset's
         _say(get(name).to_json().rstrip())
         return
     for preset, function in PRESETS.items():
-        _say(f"{preset:<20} {(function.__doc__ or '').splitlines()[0]}")
+        first, *rest = (function.__doc__ or "").strip().splitlines()
+        _say(f"{preset:<20} {first}")
+        _say("".join(f"{'':<21}{line.strip()}\n" for line in rest if line.strip()).rstrip())
 
 
 @app.command()
@@ -184,29 +203,47 @@ def version() -> None:
     _say(__version__)
 
 
-def _config(source: str, method: str | None) -> Config:
-    """The config of a preset or of a user's file; a preset's name wins over a file of that name."""
+def _config(source: str, method: str | None, size: int | None, device: str) -> Config:
+    """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name."""
     from selfens import presets
 
     if presets.full_name(source) is not None:
         config = presets.get(source)
-        return presets.with_method(config, method) if method else config
-    if source.endswith(".npz"):
-        return _config_for_npz(source, method)
-    if Path(source).exists():
-        raise ConfigError(f"{source} is neither a preset nor an .npz file; see 'selfens presets'.")
-    return presets.get(source)
-
-
-def _config_for_npz(source: str, method: str | None) -> Config:
-    from selfens import presets
-    from selfens.data.dataset import Dataset
-
-    data = Dataset.from_npz(source)
-    config = presets.for_arrays(
-        str(Path(source).absolute()), images_side=min(data.input_shape[1:]) if data.is_images else None
-    )
+    elif source.endswith((".npz", ".csv")) or Path(source).is_dir():
+        config = _config_for_own_data(Path(source), size, device)
+    elif Path(source).exists():
+        raise ConfigError(
+            f"{source} is neither a preset, an .npz file, a folder of images nor a .csv; see 'selfens presets'."
+        )
+    else:
+        config = presets.get(source)
     return presets.with_method(config, method) if method else config
+
+
+def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
+    """Settings judged by the number and the size of the images and by the device."""
+    from selfens import presets
+    from selfens.data import folder
+    from selfens.data.dataset import Dataset
+    from selfens.device import resolve_device
+
+    on_gpu = resolve_device(device).type == "cuda"
+    path = str(source.absolute())
+    if source.suffix == ".npz":
+        data = Dataset.from_npz(source)
+        side = min(data.input_shape[1:]) if data.is_images else None
+        return presets.for_arrays(path, images_side=side, rows=data.num_rows, on_gpu=on_gpu)
+    side = size or folder.suggested_size(source)
+    rows = len(folder.list_images(source)[0])
+    return presets.for_arrays(path, images_side=side, rows=rows, on_gpu=on_gpu).with_values("data", image_size=side)
+
+
+def _chosen_settings(config: Config) -> str:
+    return (
+        f"settings for this data: {config.method.name}, network {config.network.name}, {config.schedule.epochs} epochs, "
+        f"w_max {config.method.weight_max:g}, learning rate {config.optimizer.learning_rate:g}, translation "
+        f"{config.augment.translation}, preprocessing {config.data.preprocess}; change any of them with --set"
+    )
 
 
 def _choices(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:

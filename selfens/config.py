@@ -24,9 +24,11 @@ class DataConfig:
     """Which rows are trained on, and which of them have labels."""
 
     name: str = "digits"
-    """A named data set (digits, cifar10, cifar100, svhn) or the path of an .npz file."""
+    """A named data set (digits, cifar10, cifar100, svhn), or the path of an .npz file, a folder of images or a CSV."""
     folder: str | None = None
     """Where the official files are; None: the SELFENS_DATA variable, else the user's cache."""
+    image_size: int = 32
+    """Side to which the images of a folder are brought."""
     labels: int | None = None
     """How many labels to use, the same number per class; None: all that the data set has."""
     label_choice: Literal["balanced", "original", "file"] = "balanced"
@@ -321,6 +323,7 @@ def _check_values(config: Config) -> None:
         for name, value in asdict(getattr(config, section.name)).items():
             need(f"{section.name}.{name}", not isinstance(value, float) or math.isfinite(value), "a finite number")
     need("data.labels", data.labels is None or data.labels >= 1, "at least 1 label, or none for all")
+    need("data.image_size", data.image_size >= 4, "at least 4 pixels")
     need("data.label_noise", 0 <= data.label_noise <= 100, "a percentage from 0 to 100")
     need("data.validation", 0 <= data.validation < 1, "a fraction from 0 to below 1")
     need("augment.translation", augment.translation >= 0, "0 pixels or more")

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfens.data import folder
 from selfens.data.dataset import read_npz
 from selfens.errors import DataError
+from selfens.run import Run
 
 INPUT_NAMES = ("x", "inputs", "x_test", "images")
 
@@ -36,14 +38,37 @@ def _read_npy(path: Path) -> NDArray[Any]:
     return array
 
 
-def write_predictions(path: Path, classes: tuple[str, ...], probabilities: NDArray[np.float32]) -> None:
-    """A CSV of row, class, probability."""
+def predict_arrays(run: Run, inputs: Path, output: Path) -> int:
+    """Write row, class, probability for each row of a file of arrays."""
+    probabilities = run.predict_proba(read_inputs(inputs))
     best = probabilities.argmax(axis=1)
+    lines = [[row, run.classes[k], f"{probabilities[row, k]:.6f}"] for row, k in enumerate(best)]
+    write_csv(output, ["row", "class", "probability"], lines)
+    return len(lines)
+
+
+def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]]:
+    """Write file, class, probability and the second guess for each image; returns their number and what was left out."""
+    if len(run.input_shape) != 3 or run.input_shape[0] != 3 or run.input_shape[1] != run.input_shape[2]:
+        raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
+    train, test = folder.list_images(inputs)
+    paths = [item.path for item in train + test]
+    decoded = folder.decode_all(paths, run.input_shape[1])
+    folder.check_failures(decoded, inputs)
+    probabilities = run.predict_proba(decoded.images)
+    ranked = np.argsort(-probabilities, axis=1, kind="stable")
+    readable = [path for path, kept in zip(paths, decoded.readable, strict=True) if kept]
+    lines = [
+        [str(path), run.classes[first], f"{p[first]:.6f}", run.classes[second], f"{p[second]:.6f}"]
+        for path, p, (first, second) in zip(readable, probabilities, ranked[:, :2].tolist(), strict=True)
+    ]
+    write_csv(output, ["file", "class", "probability", "second_class", "second_probability"], lines)
+    return len(lines), decoded.failures
+
+
+def write_csv(path: Path, header: list[str], lines: list[list[Any]]) -> None:
     try:
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(["row", "class", "probability"])
-            for row, number in enumerate(best):
-                writer.writerow([row, classes[number], f"{probabilities[row, number]:.6f}"])
+        with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            csv.writer(file).writerows([header, *lines])
     except OSError as error:
         raise DataError(f"{path} could not be written ({error.strerror}).") from None

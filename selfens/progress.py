@@ -11,6 +11,9 @@ from selfens.errors import SelfensWarning
 
 
 class Progress(Protocol):
+    talkative: bool
+    """Whether downloads and decoding may show bars of their own."""
+
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None: ...
     def step(self, step: int) -> None: ...
     def epoch(self, record: dict[str, Any]) -> None: ...
@@ -20,6 +23,8 @@ class Progress(Protocol):
 
 class Silent:
     """Nothing but warnings, as Python warnings: what a library does unless told otherwise."""
+
+    talkative = False
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         pass
@@ -47,6 +52,8 @@ class Quiet(Silent):
 class Lines(Quiet):
     """One line per epoch, for logs and pipes."""
 
+    talkative = True
+
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stdout
         self.epochs = 0
@@ -70,9 +77,11 @@ class Lines(Quiet):
 class Bar(Quiet):
     """A live bar in a terminal."""
 
+    talkative = True
+
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
         self.console = Console()
@@ -86,7 +95,6 @@ class Bar(Quiet):
             TimeRemainingColumn(elapsed_when_finished=False),
             console=self.console,
         )
-        del MofNCompleteColumn
         self.done = self.steps = self.epochs = 0
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:

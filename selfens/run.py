@@ -100,7 +100,12 @@ class Run:
         if self.about["own_data"]:
             raise RunError(f"{self.path} was trained on arrays passed in Python; pass the dataset again.")
         options = self.config.data
-        dataset = sources.load(options.name, data_dir=options.folder, split_seed=self.config.seed.of("split"))
+        dataset = sources.load(
+            options.name,
+            data_dir=options.folder,
+            split_seed=self.config.seed.of("split"),
+            image_size=options.image_size,
+        )
         self.check_dataset(dataset)
         return dataset
 

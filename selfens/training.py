@@ -56,7 +56,11 @@ def train(
     device = resolve_device(config.training.device)
     check_free(Path(run_dir), config)
     data = dataset or sources.load(
-        config.data.name, data_dir=config.data.folder, split_seed=config.seed.of("split"), progress=progress is not None
+        config.data.name,
+        data_dir=config.data.folder,
+        split_seed=config.seed.of("split"),
+        image_size=config.data.image_size,
+        progress=progress is not None and progress.talkative,
     )
     choice = choose_labels(data, config.data, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split"))
     fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
@@ -66,6 +70,8 @@ def train(
         own = {"own_data": dataset is not None, "own_network": network is not None, "own_method": method is not None}
         about = session.about(data) | own
         directory = RunDirectory.create(run_dir, config, choice, fitted, about)
+        if data.unreadable:
+            show.warn(f"{len(data.unreadable)} files could not be read and were left out; they are listed in run.json.")
         with directory.locked():
             _train_epochs(session, directory, show)
     return Run(directory.path, network=network, device=device.type)
@@ -174,6 +180,7 @@ class Session:
             "classes": list(data.classes),
             "input_shape": list(data.input_shape),
             "input_type": str(data.inputs.dtype),
+            "unreadable": list(data.unreadable),
             "parameters": sum(p.numel() for p in self.optimizer.parameters),
             "environment": environment(self.device, self.precision),
         }

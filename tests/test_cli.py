@@ -130,6 +130,7 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     done = selfens("train", npz, "--run", "run", *TINY, cwd=npz.parent)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
+    assert lines.pop(0).startswith("settings for this data: ")
     assert len(lines) == 4
     assert lines[0].startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; temporal, mlp")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ img/s  \d+ s left", lines[1])
@@ -200,7 +201,8 @@ def test_presets_lists_every_preset_with_a_line_about_it(typed):
     code, out, err = typed("presets")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert [line.split()[0] for line in lines] == list(presets.PRESETS)
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(presets.PRESETS)
+    assert sum("selfens train" in line for line in lines) == len(presets.PRESETS)
     assert all(len(line.split(None, 1)[1]) > 10 for line in lines)
 
 
@@ -453,7 +455,7 @@ def test_a_damaged_npz_gets_one_sentence(typed, npz):
 
 def test_a_folder_written_as_a_path_is_the_folder(typed, here):
     (here / "digits").mkdir()
-    refused(typed("train", "./digits"), "./digits is neither a preset nor an .npz file; see 'selfens presets'")
+    refused(typed("train", "./digits"), "digits holds no images")
 
 
 def test_a_folder_named_like_an_npz_gets_one_sentence(typed, here):
@@ -463,7 +465,7 @@ def test_a_folder_named_like_an_npz_gets_one_sentence(typed, here):
 
 def test_some_other_file_gets_one_sentence(typed, here):
     (here / "data.csv").write_text("1,2,3")
-    refused(typed("train", "data.csv"), "data.csv is neither a preset nor an .npz file")
+    refused(typed("train", "data.csv"), "data.csv begins with the columns 1, 2, 3; expected file and label")
 
 
 def test_a_run_that_exists_is_refused_and_left_as_it_is(typed, here, npz, trained):

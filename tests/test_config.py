@@ -20,6 +20,7 @@ DRAWN = {
     "data.name": st.sampled_from(["digits", "svhn", "my data.npz", "a=b.npz", "none"]),
     "data.folder": st.sampled_from([None, "/data", "~/x y"]),
     "data.labels": st.none() | st.integers(1, 10**6),
+    "data.image_size": st.integers(4, 10**4),
     "data.label_noise": st.floats(0, 100),
     "data.validation": momentum,
     "augment.flip": st.booleans(),
@@ -369,9 +370,17 @@ def test_another_method_on_data_of_ones_own_keeps_the_rates():
 
 
 @pytest.mark.parametrize(
-    ("side", "network", "translation"), [(None, "mlp", 0), (8, "small", 1), (23, "small", 1), (24, "conv13", 2)]
+    ("side", "on_gpu", "network", "translation"),
+    [
+        (None, True, "mlp", 0),
+        (8, True, "small", 0),
+        (12, False, "small", 1),
+        (23, True, "small", 1),
+        (24, True, "conv13", 2),
+        (24, False, "small", 2),
+    ],
 )
-def test_settings_for_arrays_fit_their_size(side, network, translation):
-    config = presets.for_arrays("mine", images_side=side)
+def test_settings_for_arrays_fit_their_size_and_the_device(side, on_gpu, network, translation):
+    config = presets.for_arrays("mine", images_side=side, on_gpu=on_gpu)
     assert (config.network.name, config.augment.translation) == (network, translation)
     assert (config.data.name, config.data.preprocess) == ("mine", "channel")

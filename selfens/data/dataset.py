@@ -38,6 +38,10 @@ class Dataset:
     test_labels: Labels
     classes: tuple[str, ...]
     name: str = "arrays"
+    row_names: tuple[str, ...] = ()
+    """Where each training row comes from (its file), if that is known."""
+    unreadable: tuple[str, ...] = ()
+    """Files that were left out, and why."""
 
     @classmethod
     def from_arrays(

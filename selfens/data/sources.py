@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ import numpy as np
 
 from selfens.data import files
 from selfens.data.dataset import Dataset
+from selfens.data.folder import is_folder_source, load_folder
 from selfens.errors import DataError, unknown_name
 
 DIGITS_TEST_ROWS_PER_CLASS = 50
@@ -74,18 +77,39 @@ def load(
     offline: bool = False,
     progress: bool = False,
     split_seed: int = 0,
+    image_size: int = 32,
 ) -> Dataset:
-    """A named data set, or the one in an .npz file.
+    """A named data set, or the one in an .npz file, a folder of images or a CSV of file,label.
 
     offline     never download; also by setting $SELFENS_OFFLINE
     progress    show downloads on the terminal
-    split_seed  which rows of `digits` are for testing; the other sets have an official split
+    split_seed  which rows of `digits` or of a folder are for testing; the other sets have an official split
+    image_size  the side to which the images of a folder are brought
     """
     if str(name).endswith(".npz"):
         return Dataset.from_npz(name)
+    if name not in SOURCES and is_folder_source(name):
+        with _decoding_bar(progress) as notice:
+            return load_folder(name, size=image_size, split_seed=split_seed, notice=notice)
     if name not in SOURCES:
-        raise DataError(unknown_name("data set", str(name), SOURCES) + " A path must end in .npz.")
+        raise DataError(
+            unknown_name("data set", str(name), SOURCES) + " A path must be of an .npz file, a folder or a .csv file."
+        )
     return SOURCES[str(name)](Request(str(name), data_dir, offline, progress, split_seed))
+
+
+@contextmanager
+def _decoding_bar(shown: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar that counts decoded images, on the terminal, where it is wanted."""
+    if not shown or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading images", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:

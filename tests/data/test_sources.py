@@ -64,7 +64,7 @@ def test_the_table_and_the_sources_agree():
 
 
 def test_an_unknown_name_gets_the_nearest():
-    with pytest.raises(DataError, match="there is no data set 'cifar1'; did you mean 'cifar10'.*must end in .npz"):
+    with pytest.raises(DataError, match="there is no data set 'cifar1'; did you mean 'cifar10'.*must be of an .npz file"):
         sources.load("cifar1")
 
 
