@@ -1,6 +1,7 @@
 """selfens bench: how fast a training step is on this machine, in each way it can be carried out.
 
-Times are of training alone: steady state, by device events on a GPU, after start-up; start-up is reported by itself. An image
+Times are of training alone: steady state, after start-up, the device waited for at both ends; start-up (building, compiling,
+capturing; not loading and whitening, which a run does once) is reported by itself. An image
 counts once per step whatever the number of views. On a CPU the digits run is also set against a plain PyTorch loop written
 by hand, in alternation, because a machine's speed drifts.
 """
@@ -8,6 +9,7 @@ by hand, in alternation, because a machine's speed drifts.
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import statistics
 import time
@@ -27,6 +29,7 @@ from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
 from selfens.device import environment, resolve_device, torch_settings
+from selfens.errors import ConfigError, DataError
 from selfens.networks.layers import update_running_means
 from selfens.training import Session
 
@@ -65,6 +68,8 @@ def bench(
     steps: int | None = None,
 ) -> dict[str, Any]:
     """All measurements, as plain data. With `data_dir`, conv13 runs on the CIFAR-10 files there, else on made-up images."""
+    if steps is not None and steps < 1:
+        raise ConfigError(f"bench was asked to time {steps} steps; expected at least 1.")
     device = resolve_device(device_name)
     on_gpu = device.type == "cuda"
     rate = matrix_rate(device)
@@ -90,6 +95,8 @@ def measure(method: str, mode: str, data: Dataset, device: torch.device, rate: f
     config = _config(method, data, device).with_overrides(MODES[mode])
     notes: list[str] = []
     if device.type == "cuda":
+        gc.collect()  # of what an earlier measurement left behind
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     with torch_settings(config.training, device, 0):
         began = time.perf_counter()
@@ -276,5 +283,8 @@ def print_table(result: dict[str, Any]) -> None:
 
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=2) + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=2) + "\n")
+    except OSError as error:
+        raise DataError(f"{path} could not be written ({error.strerror}).") from None

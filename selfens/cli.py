@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfens.errors import ConfigError, SelfensError, unknown_name
+from selfens.experiments.command import reproduce
 
 if TYPE_CHECKING:
     from selfens.config import Config
@@ -64,8 +65,6 @@ def train(
     overrides: SetOption = None,
 ) -> None:
     """Train, and leave everything in a run directory."""
-    from selfens import presets
-
     config = _config(source, method, size, (device or Device.auto).value)
     if labels is not None:
         config = config.with_values("data", labels=_label_count(labels))
@@ -79,8 +78,6 @@ def train(
         config = config.with_values("data", folder=str(data_dir.absolute()))
     config = config.with_overrides(overrides or [])
     directory = run or _new_directory(config)
-    if presets.full_name(source) is None and not quiet:
-        _say(_chosen_settings(config))
     if offline:
         os.environ["SELFENS_OFFLINE"] = "1"
     from selfens import progress, training
@@ -195,6 +192,9 @@ def bench(
         _say(f"all figures written to {output}")
 
 
+app.command()(reproduce)
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -236,14 +236,6 @@ def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
     side = size or folder.suggested_size(source)
     rows = len(folder.list_images(source)[0])
     return presets.for_arrays(path, images_side=side, rows=rows, on_gpu=on_gpu).with_values("data", image_size=side)
-
-
-def _chosen_settings(config: Config) -> str:
-    return (
-        f"settings for this data: {config.method.name}, network {config.network.name}, {config.schedule.epochs} epochs, "
-        f"w_max {config.method.weight_max:g}, learning rate {config.optimizer.learning_rate:g}, translation "
-        f"{config.augment.translation}, preprocessing {config.data.preprocess}; change any of them with --set"
-    )
 
 
 def _choices(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How the steps are carried out; nothing here but the batch size and rows changes what is computed."""
+    """How steps are carried out. Batch size and rows change what is computed, precision the last digits, the rest nothing."""
 
     batch_size: int = 100
     """Rows per step; an incomplete last batch is left out."""

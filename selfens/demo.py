@@ -5,6 +5,7 @@ The settings are those of the digits presets and were chosen on seeds 100 and up
 
 from __future__ import annotations
 
+import hashlib
 import os
 import statistics
 import time
@@ -33,10 +34,12 @@ class Result:
 
 def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5, quiet: bool = False) -> list[Result]:
     """Train what is missing in `directory`, print a table, return the results."""
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"the demo was asked for {jobs} processes; expected at least 1.")
     if num_seeds < 2:
         raise ConfigError(f"the demo was asked for {num_seeds} seeds; a deviation needs at least 2.")
     wanted = [(method, seed) for seed in range(num_seeds) for method in METHODS]
-    processes = min(jobs or os.cpu_count() or 1, len(wanted))
+    processes = min(jobs or available_cores(), len(wanted))
     if not quiet:
         _print(f"digits, 50 labels, {num_seeds} seeds x {len(METHODS)} methods, {processes} processes of one thread")
     began = time.monotonic()
@@ -45,6 +48,10 @@ def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5, qu
     if not quiet:
         _print(f"done in {time.monotonic() - began:.0f} s; the runs are in {directory}, and are not repeated next time")
     return results
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def demo_config(method: str, seed: int) -> Config:
@@ -72,10 +79,11 @@ def _train_one(directory: Path, method: str, seed: int) -> Result:
     from selfens.run import Run, load_run
     from selfens.training import resume, train
 
-    path = directory / f"{method}-seed{seed}"
     config = demo_config(method, seed)
+    version = hashlib.sha256(config.to_json().encode()).hexdigest()[:8]  # other settings do not meet older runs
+    path = directory / f"{method}-seed{seed}-{version}"
     run: Run
-    if (path / "config.json").exists() and load_run(path).config == config:
+    if (path / "config.json").exists():
         run = load_run(path)
         run = run if run.finished else resume(path)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +38,34 @@ def resolve_switch(setting: str, device: torch.device) -> bool:
     return device.type == "cuda" if setting == "auto" else setting == "on"
 
 
+def generator(device: torch.device) -> torch.Generator:
+    """The generator that torch's random operations on this device use."""
+    if device.type != "cuda":
+        return torch.default_generator
+    return torch.cuda.default_generators[device.index or torch.cuda.current_device()]
+
+
+class Stopwatch:
+    """Time between two points of the work given to a device, without waiting for it in between."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_gpu = device.type == "cuda"
+        self.marks: list[Any] = []
+
+    def mark(self) -> None:
+        if not self.on_gpu:
+            self.marks.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self.marks.append(event)
+
+    def seconds(self) -> float:
+        """From the first mark to the last, once the device has reached it."""
+        first, last = self.marks[0], self.marks[-1]
+        return float(first.elapsed_time(last)) / 1000 if self.on_gpu else last - first
+
+
 @contextmanager
 def autocast(device: torch.device, precision: str) -> Iterator[None]:
     """The network's arithmetic in bf16 where that is asked for; what must not lose digits asks for float32 itself."""
@@ -56,7 +85,8 @@ def torch_settings(options: TrainingConfig, device: torch.device, seed: int) -> 
             mode = "tf32" if options.precision == "tf32" else "ieee"
             backends.fp32_precision = mode
             backends.cudnn.benchmark = device.type == "cuda"
-            torch.manual_seed(seed)
+            generator(device).manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             yield
         finally:
             torch.set_num_threads(threads)

@@ -31,8 +31,3 @@ def _chunks(inputs: Tensor) -> Iterator[Tensor]:
 def error_count(network: nn.Module, inputs: Tensor, labels: Tensor, precision: str = "fp32") -> Tensor:
     """How many rows are put into the wrong class, as a tensor on the device: nothing waits for it here."""
     return (logits(network, inputs, precision).argmax(dim=1) != labels).sum()
-
-
-def percent(count: Tensor, rows: int) -> float | None:
-    """The error rate in percent; None where there are no rows."""
-    return 100.0 * int(count) / rows if rows else None

@@ -98,7 +98,7 @@ class Bar(Quiet):
         self.done = self.steps = self.epochs = 0
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
-        self.console.print(title, highlight=False)
+        self.console.print(title, highlight=False, markup=False)
         self.steps, self.epochs, self.done = steps_per_epoch, epochs, first_epoch
         total = epochs * steps_per_epoch
         self.task = self.bar.add_task(
@@ -116,7 +116,7 @@ class Bar(Quiet):
         )
 
     def warn(self, message: str) -> None:
-        self.console.print(f"[yellow]warning:[/yellow] {message}", highlight=False)
+        self.console.print("warning: ", message, sep="", highlight=False, markup=False)
 
     def close(self) -> None:
         self.bar.stop()

@@ -68,6 +68,8 @@ class Run:
     @cached_property
     def network(self) -> nn.Module:
         """The trained network, in evaluation mode: preprocessed inputs to logits."""
+        if self.directory.reached() == (0, 0):
+            raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens resume {self.path}).")
         weights = self.checkpoint.tensors.get("evaluated") or self.checkpoint.tensors["network"]
         network = self._given_network or self._built_network()
         try:
@@ -91,7 +93,7 @@ class Run:
         if state is None:
             return None
         num_rows, num_classes = state["mean"].shape
-        ensemble = EnsembleTargets(num_rows, num_classes, self.config.method.decay)
+        ensemble = EnsembleTargets(num_rows, num_classes)
         ensemble.load_state(state)
         return ensemble
 
@@ -125,14 +127,15 @@ class Run:
         return np.array([self.classes[number] for number in best])
 
     def _checked(self, inputs: ArrayLike) -> Inputs:
-        shape = np.shape(inputs)
-        layout = "NCHW" if len(shape) == 4 and tuple(shape[1:]) == self.input_shape else "auto"
-        raw = standard_inputs(inputs, layout=layout)
+        shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), self.input_shape
+        layout = {self.input_shape: "NCHW", (*sides, channels): "NHWC"}.get(shape, "auto")
+        trained_on_bytes = self.about["input_type"] == "uint8"
+        raw = standard_inputs(inputs, layout=layout, bytes_allowed=trained_on_bytes)
         if tuple(raw.shape[1:]) != self.input_shape:
             raise DataError(
                 f"the inputs have shape {tuple(raw.shape[1:])} per row; {self.path} was trained on {self.input_shape}."
             )
-        if self.about["input_type"] == "uint8" and raw.dtype != np.uint8 and raw.max() > 1:
+        if trained_on_bytes and raw.dtype != np.uint8 and raw.max() > 1:
             raise DataError(
                 f"the inputs are {raw.dtype} up to {raw.max():g}, but {self.path} was trained on bytes; "
                 "give uint8 images, or floats from 0 to 1."

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from selfens.data.loader import Loader
-from selfens.device import autocast
+from selfens.device import autocast, generator
 from selfens.methods.base import Losses, Method
 from selfens.networks.layers import update_running_means
 from selfens.optim import Adam
@@ -62,10 +62,12 @@ class Step:
         self.high = torch.zeros(num_classes, device=self.device)
         self.steps_done = 0
         self.warn = warn
-        self.compiled = compile
-        self.losses: Callable[[Tensor], Losses] = torch.compile(self._losses) if compile else self._losses
+        self.compiled, self.has_worked = compile, False
+        self.losses: Callable[[Tensor], Losses] = (
+            torch.compile(self._losses, dynamic=False) if compile else self._losses
+        )
         self.update: Callable[[Tensor, Losses, Sequence[Tensor | None]], None] = (
-            torch.compile(self._update) if compile else self._update
+            torch.compile(self._update, dynamic=False) if compile else self._update
         )
         self.captured = capture
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -109,11 +111,12 @@ class Step:
     # How it is carried out
 
     def _try_body(self, rows: Tensor) -> None:
-        """The body; where it cannot be compiled, the plain one from then on. A failure to compile has changed nothing yet."""
+        """The body; where the first one cannot be compiled, the plain one from then on: nothing has been changed yet."""
         try:
             self._body(rows)
+            self.has_worked = True
         except Exception as error:
-            if not self.compiled:
+            if not self.compiled or self.has_worked:
                 raise
             self.warn(f"the step could not be compiled and runs plainly ({_first_line(error)}).")
             self.compiled, self.losses, self.update = False, self._losses, self._update
@@ -143,15 +146,15 @@ class Step:
     def _capture(self) -> None:
         """Record the body without running it; where that fails, steps go on without a graph."""
         graph = torch.cuda.CUDAGraph()
-        generator = torch.cuda.default_generators[self.device.index or torch.cuda.current_device()]
-        before = generator.clone_state()  # a failed capture leaves the generator unusable
+        source = generator(self.device)
+        before = source.clone_state()  # a failed capture leaves the generator unusable
         try:
             with torch.cuda.graph(graph):
                 self._body(self.graph_rows)
             self.graph = graph
         except Exception as error:
             self.captured = False
-            generator.graphsafe_set_state(before)
+            source.graphsafe_set_state(before)
             self.warn(f"the step could not be captured as a CUDA graph and runs without ({_first_line(error)}).")
 
     # What is read and saved

@@ -39,13 +39,22 @@ class EnsembleTargets:
     ) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay}; expected a momentum from 0 to below 1.")
-        self.decay = decay  # alpha
         # A plain number would be copied to the device at each power, and 1 - decay^count loses digits in float32.
         self.decay_on_device = torch.tensor(decay, dtype=torch.float64, device=device)
         self.mean = torch.zeros(num_rows, num_classes, device=device)  # Z
         self.count = torch.zeros(num_rows, device=device)
         self.pending = torch.zeros_like(self.mean)
         self.written = torch.zeros(num_rows, dtype=torch.bool, device=device)
+
+    @property
+    def decay(self) -> float:
+        """alpha"""
+        return float(self.decay_on_device)
+
+    def to(self, device: torch.device) -> None:
+        """Move everything to a device."""
+        for name, tensor in vars(self).items():
+            setattr(self, name, tensor.to(device))
 
     @torch.no_grad()
     def get(self, rows: Tensor) -> Targets:
@@ -68,14 +77,14 @@ class EnsembleTargets:
     @torch.no_grad()
     def commit(self) -> None:
         """End of an epoch: Z <- decay Z + (1 - decay) z for the rows written, and no others."""
-        updated = self.mean.lerp(self.pending, 1 - self.decay)
+        updated = self.mean.lerp(self.pending, (1 - self.decay_on_device).to(self.mean.dtype))
         self.mean.copy_(torch.where(self.written[:, None], updated, self.mean))
         self.count += self.written
         self.written.zero_()
 
     def state(self) -> dict[str, Tensor]:
         """All there is to save. Predictions of an unfinished epoch are included only where there are any."""
-        state = {"mean": self.mean, "count": self.count}
+        state = {"mean": self.mean, "count": self.count, "decay": self.decay_on_device}
         return state | ({"pending": self.pending, "written": self.written} if bool(self.written.any()) else {})
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -83,6 +92,7 @@ class EnsembleTargets:
             raise ValueError(f"the targets have shape {tuple(state['mean'].shape)}; expected {tuple(self.mean.shape)}.")
         self.mean.copy_(state["mean"])
         self.count.copy_(state["count"])
+        self.decay_on_device.copy_(state["decay"])
         self.written.zero_()
         if "written" in state:
             self.pending.copy_(state["pending"])

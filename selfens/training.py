@@ -6,6 +6,7 @@ epoch     set the schedules, take the steps, end the epoch, evaluate, write hist
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import time
 from collections.abc import Callable
@@ -15,15 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from selfens import evaluate, methods, networks, schedules
 from selfens.config import Config
 from selfens.data import preprocess, sources
-from selfens.data.dataset import Dataset
+from selfens.data.dataset import Dataset, Inputs
 from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.loader import Loader
-from selfens.device import environment, resolve_device, resolve_precision, resolve_switch, torch_settings
+from selfens.device import Stopwatch, environment, resolve_device, resolve_precision, resolve_switch, torch_settings
 from selfens.errors import DivergedError, RunError
 from selfens.interrupt import StopRequest
 from selfens.methods.base import Method
@@ -63,7 +65,7 @@ def train(
         progress=progress is not None and progress.talkative,
     )
     choice = choose_labels(data, config.data, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split"))
-    fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
+    fitted = preprocess.fit(config.data.preprocess, _without(data.inputs, choice.validation), device)
     show = progress or Silent()
     with torch_settings(config.training, device, config.seed.of("training")):
         session = Session(config, device, data, choice, fitted, network, method, show.warn)
@@ -103,7 +105,7 @@ def resume(
         session = Session(config, device, data, run.labels, fitted, network, method, show.warn)
         if run.directory.has_checkpoint():
             session.load(run.directory.load_checkpoint())
-        _warn_of_changes(run.about["environment"], session.about(data)["environment"], show)
+        _warn_of_changes(run.about["environment"], environment(device, session.precision), show)
         _train_epochs(session, run.directory, show)
     return Run(run.path, network=network, device=device.type)
 
@@ -123,6 +125,9 @@ class Session:
         warn: Callable[[str], None],
     ) -> None:
         self.config, self.device = config, device
+        self.data_name = data.name
+        self.network_name = type(network).__name__ if network else config.network.name
+        self.method_name = type(method).__name__ if method else config.method.name
         self.precision = resolve_precision(config.training.precision, device)
         inputs = preprocess.apply(fitted, data.inputs, device)
         labels = torch.from_numpy(choice.training_labels(data.num_rows)).to(device)
@@ -138,8 +143,11 @@ class Session:
             (network or networks.build(config.network, data.input_shape, data.num_classes)).to(device).train()
         )
         self.method = (method or methods.build(config.method, data.num_rows, data.num_classes, device)).to(device)
-        networks.fuse(self.network, resolve_switch(config.training.kernels, device) and device.type == "cuda")
-        networks.calibrate(self.network, self.loader.batch(self.loader.order(0)[0], 1).views[0])
+        networks.fuse(self.network, _kernels_usable(config, device, warn))
+        if network is None:  # one that was passed may be trained already
+            networks.calibrate(self.network, self.loader.batch(self.loader.order(0)[0], 1).views[0])
+        if self.method.ensemble:
+            self.method.ensemble.to(device)
         self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
         self.step = Step(
             network=self.network,
@@ -149,7 +157,7 @@ class Session:
             num_classes=data.num_classes,
             precision=self.precision,
             compile=resolve_switch(config.training.compile, device),
-            capture=resolve_switch(config.training.capture, device) and device.type == "cuda",
+            capture=_capture_usable(config, device, warn),
             warn=warn,
         )
         self.learning_rate = schedules.learning_rate(config.schedule, config.optimizer.learning_rate)
@@ -223,6 +231,28 @@ class Session:
         self.first_epoch, self.first_step = checkpoint.epoch, checkpoint.step
 
 
+def _kernels_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:
+    wanted = resolve_switch(config.training.kernels, device)
+    if wanted and device.type != "cuda":
+        warn("training.kernels=on has no effect: our kernels run on a GPU.")
+    elif wanted and importlib.util.find_spec("triton") is None:
+        warn("our kernels need Triton, which is not installed; the plain operations are used.")
+        return False
+    return wanted and device.type == "cuda"
+
+
+def _capture_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:
+    wanted = resolve_switch(config.training.capture, device)
+    if wanted and device.type != "cuda":
+        warn("training.capture=on has no effect: CUDA graphs exist on a GPU.")
+    return wanted and device.type == "cuda"
+
+
+def _without(inputs: Inputs, held_out: NDArray[np.int64]) -> Inputs:
+    """The rows that preprocessing may be fitted on."""
+    return np.delete(inputs, held_out, axis=0) if len(held_out) else inputs
+
+
 def _visited_rows(config: Config, num_rows: int, choice: LabelChoice) -> Tensor:
     """The rows training visits: all but those held out, or the labelled ones alone."""
     rows = choice.rows if config.training.rows == "labelled" else np.setdiff1d(np.arange(num_rows), choice.validation)
@@ -239,6 +269,8 @@ def _train_epochs(session: Session, directory: RunDirectory, progress: Progress)
         steps_per_epoch=session.loader.steps_per_epoch,
     )
     _warn_before(session, progress)
+    if not directory.has_checkpoint():
+        session.save(directory, 0, 0)  # the weights of a module of the user's own are nowhere else
     try:
         with StopRequest() as stop:
             for epoch in range(session.first_epoch, epochs):
@@ -260,8 +292,9 @@ def _train_epoch(
         "beta1": session.beta1(epoch),
         "weight": session.weight(epoch),
     }
-    step, began = session.step, time.perf_counter()
+    step, began, stopwatch = session.step, time.perf_counter(), Stopwatch(session.device)
     step.set(**rates)
+    stopwatch.mark()
     first = session.first_step if epoch == session.first_epoch else 0
     for number, rows in enumerate(session.loader.order(epoch)[first:], start=first):
         if stop.requested:
@@ -271,30 +304,31 @@ def _train_epoch(
         step(rows)
         progress.step(number)
     session.method.end_epoch()
-    means = step.read()
-    seconds_training = time.perf_counter() - began
+    stopwatch.mark()
+    wrong = {"validation_error": _wrong(session, session.validation), "test_error": _wrong(session, session.test)}
+    means = step.read()  # the one place where an epoch waits for the device, after all its work has been given out
     _check_finite(session, directory, epoch, means)
     _warn_of_collapse(session, epoch, means, progress)
-    errors = {"validation_error": _error(session, session.validation), "test_error": _error(session, session.test)}
     images = (session.loader.steps_per_epoch - first) * session.loader.batch_size
     return {
         "epoch": epoch,
         "supervised": means.supervised,
         "unsupervised": means.unsupervised,
         "total": means.total,
-        **errors,
+        **{name: None if count is None else 100.0 * int(count) / rows for name, (count, rows) in wrong.items()},
         **rates,
         "seconds": time.perf_counter() - began,
-        "images_per_second": images / seconds_training,
+        "images_per_second": images / stopwatch.seconds(),
     }
 
 
-def _error(session: Session, rows: tuple[Tensor, Tensor]) -> float | None:
+def _wrong(session: Session, rows: tuple[Tensor, Tensor]) -> tuple[Tensor | None, int]:
+    """How many of the rows are put into the wrong class, still on the device, and of how many."""
     inputs, labels = rows
     if len(labels) == 0:
-        return None
+        return None, 0
     network = session.method.evaluated(session.network)
-    return evaluate.percent(evaluate.error_count(network, inputs, labels, session.precision), len(labels))
+    return evaluate.error_count(network, inputs, labels, session.precision), len(labels)
 
 
 def _check_finite(session: Session, directory: RunDirectory, epoch: int, means: EpochMeans) -> None:
@@ -302,7 +336,7 @@ def _check_finite(session: Session, directory: RunDirectory, epoch: int, means: 
         return
     good, step = directory.reached()
     position = f"after epoch {good}" + (f" and {step} steps" if step else "")
-    there = directory.has_checkpoint()
+    there = (good, step) != (0, 0)
     where = f"the last good checkpoint, {position}, is in {directory.path}" if there else "no checkpoint was reached"
     raise DivergedError(
         f"the loss stopped being finite in epoch {epoch + 1}; {where}. Try optimizer.beta2=0.99, a slower ramp-up "
@@ -311,11 +345,14 @@ def _check_finite(session: Session, directory: RunDirectory, epoch: int, means: 
 
 
 def _title(session: Session, directory: RunDirectory) -> str:
-    parameters = sum(p.numel() for p in session.optimizer.parameters)
+    """What is trained on what and how, in a few lines."""
+    config, parameters = session.config, sum(p.numel() for p in session.optimizer.parameters)
     return (
-        f"{session.config.data.name}: {len(session.visited):,} rows, {session.num_labelled:,} labelled, "
-        f"{len(session.test[1]):,} to test on; {session.config.method.name}, {session.config.network.name} "
-        f"({parameters:,} parameters), {session.device.type} {session.precision}; run in {directory.path}"
+        f"{session.data_name}: {len(session.visited):,} rows, {session.num_labelled:,} labelled, "
+        f"{len(session.test[1]):,} to test on; run in {directory.path}\n"
+        f"{session.method_name}, {session.network_name} ({parameters:,} parameters), {session.device.type} "
+        f"{session.precision}; {config.schedule.epochs} epochs, w_max {config.method.weight_max:g}, learning rate "
+        f"{config.optimizer.learning_rate:g}, translation {config.augment.translation}, preprocessing {config.data.preprocess}"
     )
 
 

@@ -130,9 +130,9 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     done = selfens("train", npz, "--run", "run", *TINY, cwd=npz.parent)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines.pop(0).startswith("settings for this data: ")
-    assert len(lines) == 4
-    assert lines[0].startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; temporal, mlp")
+    assert len(lines) == 5
+    assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; run in run")
+    assert lines[0].startswith("temporal, mlp (")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ img/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
     assert lines[3].startswith("test error ")
@@ -628,7 +628,10 @@ def test_the_demo_trains_three_methods_and_prints_a_table(typed, monkeypatch):
         assert (code, err) == (0, "")
         assert all(name in out for name in ("supervised only", "Π-model", "temporal ensembling", "±", "of 2 seeds"))
     assert len(os.listdir("demo")) == 6
-    labels = {tuple(load_run(f"demo/{method}-seed1").labels.rows) for method in ("supervised", "pi", "temporal")}
+    labels = {
+        tuple(load_run(next(Path("demo").glob(f"{method}-seed1-*"))).labels.rows)
+        for method in ("supervised", "pi", "temporal")
+    }
     assert len(labels) == 1
 
 

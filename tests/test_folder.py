@@ -175,7 +175,8 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
         capsys, "train", "./digits", "--size", 8, "--epochs", 30, "--run", "run", "--set", "network.width=8"
     )
     assert (code, err) == (0, "")
-    assert "settings for this data: temporal, network small" in out
+    assert "temporal, small (" in out
+    assert "30 epochs, w_max 30" in out
     run = load_run("run")
     assert run.config.data.image_size == 8
     assert run.test_error < 50

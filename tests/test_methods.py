@@ -7,7 +7,7 @@ from reference import schedules as twin_schedules
 from reference.algorithms import NormalizedNetwork, PlainNetwork, Trainer
 from torch import nn
 
-from selfens import methods, schedules, train
+from selfens import methods, networks, schedules, train
 from selfens.batch import Batch
 from selfens.config import (
     AugmentConfig,
@@ -156,6 +156,7 @@ def test_a_run_with_normalised_layers_follows_the_algorithm_for_five_epochs(tmp_
     inputs, labels = inputs_and_labels()
     data = Dataset.from_arrays(inputs, labels, inputs[:4], [0, 1, 2, 0])
     network, twin_network = normalized_network()
+    networks.calibrate(network, torch.from_numpy(inputs[:BATCH]))  # a module that is passed is taken as it is
     run = train(config_of(name, weight_scale=scale), tmp_path / "run", dataset=data, network=network)
 
     passes = network[0].passes

@@ -16,7 +16,7 @@ ROOT = Path(selfens.__file__).parent
 REPOSITORY = ROOT.parent
 
 LEVELS = [
-    {"errors", "config", "batch", "losses", "schedules", "tensorfile", "kernels"},
+    {"errors", "config", "batch", "losses", "schedules", "tensorfile", "kernels", "randomness"},
     {"targets", "optim", "networks", "data", "device", "interrupt", "progress", "presets"},
     {"methods", "step", "evaluate", "rundir"},
     {"run", "predict"},

@@ -95,7 +95,7 @@ def test_compiled_on_a_cpu_is_the_same():
 
 
 def test_a_step_that_cannot_be_compiled_runs_plainly_and_says_so_once(monkeypatch):
-    def broken(function):
+    def broken(function, **options):
         def fails(*inputs):
             raise torch._dynamo.exc.Unsupported("not possible here")
 

@@ -164,11 +164,11 @@ def test_a_state_saved_within_an_epoch_goes_on_as_if_never_saved(pattern, last_r
 
 def test_pending_predictions_are_saved_only_within_an_epoch():
     ensemble = EnsembleTargets(ROWS, CLASSES)
-    assert set(ensemble.state()) == {"mean", "count"}
+    assert set(ensemble.state()) == {"mean", "count", "decay"}
     write(ensemble, [0], predictions(0, 1))
-    assert set(ensemble.state()) == {"mean", "count", "pending", "written"}
+    assert set(ensemble.state()) == {"mean", "count", "decay", "pending", "written"}
     ensemble.commit()
-    assert set(ensemble.state()) == {"mean", "count"}
+    assert set(ensemble.state()) == {"mean", "count", "decay"}
 
 
 def test_state_of_another_size_is_refused():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,11 @@ class Dataset:
         return replace(self, labels=labels)
 
     def fingerprint(self) -> str:
-        """A hash of inputs, labels and classes: two datasets with the same one train alike."""
+        """A hash of inputs, labels and classes: two datasets with the same one train alike. Worked out once."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256(repr((self.classes, self.inputs.shape, str(self.inputs.dtype))).encode())
         for array in (self.inputs, self.labels, self.test_inputs, self.test_labels):
             digest.update(np.ascontiguousarray(array).data)

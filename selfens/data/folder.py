@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from selfens.data.cache import cache_folder
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.errors import DataError
+from selfens.randomness import TEST_SPLIT, stream
 
 IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"}
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
@@ -265,7 +266,7 @@ def check_failures(decoded: Decoded, source: str | Path) -> None:
 
 
 def _held_out(numbers: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
-    random = np.random.default_rng([seed, 3])
+    random = stream(seed, TEST_SPLIT)
     held_out = np.zeros(len(numbers), dtype=np.bool_)
     for number in np.unique(numbers[numbers != UNLABELED]):
         members = random.permutation(np.flatnonzero(numbers == number))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from selfens.config import DataConfig
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.errors import DataError
+from selfens.randomness import CORRUPTION, HELD_OUT, stream
 
 Rows = NDArray[np.int64]
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)
@@ -157,7 +158,7 @@ def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
     """Positions of the validation rows: `fraction` of each class, leaving at least one of each for training."""
     if fraction == 0:
         return NO_ROWS
-    random = np.random.default_rng([seed, 1])
+    random = stream(seed, HELD_OUT)
     picked = []
     for number in np.unique(labels):
         members = random.permutation(np.flatnonzero(labels == number))
@@ -174,7 +175,7 @@ def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
 def _corrupt(labels: Labels, num_classes: int, percentage: float, seed: int) -> tuple[Rows, Labels]:
     """Redraw `percentage` of the labels uniformly over all classes, as in the paper's last experiment."""
     count = int(0.01 * len(labels) * percentage)
-    random = np.random.default_rng([seed, 2])
+    random = stream(seed, CORRUPTION)
     positions = np.sort(random.permutation(len(labels))[:count])
     noisy = labels.copy()
     noisy[positions] = random.integers(num_classes, size=count)

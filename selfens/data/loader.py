@@ -6,7 +6,6 @@ before. An incomplete last batch is left out, other rows each epoch.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from selfens.batch import Batch
 from selfens.config import AugmentConfig
 from selfens.data import augment
 from selfens.data.dataset import UNLABELED
+from selfens.randomness import ORDER, stream
 
 
 class Loader:
@@ -37,7 +37,7 @@ class Loader:
 
     def order(self, epoch: int) -> Tensor:
         """[steps, batch size] the rows of each step of this epoch."""
-        shuffled = np.random.default_rng([self.seed, epoch]).permutation(self.visited)
+        shuffled = stream(self.seed, ORDER, epoch).permutation(self.visited)
         used = shuffled[: self.steps_per_epoch * self.batch_size]
         return torch.from_numpy(used.reshape(self.steps_per_epoch, self.batch_size)).to(self.inputs.device)
 

@@ -7,7 +7,10 @@ are reflected and images shifted after whitening, as in the authors' code.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,6 +80,18 @@ class Zca(nn.Module):
         return ((x.flatten(1) - self.mean) @ self.matrix).view(x.shape)
 
 
+@contextmanager
+def _full_float32() -> Iterator[None]:
+    """Matrix products in all their digits, whatever the caller or the run has set for training."""
+    backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
+    before = backends.fp32_precision
+    backends.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        backends.fp32_precision = before
+
+
 def fit(kind: str, inputs: Inputs, device: torch.device | str = "cpu") -> nn.Module:
     """The preprocessing `kind`, fitted on the training inputs; ZCA is taken from the cache if it was fitted before."""
     if kind == "zca":
@@ -90,7 +105,7 @@ def apply(preprocess: nn.Module, inputs: Inputs, device: torch.device | str) -> 
     """All of `inputs`, preprocessed, on the device."""
     if len(inputs) == 0:
         return torch.empty(inputs.shape, dtype=torch.float32, device=device)
-    with torch.no_grad():
+    with torch.no_grad(), _full_float32():
         return torch.cat([preprocess(torch.from_numpy(chunk).to(device)) for chunk in _chunks(inputs)])
 
 
@@ -138,9 +153,10 @@ def fit_zca(inputs: Inputs, device: torch.device | str = "cpu") -> Zca:
         total += as_float(torch.from_numpy(chunk).to(device)).flatten(1).sum(dim=0, dtype=torch.float64)
     mean = (total / len(inputs)).float()
     covariance = torch.zeros(features, features, dtype=torch.float64, device=device)
-    for chunk in _chunks(inputs):
-        centred = as_float(torch.from_numpy(chunk).to(device)).flatten(1) - mean
-        covariance += centred.T @ centred
+    with _full_float32():
+        for chunk in _chunks(inputs):
+            centred = as_float(torch.from_numpy(chunk).to(device)).flatten(1) - mean
+            covariance += centred.T @ centred
     values, vectors = torch.linalg.eigh(covariance / len(inputs))
     scale = (values.clamp_min(0) + ZCA_EPSILON).rsqrt()
     return Zca(mean, ((vectors * scale) @ vectors.T).float())

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from selfens.data import files
+from selfens.data.cache import cache_folder
 from selfens.data.dataset import Dataset
 from selfens.data.folder import is_folder_source, load_folder
 from selfens.errors import DataError, unknown_name
@@ -115,13 +116,7 @@ def _decoding_bar(shown: bool) -> Iterator[Callable[[int, int], None] | None]:
 def data_folder(data_dir: str | Path | None = None) -> Path:
     """Where the official data sets lie: the argument, else $SELFENS_DATA, else the user's cache folder."""
     chosen = data_dir or os.environ.get("SELFENS_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
-    try:
-        from platformdirs import user_cache_path
-    except ImportError:
-        raise DataError("platformdirs is not installed, so give data_dir or set SELFENS_DATA to a folder.") from None
-    return user_cache_path("selfens") / "data"
+    return Path(chosen).expanduser() if chosen else cache_folder() / "data"
 
 
 def _digits(request: Request) -> Dataset:

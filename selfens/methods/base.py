@@ -1,6 +1,6 @@
 """Method: how many views of an input, what the loss is, what to remember from epoch to epoch.
 
-A method knows nothing of optimizers, loops, devices or files. Two members are required, five have defaults. To add one,
+A method knows nothing of optimizers, loops, devices or files. Two members are required, the others have defaults. To add one,
 write a final subclass in a file of its own and name it in `selfens.methods.METHODS`; the trainer, the command line and the
 parametrised tests need nothing else.
 """

@@ -194,7 +194,8 @@ class NormalizedLinear(NormalizedLayer):
         super().__init__((out_features, in_features), momentum, slope, initial_weights)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return functional.linear(x, weight, bias)
+        with torch.autocast(x.device.type, enabled=False):  # small, and the last one's outputs go into the softmax
+            return functional.linear(x.float(), weight, bias)
 
     def extra_repr(self) -> str:
         out_features, in_features = self.direction.shape

@@ -1,0 +1,124 @@
+"""The command `selfens reproduce`. Imports only typer at the top: `selfens --help` must not wait for torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from selfens.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from selfens.experiments.records import Store
+    from selfens.experiments.runner import Outcome
+    from selfens.experiments.tables import Task
+
+
+def reproduce(
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Which table; without one, list them.")] = None,
+    cells: Annotated[str | None, typer.Option(help="Only these cells, separated by commas.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Such as 0-9 or 0,3; default: as many as the paper ran.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
+    devices: Annotated[str | None, typer.Option(help="Numbers of GPUs such as 0,1, or cpu; default: all GPUs.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Everything small, on made-up images, to try it out.")] = False,
+    max_minutes: Annotated[float | None, typer.Option(help="Stop at a checkpoint then; call again to go on.")] = None,
+    report: Annotated[bool, typer.Option("--report", help="Write README.md and report.html from the records.")] = False,
+    results: Annotated[Path, typer.Option("--results", help="Where records and report are.")] = Path("results"),
+) -> None:
+    """Run what is missing of a table of the paper, list the tables, or write the report."""
+    from rich.console import Console
+
+    from selfens.experiments.records import Store
+
+    store, console = Store(results, quick=quick), Console()
+    if table is None:
+        _refuse_without_table(cells=cells, seeds=seeds, devices=devices, max_minutes=max_minutes, data_dir=data_dir)
+        if not report:
+            _list(store, console)
+    else:
+        tasks = _tasks(table, cells, seeds, quick)
+        _finish(_run(tasks, store, console, devices, data_dir, max_minutes), max_minutes, console)
+    if report:
+        from selfens.experiments.report import write_report
+
+        _say(console, "written: " + ", ".join(map(str, write_report(store))))
+
+
+def _refuse_without_table(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} was given without a table; write 'selfens reproduce TABLE'.")
+
+
+def _tasks(table: str, cells: str | None, seeds: str | None, quick: bool) -> list[Task]:
+    from selfens.experiments import quick as small
+    from selfens.experiments.tables import choose_cells, find_table, parse_seeds, tasks
+
+    default = list(range(small.SEEDS)) if quick else None
+    return tasks(choose_cells(find_table(table), cells), parse_seeds(seeds) if seeds is not None else default)
+
+
+def _run(
+    tasks: list[Task],
+    store: Store,
+    console: Console,
+    devices: str | None,
+    data_dir: Path | None,
+    max_minutes: float | None,
+) -> Outcome:
+    from selfens.experiments.runner import parse_devices, run
+    from selfens.experiments.view import Tally, for_console
+
+    if max_minutes is not None and not max_minutes > 0:
+        raise ConfigError(f"--max-minutes is {max_minutes:g}; expected more than 0.")
+    store.read({task.cell.key: task.cell for task in tasks}.values())  # a damaged record is found before, not after
+    places = parse_devices(devices, quick_runs=store.quick)
+    view = for_console(Tally(tasks, store), console)
+    return run(tasks, store, places=places, view=view, data_dir=data_dir, max_minutes=max_minutes)
+
+
+def _finish(outcome: Outcome, max_minutes: float | None, console: Console) -> None:
+    """The last line, and the exit code."""
+    if outcome.failures:
+        raise RunError(outcome.failures[0])
+    if outcome.stopped:
+        _say(console, f"stopped; {outcome.missing} runs are missing. Call again to go on.")
+        raise typer.Exit(130)
+    if outcome.missing:
+        reason = "the time is up" if max_minutes else "another process has the rest"
+        _say(console, f"{reason}; {outcome.missing} runs are missing. Call again to go on.")
+    else:
+        _say(console, "all runs asked for are done.")
+
+
+def _list(store: Store, console: Console) -> None:
+    """The tables, their cells, and how full they are."""
+    from rich.table import Table
+
+    from selfens.experiments.summary import NOT_RUN, spread, summarize
+    from selfens.experiments.tables import CELLS, TABLES
+
+    summaries = summarize(CELLS.values(), store.read(CELLS.values()))
+    for table in TABLES.values():
+        wanted = sum(len(cell.default_seeds()) for cell in table.cells if cell.needs is None)
+        done = sum(len(summaries[cell.key].records) for cell in table.cells)
+        grid = Table(title=f"{table.name}: {table.title}; {done} of {wanted} runs", title_justify="left", box=None)
+        for header in ("cell", "runs", "ours, error %", "paper, error %"):
+            grid.add_column(header, min_width=31 if header == "cell" else None)
+        for cell in table.cells:
+            errors = list(summaries[cell.key].errors.values())
+            ours = spread(errors) if errors else NOT_RUN
+            paper = f"{cell.mean:.2f} ± {cell.deviation:.2f}" if cell.mean is not None else ""
+            runs = f"{len(summaries[cell.key].records)} of {len(cell.default_seeds())}"
+            grid.add_row(cell.name, runs, ours, paper)
+        console.print(grid)
+        for reason in dict.fromkeys(cell.needs for cell in table.cells if cell.needs):
+            _say(console, f" {reason}")
+        console.print()
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

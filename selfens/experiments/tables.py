@@ -1,0 +1,75 @@
+"""All tables by name, and the choice of cells and seeds that a person types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from selfens.errors import ConfigError, unknown_name
+from selfens.experiments import cifar10, cifar100, claims, noise, svhn, tiny
+from selfens.experiments.cells import Cell, Table
+
+TABLES: dict[str, Table] = {
+    module.TABLE.name: module.TABLE for module in (cifar10, svhn, cifar100, tiny, noise, claims)
+}
+CELLS: dict[str, Cell] = {cell.key: cell for table in TABLES.values() for cell in table.cells}
+
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run: a cell and a seed."""
+
+    cell: Cell
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.cell.key} seed {self.seed}"
+
+
+def find_table(name: str) -> Table:
+    if name not in TABLES:
+        raise ConfigError(unknown_name("table", name, TABLES))
+    return TABLES[name]
+
+
+def choose_cells(table: Table, names: str | None) -> tuple[Cell, ...]:
+    """The cells named, separated by commas; without names, all that can be run."""
+    if names is None:
+        cells = tuple(cell for cell in table.cells if cell.needs is None)
+    else:
+        cells = tuple(_find_cell(table, name.strip()) for name in dict.fromkeys(names.split(",")))
+    for cell in cells or table.cells:
+        if cell.needs is not None:
+            raise ConfigError(f"{cell.key} cannot be run: it {cell.needs}.")
+    return cells
+
+
+def _find_cell(table: Table, name: str) -> Cell:
+    cells = {cell.name: cell for cell in table.cells}
+    if name not in cells:
+        raise ConfigError(unknown_name(f"cell in table {table.name}", name, cells))
+    return cells[name]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """
+    >>> parse_seeds("0-2,7")
+    [0, 1, 2, 7]
+    """
+    seeds: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ConfigError(f"--seeds is '{text}'; expected whole numbers and ranges such as 0-9 or 0,3,5.")
+        low, high = int(first), int(last or first)
+        if high < low or high >= MOST_SEEDS:
+            raise ConfigError(f"--seeds has '{part.strip()}'; expected a rising range of seeds below {MOST_SEEDS}.")
+        seeds.update(range(low, high + 1))
+    return sorted(seeds)
+
+
+def tasks(cells: tuple[Cell, ...], seeds: list[int] | None = None) -> list[Task]:
+    """The runs of some cells, a seed of every cell before the next seed of any, so that tables fill evenly."""
+    pairs = [Task(cell, seed) for cell in cells for seed in (cell.default_seeds() if seeds is None else seeds)]
+    return sorted(pairs, key=lambda task: task.seed)

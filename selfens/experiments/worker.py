@@ -1,0 +1,232 @@
+"""A worker: one process that goes through the runs and does those that are neither done nor being done.
+
+Workers need no queue: a run is claimed by its lock, so any number of them, of any number of runners, share the work. A
+worker is asked to stop by SIGTERM: within the training that means a checkpoint first; anywhere else the process may end
+at once, because what it was doing is repeated or found done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from selfens.config import Config
+from selfens.errors import DivergedError, RunError, SelfensError
+from selfens.experiments.quick import made_up
+from selfens.experiments.records import Record, Store, rows_hash, same_experiment
+from selfens.experiments.tables import Task
+from selfens.progress import Silent
+
+if TYPE_CHECKING:
+    from selfens.data.dataset import Dataset
+    from selfens.run import Run
+
+CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker computes."""
+
+    device: str
+    """A GPU's number, or `cpu`."""
+    threads: int | None = None
+    shared: bool = False
+    """Other workers compute there too."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a worker tells the runner."""
+
+    kind: Literal["started", "epoch", "finished", "diverged", "stopped", "failed", "warning"]
+    task: Task | None = None
+    epoch: int = 0
+    error: float | None = None
+    text: str = ""
+
+
+def work(store: Store, tasks: Sequence[Task], place: Place, data_dir: Path | None, pipe: Connection) -> None:
+    """Do what is missing; the body of a worker's process."""
+    os.setpgrp()  # Ctrl-C reaches the runner alone, which passes it on once: a second signal would skip the checkpoint
+    threading.Thread(target=_stop_with_runner, daemon=True).start()
+    if place.device != "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(int(place.device))
+    worker = Worker(store, place, data_dir, pipe)
+    try:
+        while any(worker.consider(task) for task in tasks):
+            pass  # from the beginning each time: another worker may have been killed, and left its run to us
+    except KeyboardInterrupt:
+        worker.tell(Event("stopped"))
+    except SelfensError as error:
+        worker.tell(Event("failed", worker.task, text=str(error)))
+        sys.exit(1)
+
+
+def _stop_with_runner() -> None:
+    """End, after a checkpoint, when the process that started this one is gone."""
+    runner = multiprocessing.parent_process()
+    if runner is not None:
+        runner.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _visible(number: int) -> str:
+    """The GPU of that number among those this process may see."""
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = allowed.split(",") if allowed else []
+    return names[number] if number < len(names) else str(number)
+
+
+class Worker(Silent):
+    """Also the `Progress` of its trainings: it passes on what happens."""
+
+    def __init__(self, store: Store, place: Place, data_dir: Path | None, pipe: Connection) -> None:
+        self.store, self.place, self.data_dir, self.pipe = store, place, data_dir, pipe
+        self.task: Task | None = None
+        self._loaded: tuple[str, Dataset] | None = None
+
+    def consider(self, task: Task) -> bool:
+        """Do a run unless it is done or another process has it; says whether it was ours to do."""
+        if self.store.has(task):
+            return False
+        with self.store.claimed(task) as ours:
+            if not ours or self.store.has(task):  # done by another between the two questions
+                return False
+            self.task = task
+            self._do(task)
+            return True
+
+    def _do(self, task: Task) -> None:
+        from selfens.run import load_run
+
+        self.tell(Event("started", task))
+        try:
+            run = self._train(task)
+        except DivergedError as error:
+            run = load_run(self.store.unfinished_path(task), device="cpu")
+            self.store.write(task, self._record(task, run, note=str(error), diverged=True))
+            self.tell(Event("diverged", task, text=str(error)))
+            return
+        record = self._record(task, run)
+        self.store.write(task, record)
+        self.tell(Event("finished", task, record.config.schedule.epochs, record.final_error))
+
+    def _train(self, task: Task) -> Run:
+        """Trained, continued, or only read where the training was done but the record not written."""
+        from selfens.run import load_run
+        from selfens.training import resume, train
+
+        path, config, data = self.store.unfinished_path(task), self._config(task), self._data(task)
+        if not (path / "config.json").exists():
+            return train(config, path, dataset=data, progress=self)
+        begun = load_run(path, device="cpu")
+        if not same_experiment(begun.config, config):
+            raise RunError(f"{path} was begun with another configuration than {task.cell.key} has now; remove it.")
+        return begun if begun.finished else resume(path, dataset=data, progress=self)
+
+    def _config(self, task: Task) -> Config:
+        device: Literal["cpu", "cuda"] = "cpu" if self.place.device == "cpu" else "cuda"
+        every = 1 if self.store.quick else CHECKPOINT_EVERY
+        return self.store.config(task).with_values(
+            "training", device=device, threads=self.place.threads, checkpoint_every=every
+        )
+
+    def _data(self, task: Task) -> Dataset:
+        """The data set, kept from one run to the next."""
+        from selfens.data import sources
+
+        name = task.cell.config.data.name
+        if self._loaded is None or self._loaded[0] != name:
+            data = made_up(name) if self.store.quick else sources.load(name, data_dir=self.data_dir)
+            self._loaded = (name, data)
+        return self._loaded[1]
+
+    def _record(self, task: Task, run: Run, *, note: str = "", diverged: bool = False) -> Record:
+        return make_record(
+            task,
+            config=run.config,
+            about=run.about,
+            history=run.history,
+            labelled_rows=rows_hash(run.labels),
+            quick=self.store.quick,
+            shared_device=self.place.shared,
+            commit=commit(),
+            note=note,
+            diverged=diverged,
+        )
+
+    def tell(self, event: Event) -> None:
+        with contextlib.suppress(OSError):  # the runner is gone, and we are about to be stopped
+            self.pipe.send(event)
+
+    # What a training tells its Progress
+
+    def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
+        self.tell(Event("epoch", self.task, first_epoch))
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        self.tell(Event("epoch", self.task, record["epoch"] + 1, record["test_error"]))
+
+    def warn(self, message: str) -> None:
+        self.tell(Event("warning", self.task, text=message))
+
+
+def make_record(
+    task: Task,
+    *,
+    config: Config,
+    about: dict[str, Any],
+    history: list[dict[str, Any]],
+    labelled_rows: str,
+    quick: bool,
+    shared_device: bool,
+    commit: str | None,
+    note: str = "",
+    diverged: bool = False,
+) -> Record:
+    """The record of a run from what its directory holds."""
+    errors = tuple(epoch["test_error"] for epoch in history)
+    seconds = [epoch["seconds"] for epoch in history] or [0.0]
+    return Record(
+        table=task.cell.table,
+        cell=task.cell.name,
+        seed=task.seed,
+        quick=quick,
+        config=config.with_values("data", folder=None),
+        labelled_rows=labelled_rows,
+        data=about["fingerprint"],
+        test_error=errors,
+        final_error=None if diverged else errors[-1],
+        seconds=round(sum(seconds), 3),
+        seconds_per_epoch=round(statistics.median(seconds), 4),
+        shared_device=shared_device,
+        environment=about["environment"],
+        commit=commit,
+        note=note,
+    )
+
+
+def commit() -> str | None:
+    """The commit this code is of: $SELFENS_COMMIT, else what git says of the folder the package lies in, if it is one."""
+    stated = os.environ.get("SELFENS_COMMIT")
+    repository = Path(__file__).parents[2]
+    if stated or not (repository / ".git").exists():
+        return stated or None
+    words = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(words, cwd=repository, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,16 @@
+"""Random streams: one seed, a stream of its own for each purpose.
+
+numpy mixes a list of numbers into one seed, and trailing zeros change nothing: [7] and [7, 0] are the same stream. Hence large
+numbers that no epoch or count reaches.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+ORDER, HELD_OUT, CORRUPTION, TEST_SPLIT = (2**31 + purpose for purpose in range(4))
+
+
+def stream(seed: int, purpose: int, *more: int) -> np.random.Generator:
+    """A generator that no other purpose (nor other `more`, such as the epoch) shares."""
+    return np.random.default_rng([seed, purpose, *more])
