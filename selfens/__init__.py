@@ -9,10 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from selfens import data, losses, methods, networks, presets, schedules
+    from selfens import audit, data, losses, methods, networks, presets, schedules
     from selfens.config import Config
     from selfens.data.dataset import Dataset
     from selfens.errors import SelfensError
+    from selfens.estimator import SelfEnsemblingClassifier
     from selfens.methods.base import Method
     from selfens.run import Run, load_run
     from selfens.targets import EnsembleTargets
@@ -26,12 +27,13 @@ _HOMES = {
     "EnsembleTargets": "selfens.targets",
     "Method": "selfens.methods.base",
     "Run": "selfens.run",
+    "SelfEnsemblingClassifier": "selfens.estimator",
     "SelfensError": "selfens.errors",
     "load_run": "selfens.run",
     "resume": "selfens.training",
     "train": "selfens.training",
 }
-_MODULES = ("data", "losses", "methods", "networks", "presets", "schedules")
+_MODULES = ("audit", "data", "losses", "methods", "networks", "presets", "schedules")
 
 __all__ = [
     "Config",
@@ -39,7 +41,9 @@ __all__ = [
     "EnsembleTargets",
     "Method",
     "Run",
+    "SelfEnsemblingClassifier",
     "SelfensError",
+    "audit",
     "data",
     "load_run",
     "losses",

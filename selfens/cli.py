@@ -53,6 +53,9 @@ def train(
         typer.Argument(metavar="PRESET", help="A preset, an .npz file, a folder of images, or a CSV of file,label."),
     ],
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
+    labels_file: Annotated[
+        Path | None, typer.Option(help="Rows, or row,label lines, to use as the labels; such as a corrected audit.")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="supervised, pi or temporal.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
@@ -68,6 +71,8 @@ def train(
     config = _config(source, method, size, (device or Device.auto).value)
     if labels is not None:
         config = config.with_values("data", labels=_label_count(labels))
+    if labels_file is not None:
+        config = config.with_values("data", label_choice="file", labels_file=str(labels_file.absolute()))
     if seed is not None:
         config = config.with_overrides([f"seed.base={seed}"])
     if epochs is not None:
@@ -132,6 +137,52 @@ def predict(
     for failure in failures:
         _complain(f"left out: {failure}")
     _say(f"{count:,} predictions written to {output}")
+
+
+@app.command()
+def audit(
+    run: RunArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The CSV to write, most suspicious rows first.")
+    ] = Path("issues.csv"),
+    folds: Annotated[
+        int | None, typer.Option(help="Train this many times, each time with a part of the labels hidden.")
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Rank a run's labels by how strongly its predictions disagree with them."""
+    from selfens import audit as auditing
+    from selfens import load_run, progress
+
+    trained = load_run(run)
+    dataset = trained.dataset()
+    if folds is None:
+        result = auditing.audit_run(trained, dataset)
+        how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K asks one that was not"
+    else:
+        result = auditing.audit_folds(trained.config, dataset, folds, progress=progress.for_terminal(quiet))
+        how = f"each judged by one of {folds} runs that did not see it"
+    auditing.write_audit(output, result, trained.classes, dataset.row_names)
+    _say(f"{len(result.disputed):,} of {len(result.rows):,} labels are disputed ({how}); written to {output}")
+
+
+@app.command()
+def suggest(
+    run: RunArgument,
+    count: Annotated[int, typer.Option("-n", help="How many rows.")] = 50,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The CSV to write, with an empty column to fill in.")
+    ] = Path("suggestions.csv"),
+) -> None:
+    """Say which unlabeled rows to label next: the least certain, spread over the predicted classes."""
+    from selfens import audit as auditing
+    from selfens import load_run
+
+    trained = load_run(run)
+    dataset = trained.dataset()
+    result = auditing.suggest_run(trained, count, dataset)
+    auditing.write_suggestions(output, result, trained.classes, dataset.row_names)
+    _say(f"{len(result.rows):,} rows to label next written to {output}")
 
 
 @app.command()

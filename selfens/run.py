@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
@@ -71,7 +72,8 @@ class Run:
         if self.directory.reached() == (0, 0):
             raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens resume {self.path}).")
         weights = self.checkpoint.tensors.get("evaluated") or self.checkpoint.tensors["network"]
-        network = self._given_network or self._built_network()
+        with torch.random.fork_rng(devices=[]):  # weights are drawn before they are overwritten
+            network = self._given_network or self._built_network()
         try:
             network.load_state_dict(weights)
         except RuntimeError as error:

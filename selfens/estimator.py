@@ -1,0 +1,235 @@
+"""SelfEnsemblingClassifier: scikit-learn's interface. `fit` builds a Dataset and a Config and calls `train`.
+
+The run's directory is a temporary one unless `run_dir` is given; what is needed to predict is kept in the object, so a
+fitted classifier can be pickled, and unpickled on a machine without the GPU it was trained on.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils import check_array, check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from selfens import evaluate, presets
+from selfens.audit import predictions
+from selfens.config import Config
+from selfens.data import preprocess
+from selfens.data.dataset import UNLABELED, Dataset, Inputs, standard_inputs
+from selfens.device import resolve_device, resolve_precision
+from selfens.errors import DataError
+from selfens.progress import Untroubled, for_terminal
+from selfens.run import Run
+from selfens.training import train
+
+STEPS = 1000
+FEWEST_EPOCHS, MOST_EPOCHS = 30, 600
+MEAN_MOMENTUM, FEATURES_LEARNING_RATE = 0.95, 0.02
+CHECKPOINT_EVERY = 100  # epochs; a temporary run needs none but the last
+
+
+class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """A network trained on labelled and unlabeled rows together, by temporal ensembling or the Π-model.
+
+    Rows labelled -1 are unlabeled, as in `sklearn.semi_supervised`; string labels go with -1 in an array of objects.
+    X is a matrix of features, which are standardised, or an array of images [rows, height, width(, channels)], bytes or
+    floats.
+
+    Parameters
+    ----------
+    method : "temporal", "pi" or "supervised"
+    network : "auto", a name of `selfens.networks`, package.module:factory, or a module from inputs to logits
+        "auto" is "mlp" for features and a convolutional network for images. A module is copied before it is trained.
+    epochs : int or None
+        Visits of the training set. None: as many as make 1000 steps, but from 30 to 600.
+    random_state : int, RandomState instance or None
+        Of initial weights, order, noise, dropout and augmentation.
+    device : "auto", "cpu" or "cuda"
+        Where to train and to predict. "auto" is a GPU if there is one.
+    config : mapping, Config or None
+        All that has no parameter here: {"method.weight_max": 10} changes fields of the config that the other parameters
+        give; a whole `Config` replaces it, and `method`, `epochs` and a network's name count no more.
+    run_dir : str, Path or None
+        Keep the run there: a new directory, ready for `selfens.load_run`.
+    verbose : bool
+        Show progress.
+
+    Attributes
+    ----------
+    classes_ : array of shape (classes,)
+    n_features_in_ : int
+        Features, or for images the numbers in one.
+    label_distributions_ : array of shape (rows, classes)
+        What training made of its own rows: the ensemble of temporal ensembling, the network's predictions otherwise.
+    transduction_ : array of shape (rows,)
+        The class that `label_distributions_` favours. It may contradict a label that was given: see `selfens.audit`.
+    history_ : list of dict
+        Losses, learning rate and weight of each epoch.
+    config_ : Config
+        The settings used.
+    """
+
+    def __init__(
+        self,
+        method: str = "temporal",
+        network: str | nn.Module = "auto",
+        epochs: int | None = None,
+        *,
+        random_state: Any = None,
+        device: str = "auto",
+        config: Config | Mapping[str, Any] | None = None,
+        run_dir: str | Path | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.method = method
+        self.network = network
+        self.epochs = epochs
+        self.random_state = random_state
+        self.device = device
+        self.config = config
+        self.run_dir = run_dir
+        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
+        """Train on all rows of X; y holds a class, or -1 for unlabeled, for each."""
+        inputs, given = validate_data(self, X, y, allow_nd=True, ensure_min_samples=2)
+        labelled = is_labelled(given)
+        self.classes_, numbers = _numbered(given[labelled])
+        labels = np.full(len(given), UNLABELED)
+        labels[labelled] = numbers
+        dataset = Dataset.from_arrays(inputs, labels, classes=[str(name) for name in self.classes_])
+        self.config_ = self._config(dataset)
+        module = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else None
+        with self._directory() as directory, torch.random.fork_rng(devices=[]):  # reading a network back draws weights
+            progress = for_terminal() if self.verbose else Untroubled()
+            self._keep(train(self.config_, directory, dataset=dataset, network=module, progress=progress), dataset)
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """[rows, classes], in the order of `classes_`."""
+        check_is_fitted(self)
+        inputs = self._checked_inputs(X)
+        device = resolve_device(self.device)
+        network = self.network_ if device.type == "cpu" else copy.deepcopy(self.network_).to(device)
+        prepared = preprocess.apply(self.preprocess_, inputs, "cpu").to(device)
+        logits = evaluate.logits(network, prepared, resolve_precision(self.config_.training.precision, device))
+        return np.asarray(logits.double().softmax(dim=1).cpu().numpy())
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable class of each row."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Accuracy over the rows that have a label; those labelled -1 are left out."""
+        given = column_or_1d(y)
+        rows = np.flatnonzero(is_labelled(given))
+        if len(rows) == 0:
+            raise DataError("no row has a label to compare with; every one of y is -1.")
+        weights = None if sample_weight is None else np.asarray(sample_weight)[rows]
+        return float(accuracy_score(given[rows], self.predict(X)[rows], sample_weight=weights))
+
+    # What fit is made of
+
+    def _config(self, dataset: Dataset) -> Config:
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        if isinstance(self.config, Config):
+            return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
+        on_gpu = self.device != "cpu" and torch.cuda.is_available()
+        config = default_config(dataset, self.method, on_gpu=on_gpu)
+        config = config.with_values("training", device=self.device).with_values("seed", base=seed)
+        if isinstance(self.network, str) and self.network != "auto":
+            config = config.with_values("network", name=self.network)
+        if self.epochs is not None:
+            config = config.with_values("schedule", epochs=_plain(self.epochs))
+        return config.with_overrides(f"{field}={value}" for field, value in (self.config or {}).items())
+
+    @contextmanager
+    def _directory(self) -> Iterator[Path]:
+        if self.run_dir is not None:
+            yield Path(self.run_dir)
+            return
+        with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
+            yield Path(folder) / "run"
+
+    def _keep(self, run: Run, dataset: Dataset) -> None:
+        """All that is needed once the directory is gone."""
+        self.label_distributions_ = predictions(run, dataset)
+        self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
+        self.history_ = run.history
+        self.network_, self.preprocess_ = run.network.cpu(), run.preprocess.cpu()
+        self.input_shape_, self.n_features_in_ = dataset.input_shape, int(np.prod(dataset.input_shape))
+        self.takes_bytes_ = dataset.inputs.dtype == np.uint8
+
+    def _checked_inputs(self, X: ArrayLike) -> Inputs:
+        """X as the network was trained on it; the count and names of features are scikit-learn's to check."""
+        if len(self.input_shape_) == 1:
+            return standard_inputs(validate_data(self, X, reset=False))
+        images = check_array(X, allow_nd=True)
+        layout = "NCHW" if images.shape[1:] == self.input_shape_ else "auto"
+        inputs = standard_inputs(images, layout=layout, bytes_allowed=self.takes_bytes_)
+        if inputs.shape[1:] != self.input_shape_:
+            raise DataError(
+                f"X holds inputs of shape {inputs.shape[1:]}; this classifier was fitted on {self.input_shape_}."
+            )
+        if self.takes_bytes_ and inputs.dtype != np.uint8 and inputs.max() > 1:
+            raise DataError(
+                f"X holds {inputs.dtype} up to {inputs.max():g}, but this classifier was fitted on bytes; give uint8 "
+                "images, or floats from 0 to 1."
+            )
+        return inputs
+
+
+def is_labelled(y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which labels are known: not -1, nor the "-1" that numpy makes of it in an array of strings.
+
+    >>> is_labelled(np.array(["cat", -1, "dog"], dtype=object))
+    array([ True, False,  True])
+    """
+    return np.array([value not in (UNLABELED, str(UNLABELED)) for value in y.tolist()], dtype=bool)
+
+
+def _plain(number: Any) -> Any:
+    """numpy's whole numbers, as a grid of parameters has them, as Python's."""
+    return int(number) if isinstance(number, np.integer) else number
+
+
+def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The classes, and each label as a position among them."""
+    try:
+        classes, numbers = np.unique(labels, return_inverse=True)
+    except TypeError:
+        raise DataError("the labels mix strings and numbers; use one of the two (and -1 for unlabeled).") from None
+    if len(classes) < 2:
+        known = f"one class only ('{classes[0]}')" if len(classes) else "no class"
+        raise DataError(f"y names {known}; expected at least two classes besides -1, which means unlabeled.")
+    check_classification_targets(labels)
+    return classes, numbers
+
+
+def default_config(dataset: Dataset, method: str, *, on_gpu: bool = False) -> Config:
+    """Settings for a few hundred to a few thousand rows; `benchmarks/estimator.py` shows how they do.
+
+    Small data takes few steps per epoch, so epochs are counted by steps; and as runs are short, running means are quick.
+    """
+    side = min(dataset.input_shape[1:]) if dataset.is_images else None
+    config = presets.for_arrays(dataset.name, images_side=side, on_gpu=on_gpu)
+    steps_per_epoch = max(dataset.num_rows // config.training.batch_size, 1)
+    epochs = min(max(STEPS // steps_per_epoch, FEWEST_EPOCHS), MOST_EPOCHS)
+    config = config.with_values("method", name=method).with_values("schedule", epochs=epochs)
+    config = config.with_values("network", mean_momentum=MEAN_MOMENTUM)
+    if not dataset.is_images:
+        config = config.with_values("optimizer", learning_rate=FEATURES_LEARNING_RATE)
+    return config.with_values("training", checkpoint_every=CHECKPOINT_EVERY)
