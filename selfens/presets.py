@@ -76,7 +76,7 @@ def digits_supervised() -> Config:
     """scikit-learn's digits, 50 labels, supervised-only.
 
     selfens train digits-supervised
-    About 10 s on one CPU core; 12.5 ± 1.8 % (seeds 0-4).
+    About 10 s on one CPU core; 11.7 ± 1.9 % (seeds 0-4).
     """
     return _digits("supervised")
 
@@ -85,7 +85,7 @@ def digits_pi() -> Config:
     """scikit-learn's digits, 50 labels, Π-model.
 
     selfens train digits-pi
-    About 17 s on one CPU core; 6.0 ± 1.4 % (seeds 0-4).
+    About 17 s on one CPU core; 6.3 ± 2.1 % (seeds 0-4).
     """
     return _digits("pi")
 
@@ -94,7 +94,7 @@ def digits_temporal() -> Config:
     """scikit-learn's digits, 50 labels, temporal ensembling.
 
     selfens train digits
-    About 10 s on one CPU core; 8.1 ± 1.7 % (seeds 0-4).
+    About 10 s on one CPU core; 7.0 ± 1.3 % (seeds 0-4).
     """
     return _digits("temporal")
 

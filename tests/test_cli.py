@@ -658,3 +658,46 @@ class SameProcess:
         future = Future()
         future.set_result(function(*arguments))
         return future
+
+
+# audit and suggest
+
+
+def test_audit_fix_and_train_again(typed, here):
+    write_npz(here / "data.npz")
+    assert typed("train", "data.npz", "--run", "run", *TINY)[0] == 0
+    code, out, err = typed("audit", "run", "-o", "issues.csv")
+    assert (code, err) == (0, "")
+    assert "in-sample" in out
+    with open("issues.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert sorted(int(line["row"]) for line in lines) == sorted(load_run("run").labels.rows.tolist())
+    lines[0]["label"] = next(name for name in load_run("run").classes if name != lines[0]["label"])
+    with open("fixed.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, ["row", "label"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(lines)
+    assert typed("train", "data.npz", "--labels-file", "fixed.csv", "--run", "again", *TINY)[0] == 0
+    before, after = load_run("run").labels, load_run("again").labels
+    changed = before.rows[before.labels != after.labels]
+    assert changed.tolist() == [int(lines[0]["row"])]
+
+
+def test_audit_in_folds_says_so(typed, here):
+    write_npz(here / "data.npz")
+    typed("train", "data.npz", "--run", "trained", *TINY)
+    code, out, _ = typed("audit", "trained", "--folds", "2", "--quiet", "-o", "issues.csv")
+    assert (code, "2 runs that did not see it" in out) == (0, True)
+    refused(typed("audit", "trained", "--folds", "1"), "1 folds were asked for; expected at least 2")
+
+
+def test_suggest_names_unlabeled_rows_alone(typed, here):
+    write_npz(here / "data.npz")
+    typed("train", "data.npz", "--run", "trained", *TINY)
+    code, out, _ = typed("suggest", "trained", "-n", "7", "-o", "next.csv")
+    assert (code, out) == (0, "7 rows to label next written to next.csv\n")
+    with open("next.csv", newline="") as file:
+        rows = [int(line["row"]) for line in csv.DictReader(file)]
+    assert len(rows) == 7
+    assert not set(rows) & set(load_run("trained").labels.rows.tolist())
+    refused(typed("suggest", "trained", "-n", "0"), "0 rows were asked for")
