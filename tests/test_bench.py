@@ -1,0 +1,93 @@
+"""selfens bench on a CPU: what it reports, and that its hand-written loop computes what our step computes."""
+
+import json
+
+import pytest
+import torch
+
+from selfens import bench
+from selfens.cli import main
+from selfens.data import sources
+from selfens.device import torch_settings
+
+CPU = torch.device("cpu")
+
+
+def test_the_command_prints_a_table_and_writes_all_figures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "against_plain_loop", lambda data: {"median_ratio": 0.9, "ratios": [0.9] * 5})
+    output = tmp_path / "deep" / "out.json"
+    with pytest.raises(SystemExit) as stopped:
+        main(
+            [
+                "bench",
+                "--device",
+                "cpu",
+                "--methods",
+                "pi,temporal",
+                "--modes",
+                "plain",
+                "--steps",
+                "2",
+                "-o",
+                str(output),
+            ]
+        )
+    assert not stopped.value.code
+    out = capsys.readouterr().out
+    assert "temporal" in out
+    assert "0.900 (median of 5 alternations)" in out
+    result = json.loads(output.read_text())
+    assert [(row["method"], row["mode"]) for row in result["measurements"]] == [("pi", "plain"), ("temporal", "plain")]
+    pi, temporal = result["measurements"]
+    for row in (pi, temporal):
+        assert row["images_per_second"] == pytest.approx(100 / (row["microseconds_per_step"] / 1e6))
+        assert 0 < row["share_of_matrix_rate"] < 1
+        assert row["notes"] == []
+    assert result["environment"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--steps", "0"], "0 steps; expected at least 1"),
+        (["--methods", "temporel"], "did you mean 'temporal'"),
+        (["--modes", "plane"], "did you mean 'plain'"),
+    ],
+)
+def test_bad_words_get_one_sentence(words, sentence, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", "--device", "cpu", *words])
+    assert stopped.value.code == 1
+    err = capsys.readouterr().err
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def session():
+    data = sources.load("digits")
+    config = bench._config("temporal", data, CPU).with_overrides(
+        ["network.dropout=0", "network.noise=0", "method.unseen_rows=zero"]
+    )
+    with torch_settings(config.training, CPU, 0):
+        return bench._session(config, data, CPU, [])
+
+
+def test_the_hand_written_loop_computes_what_our_step_computes():
+    """Else the comparison of their speeds would mean nothing. Adam's epsilon stands elsewhere, hence the tolerance."""
+    ours = session()
+    loop = bench.PlainLoop(ours)
+    for rows in ours.loader.order(0)[:5]:
+        ours.step(rows)
+        loop.step(rows)
+    theirs = torch.cat([p.detach().reshape(-1) for p in loop.network.parameters()])
+    moved = ours.optimizer.flat - session().optimizer.flat
+    assert (ours.optimizer.flat - theirs).norm() < 1e-3 * moved.norm()
+
+
+def test_operations_are_counted_per_view():
+    ours = session()
+    once = bench.step_flops(ours)
+    ours.method.num_views = 2
+    assert bench.step_flops(ours) == 2 * once
+    # conv1b alone: 100 images x 64 pixels x 24 x 24 x 9 products, two operations each, three passes
+    assert once > 3 * 2 * 100 * 64 * 24 * 24 * 9
