@@ -81,7 +81,7 @@ def test_the_hand_written_loop_computes_what_our_step_computes():
         loop.step(rows)
     theirs = torch.cat([p.detach().reshape(-1) for p in loop.network.parameters()])
     moved = ours.optimizer.flat - session().optimizer.flat
-    assert (ours.optimizer.flat - theirs).norm() < 1e-3 * moved.norm()
+    assert (ours.optimizer.flat - theirs).norm() < 0.01 * moved.norm()
 
 
 def test_operations_are_counted_per_view():
