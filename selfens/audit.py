@@ -249,6 +249,8 @@ def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int)
     """The fold of each labelled row, -1 elsewhere; the rows of a class are dealt out evenly."""
     if folds < 2:
         raise DataError(f"{folds} folds were asked for; expected at least 2.")
+    if folds > (labels != UNLABELED).sum():
+        raise DataError(f"{folds} folds were asked for, but only {(labels != UNLABELED).sum()} rows are labelled.")
     random = stream(seed, FOLDS)
     numbers = np.full(len(labels), -1)
     dealt = 0

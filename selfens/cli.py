@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -20,6 +20,8 @@ from selfens.experiments.command import reproduce
 if TYPE_CHECKING:
     from selfens.config import Config
     from selfens.run import Run
+
+Result = TypeVar("Result")
 
 app = typer.Typer(
     help="Train classifiers from few labels and much unlabeled data, by self-ensembling.",
@@ -106,9 +108,7 @@ def resume(run: RunArgument, quiet: QuietOption = False) -> None:
 @app.command()
 def evaluate(run: RunArgument, device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto) -> None:
     """Compute a run's test error anew, over every test row."""
-    from selfens import load_run
-
-    result = load_run(run, device=device.value).evaluate()
+    result = _loaded(run, device.value).evaluate()
     _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
     for name, error in result["per_class"].items():
         _say(f"  {name:<20} {error:6.2f} %")
@@ -124,11 +124,10 @@ def predict(
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
 ) -> None:
     """Predict the class of each row of a file, or of each image of a folder."""
-    from selfens import load_run
     from selfens.data.folder import is_folder_source
     from selfens.predict import predict_arrays, predict_images
 
-    trained = load_run(run, device=device.value)
+    trained = _loaded(run, device.value)
     failures: list[str] = []
     if is_folder_source(inputs):
         count, failures = predict_images(trained, inputs, output)
@@ -152,15 +151,16 @@ def audit(
 ) -> None:
     """Rank a run's labels by how strongly its predictions disagree with them."""
     from selfens import audit as auditing
-    from selfens import load_run, progress
+    from selfens import progress
 
-    trained = load_run(run)
+    trained = _loaded(run)
     dataset = trained.dataset()
     if folds is None:
         result = auditing.audit_run(trained, dataset)
         how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K asks one that was not"
     else:
-        result = auditing.audit_folds(trained.config, dataset, folds, progress=progress.for_terminal(quiet))
+        show = progress.for_terminal(quiet)
+        result = _until_stopped(lambda: auditing.audit_folds(trained.config, dataset, folds, progress=show))
         how = f"each judged by one of {folds} runs that did not see it"
     auditing.write_audit(output, result, trained.classes, dataset.row_names)
     _say(f"{len(result.disputed):,} of {len(result.rows):,} labels are disputed ({how}); written to {output}")
@@ -176,9 +176,8 @@ def suggest(
 ) -> None:
     """Say which unlabeled rows to label next: the least certain, spread over the predicted classes."""
     from selfens import audit as auditing
-    from selfens import load_run
 
-    trained = load_run(run)
+    trained = _loaded(run)
     dataset = trained.dataset()
     result = auditing.suggest_run(trained, count, dataset)
     auditing.write_suggestions(output, result, trained.classes, dataset.row_names)
@@ -284,7 +283,7 @@ def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
         data = Dataset.from_npz(source)
         side = min(data.input_shape[1:]) if data.is_images else None
         return presets.for_arrays(path, images_side=side, rows=data.num_rows, on_gpu=on_gpu)
-    side = size or folder.suggested_size(source)
+    side = folder.suggested_size(source) if size is None else size
     rows = len(folder.list_images(source)[0])
     return presets.for_arrays(path, images_side=side, rows=rows, on_gpu=on_gpu).with_values("data", image_size=side)
 
@@ -314,7 +313,18 @@ def _new_directory(config: Config) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def _until_stopped(call: Callable[[], Run]) -> Run:
+def _loaded(path: Path, device: str = "auto") -> Run:
+    """A run to be used, with a note where it has not come to its end."""
+    from selfens import load_run
+
+    run = load_run(path, device=device)
+    done, epochs = run.directory.reached()[0], run.config.schedule.epochs
+    if done < epochs:
+        _complain(f"note: {path} has done {done} of {epochs} epochs; 'selfens resume {path}' completes it.")
+    return run
+
+
+def _until_stopped(call: Callable[[], Result]) -> Result:
     """The result of a training; an interrupt is one sentence and exit code 130. (Typer would swallow the sentence.)"""
     try:
         return call()
@@ -327,7 +337,8 @@ def _report(run: Run) -> None:
     history = run.history
     error = "no test rows" if run.test_error is None else f"test error {run.test_error:.2f} %"
     seconds = sum(record["seconds"] for record in history)
-    epochs = "1 epoch" if len(history) == 1 else f"{len(history)} epochs"
+    done = run.directory.reached()[0]
+    epochs = "1 epoch" if done == 1 else f"{done} epochs"
     _say(f"{error} after {epochs} in {seconds:.0f} s; run in {run.path}")
 
 
@@ -347,7 +358,7 @@ def main(arguments: list[str] | None = None) -> None:
         _complain(f"error: {error}")
         code = 1
     except MistypedCommand as error:
-        _complain(f"error: {error.format_message()} (see 'selfens --help')")  # type: ignore[attr-defined]
+        _complain(f"error: {error.format_message()} (see 'selfens COMMAND --help')")  # type: ignore[attr-defined]
         code = 2
     except (typer.Abort, KeyboardInterrupt):
         _complain("stopped.")

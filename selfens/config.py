@@ -323,7 +323,7 @@ def _check_values(config: Config) -> None:
         for name, value in asdict(getattr(config, section.name)).items():
             need(f"{section.name}.{name}", not isinstance(value, float) or math.isfinite(value), "a finite number")
     need("data.labels", data.labels is None or data.labels >= 1, "at least 1 label, or none for all")
-    need("data.image_size", data.image_size >= 4, "at least 4 pixels")
+    need("data.image_size", 4 <= data.image_size <= 1024, "from 4 to 1024 pixels")
     need("data.label_noise", 0 <= data.label_noise <= 100, "a percentage from 0 to 100")
     need("data.validation", 0 <= data.validation < 1, "a fraction from 0 to below 1")
     need("augment.translation", augment.translation >= 0, "0 pixels or more")

@@ -21,6 +21,10 @@ def read_inputs(path: Path) -> NDArray[Any]:
     """The inputs in an .npy file, or in an .npz file under one of a few names or alone."""
     if path.suffix == ".npy":
         return _read_npy(path)
+    if path.suffix != ".npz":
+        raise DataError(
+            f"{path} is not something to predict on; expected an .npz or .npy file, a folder of images or a .csv."
+        )
     arrays = read_npz(path)
     for name in INPUT_NAMES:
         if name in arrays:

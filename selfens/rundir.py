@@ -17,6 +17,7 @@ together whatever the moment. History lines later than the checkpoint are droppe
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -75,7 +76,8 @@ class RunDirectory:
         try:
             draft.path.mkdir(parents=True)
             (draft.path / "targets").mkdir()
-            draft._write("run.json", json.dumps({"format": FORMAT, **about}, indent=2) + "\n")
+            identity = {"format": FORMAT, "config": _digest(config.to_json())}
+            draft._write("run.json", json.dumps(identity | about, indent=2) + "\n")
             draft._write("labels.json", choice.to_json())
             save_preprocess(draft.path / "preprocess.safetensors", config.data.preprocess, preprocess)
             draft._write("config.json", config.to_json())
@@ -92,7 +94,8 @@ class RunDirectory:
         """An existing run."""
         directory = cls(path)
         if not (directory.path / "config.json").is_file():
-            what = "holds no config.json" if directory.path.is_dir() else "does not exist"
+            there = "is a file" if directory.path.exists() else "does not exist"
+            what = "holds no config.json" if directory.path.is_dir() else there
             raise RunError(f"{directory.path} {what}; expected the directory of a run made by selfens train.")
         about = directory.about()
         if about.get("format") != FORMAT:
@@ -127,6 +130,13 @@ class RunDirectory:
             return Config.from_json(self._read("config.json"))
         except ConfigError as error:
             raise RunError(f"{self.path / 'config.json'}: {error}") from None
+
+    def check_config_unchanged(self) -> None:
+        """Refuse to continue a run whose config was edited: what it did before would no longer be what it says."""
+        if self.about().get("config") != _digest(self._read("config.json")):
+            raise RunError(
+                f"{self.path / 'config.json'} was changed after the run began; undo that, or train anew with the new settings."
+            )
 
     def about(self) -> dict[str, Any]:
         about = self._read_json("run.json")
@@ -216,6 +226,15 @@ class RunDirectory:
     def load_checkpoint(self) -> Checkpoint:
         if not self.has_checkpoint():
             raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens resume {self.path}).")
+        position = self.reached()
+        try:
+            return self._load_pair()
+        except RunError:
+            if self.reached() == position:
+                raise
+            return self.load_checkpoint()  # a process that is training has put the next pair in place meanwhile
+
+    def _load_pair(self) -> Checkpoint:
         flat, metadata = load_tensors(self.path / "checkpoint.safetensors")
         epoch, step = self._position(metadata)
         tensors: dict[str, dict[str, Tensor]] = {}
@@ -242,6 +261,10 @@ class RunDirectory:
             return json.loads(self._read(name))
         except json.JSONDecodeError as error:
             raise RunError(f"{self.path / name} is damaged ({error}).") from None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _move_into_place(draft: Path, path: Path) -> None:

@@ -90,6 +90,7 @@ def resume(
     """Continue a run from its last checkpoint. Data, network and method passed to `train` must be passed again."""
     run = Run(run_dir, network=network)
     config, device = run.config, resolve_device(run.config.training.device)
+    run.directory.check_config_unchanged()
     for part, given in (("network", network), ("method", method)):
         if run.about[f"own_{part}"] != (given is not None):
             how = "with a" if run.about[f"own_{part}"] else "without a"

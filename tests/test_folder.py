@@ -217,3 +217,27 @@ def test_a_run_on_features_cannot_predict_images(tmp_path, capsys):
     code, _, err = typed(capsys, "predict", "run", "p", "-o", "out.csv")
     assert code == 1
     assert "not on square colour images" in err
+
+
+def test_labels_of_an_audit_follow_their_files_when_images_are_added(tmp_path, capsys):
+    root = photos(tmp_path / "p" / "train")
+    for name, colour in COLOURS.items():
+        picture(tmp_path / "p" / "test" / name / "t.png", colour)
+    words = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
+    assert typed(capsys, "train", "./p", "--run", "first", *words)[0] == 0
+    typed(capsys, "audit", "first", "-o", "issues.csv")
+    picture(root / "blue" / "0 added.png", COLOURS["blue"])  # sorts before the others and shifts their rows
+    assert typed(capsys, "train", "./p", "--run", "second", "--labels-file", "issues.csv", *words)[0] == 0
+    run = load_run("second")
+    names = run.dataset().row_names
+    for row, label in zip(run.labels.rows, run.labels.labels, strict=True):
+        assert f"/{run.classes[label]}/" in names[row]
+
+
+def test_a_cache_that_is_no_folder_and_a_size_beyond_reason_are_no_tracebacks(tmp_path, capsys, monkeypatch):
+    photos(tmp_path / "p")
+    code, _, err = typed(capsys, "train", "./p", "--size", 999_999, "--quiet")
+    assert (code, "from 4 to 1024 pixels" in err) == (1, True)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "file"))
+    assert load_folder(tmp_path / "p", size=8).num_rows == 34

@@ -308,7 +308,7 @@ def test_file_that_cannot_be_read_is_refused(tmp_path):
 
 def test_empty_file_gives_no_labels(tmp_path):
     (tmp_path / "empty").write_text("")
-    with pytest.raises(DataError, match="no row of arrays is labelled"):
+    with pytest.raises(DataError, match="names no labelled rows; expected lines of row,label"):
         chosen(dataset(), label_choice="file", labels_file=str(tmp_path / "empty"))
 
 

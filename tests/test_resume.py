@@ -755,3 +755,28 @@ def test_the_command_line_gives_the_same_bits_as_python(tmp_path):
     done = selfens_command(*train_arguments(npz, tmp_path / "run", settings), "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert differences(left_behind(tmp_path / "run"), npz_whole(tmp_path, settings)) == []
+
+
+def test_a_config_edited_by_hand_is_not_continued(half):
+    text = (half / "config.json").read_text()
+    (half / "config.json").write_text(text.replace('"decay": 0.6', '"decay": 0.7'))
+    with pytest.raises(RunError, match=r"config\.json was changed after the run began"):
+        resume(half)
+    (half / "config.json").write_text(text)
+    assert resume(half).finished
+
+
+def test_a_checkpoint_replaced_while_it_is_read_is_read_again(half, monkeypatch):
+    directory = selfens.rundir.RunDirectory(half)
+    genuine, calls = directory._load_pair, []
+
+    def replaced_meanwhile():
+        calls.append(directory.reached())
+        if len(calls) == 1:
+            monkeypatch.setattr(directory, "reached", lambda: (99, 0))
+            raise RunError("the ensemble it names is gone")
+        return genuine()
+
+    monkeypatch.setattr(directory, "_load_pair", replaced_meanwhile)
+    assert directory.load_checkpoint().tensors["network"]
+    assert len(calls) == 2

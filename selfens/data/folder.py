@@ -15,6 +15,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -251,8 +252,9 @@ def _try_to_keep(path: Path, decoded: Decoded) -> None:
         failures = np.array(decoded.failures, dtype=np.str_)
         np.savez(temporary, images=decoded.images, readable=decoded.readable, failures=failures)
         os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # a cache that cannot be written costs time, nothing else
+    except OSError:  # a cache that cannot be written costs time, nothing else
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def check_failures(decoded: Decoded, source: str | Path) -> None:

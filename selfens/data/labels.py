@@ -191,7 +191,9 @@ def read_labels_file(path: Path, dataset: Dataset) -> tuple[Rows, Labels]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"the labels file {path} cannot be read ({error}).") from None
-    pairs = _json_pairs(text, path) if text.lstrip()[:1] in ("[", "{") else _csv_pairs(text, path)
+    pairs = _json_pairs(text, path) if text.lstrip()[:1] in ("[", "{") else _csv_pairs(text, path, dataset)
+    if not pairs:
+        raise DataError(f"the labels file {path} names no labelled rows; expected lines of row,label.")
     seen: dict[int, int] = {}
     for row, label in pairs:
         if not 0 <= row < dataset.num_rows:
@@ -223,20 +225,39 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _csv_pairs(text: str, path: Path) -> list[tuple[int, Any]]:
-    pairs: list[tuple[int, Any]] = []
+def _csv_pairs(text: str, path: Path, dataset: Dataset) -> list[tuple[int, Any]]:
+    """Lines of `row` or `row,label`; a line whose label is left empty is passed over.
+
+    With a header that names a column `file`, as an audit of a folder has, a row is found by its file: row numbers shift when
+    files are added.
+    """
     try:
         lines = list(csv.reader(text.splitlines()))
     except csv.Error as error:
         raise DataError(f"{path} is not a CSV of row,label ({error}).") from None
+    header = [cell.strip().lower() for cell in lines[0]] if lines else []
+    row_of = {name: row for row, name in enumerate(dataset.row_names)} if "file" in header else {}
+    pairs: list[tuple[int, Any]] = []
     for number, cells in enumerate(lines, start=1):
-        if not cells or (number == 1 and cells[0].strip().lower() == "row"):
+        if not cells or (number == 1 and "row" in header):
+            continue
+        if len(cells) > 1 and not cells[1].strip():
+            continue
+        if row_of:
+            pairs.append((_row_of_file(cells, header, row_of, number, path), cells[1].strip()))
             continue
         try:
             pairs.append((int(cells[0]), cells[1].strip() if len(cells) > 1 else None))
         except ValueError:
             raise DataError(f"line {number} of {path} begins with '{cells[0]}'; expected a row number.") from None
     return pairs
+
+
+def _row_of_file(cells: list[str], header: list[str], row_of: dict[str, int], number: int, path: Path) -> int:
+    name = cells[header.index("file")] if header.index("file") < len(cells) else ""
+    if name not in row_of:
+        raise DataError(f"line {number} of {path} names the file '{name}', which is not among the training images.")
+    return row_of[name]
 
 
 def _class_number(label: Any, dataset: Dataset, path: Path) -> int:
