@@ -42,6 +42,7 @@ def generator(device: torch.device) -> torch.Generator:
     """The generator that torch's random operations on this device use."""
     if device.type != "cuda":
         return torch.default_generator
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # there are no generators before
     return torch.cuda.default_generators[device.index or torch.cuda.current_device()]
 
 

@@ -20,7 +20,7 @@ DRAWN = {
     "data.name": st.sampled_from(["digits", "svhn", "my data.npz", "a=b.npz", "none"]),
     "data.folder": st.sampled_from([None, "/data", "~/x y"]),
     "data.labels": st.none() | st.integers(1, 10**6),
-    "data.image_size": st.integers(4, 10**4),
+    "data.image_size": st.integers(4, 1024),
     "data.label_noise": st.floats(0, 100),
     "data.validation": momentum,
     "augment.flip": st.booleans(),
