@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -45,17 +48,23 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
     write_atomically(path, save(plain, metadata))
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """The strings alone, without reading the tensors."""
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file open for reading; whatever is wrong with it, then or later, is one sentence."""
     try:
         with safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
+            yield file
     except (SafetensorError, OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read ({error}); it is missing, cut short or of another kind.") from None
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """The strings alone, without reading the tensors."""
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors, on the CPU, and the strings."""
-    metadata = read_metadata(path)
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118

@@ -63,9 +63,8 @@ class LabelChoice:
 
 def choose_labels(dataset: Dataset, options: DataConfig, *, label_seed: int, split_seed: int) -> LabelChoice:
     """The labelled rows that `options` ask for."""
-    if dataset.num_classes:
-        rows, labels = _chosen(dataset, options, label_seed)
-    if not dataset.num_classes or len(rows) == 0:
+    rows, labels = _chosen(dataset, options, label_seed) if dataset.num_classes else (NO_ROWS, NO_ROWS)
+    if len(rows) == 0:
         raise DataError(
             f"no row of {dataset.name} is labelled; give at least one labelled row per class "
             "(a label is a class; -1, None or an empty string mean unknown)."
