@@ -222,10 +222,13 @@ def bench(
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to time.")] = None,
+    kernels: Annotated[bool, typer.Option("--kernels", help="Where the time of a step goes; on a GPU.")] = False,
+    growth: Annotated[bool, typer.Option("--growth", help="Epochs with more and more rows and classes.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all figures there as JSON.")] = None,
 ) -> None:
     """Measure the speed of training steps on this machine."""
     from selfens import bench as measuring
+    from selfens.bench.output import print_tables, write_json
     from selfens.methods import METHODS
 
     chosen_modes = _choices("mode", modes, measuring.MODES) if modes else None
@@ -235,10 +238,13 @@ def bench(
         modes=chosen_modes,
         data_dir=str(data_dir) if data_dir else None,
         steps=steps,
+        with_kernel_times=kernels,
+        with_growth=growth,
+        say=_complain,
     )
-    measuring.print_table(result)
+    print_tables(result)
     if output is not None:
-        measuring.write_json(output, result)
+        write_json(output, result)
         _say(f"all figures written to {output}")
 
 

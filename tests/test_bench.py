@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from selfens import bench
+from selfens.bench import growth, kernel_times, plain_loop, steps
 from selfens.cli import main
 from selfens.data import sources
 from selfens.device import torch_settings
@@ -52,6 +53,7 @@ def test_the_command_prints_a_table_and_writes_all_figures(tmp_path, monkeypatch
         (["--steps", "0"], "0 steps; expected at least 1"),
         (["--methods", "temporel"], "did you mean 'temporal'"),
         (["--modes", "plane"], "did you mean 'plain'"),
+        (["--kernels"], "measured on a GPU only"),
     ],
 )
 def test_bad_words_get_one_sentence(words, sentence, capsys):
@@ -65,17 +67,17 @@ def test_bad_words_get_one_sentence(words, sentence, capsys):
 
 def session():
     data = sources.load("digits")
-    config = bench._config("temporal", data, CPU).with_overrides(
+    config = steps.config_for("temporal", data, CPU).with_overrides(
         ["network.dropout=0", "network.noise=0", "method.unseen_rows=zero"]
     )
     with torch_settings(config.training, CPU, 0):
-        return bench._session(config, data, CPU, [])
+        return steps.build_session(config, data, CPU, [])
 
 
 def test_the_hand_written_loop_computes_what_our_step_computes():
     """Else the comparison of their speeds would mean nothing. Adam's epsilon stands elsewhere, hence the tolerance."""
     ours = session()
-    loop = bench.PlainLoop(ours)
+    loop = plain_loop.PlainLoop(ours)
     for rows in ours.loader.order(0)[:5]:
         ours.step(rows)
         loop.step(rows)
@@ -86,8 +88,37 @@ def test_the_hand_written_loop_computes_what_our_step_computes():
 
 def test_operations_are_counted_per_view():
     ours = session()
-    once = bench.step_flops(ours)
+    once = steps.step_flops(ours)
     ours.method.num_views = 2
-    assert bench.step_flops(ours) == 2 * once
+    assert steps.step_flops(ours) == 2 * once
     # conv1b alone: 100 images x 64 pixels x 24 x 24 x 9 products, two operations each, three passes
     assert once > 3 * 2 * 100 * 64 * 24 * 24 * 9
+
+
+def test_growth_covers_each_size_and_no_epoch_costs_more_than_its_rows(monkeypatch):
+    monkeypatch.setattr(growth, "CPU_SIZES", ((200, 2), (400, 20)))
+    monkeypatch.setattr(growth, "EPOCHS", 2)
+    small, large = growth.time_epochs(CPU)
+    assert (small["rows"], small["classes"], large["rows"], large["classes"]) == (200, 2, 400, 20)
+    for row in (small, large):
+        assert row["microseconds_per_row"] == pytest.approx(1e6 * row["seconds_per_epoch"] / row["rows"])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        (
+            "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64",
+            "convolutions, forward",
+        ),
+        ("cutlass_tensorop_bf16_s16816wgrad_optimized_bf16_128x128_32x4_nhwc", "convolutions, weight gradient"),
+        ("_add_up_gradient", "our kernels, backward"),
+        ("_add_up", "our kernels, forward"),
+        ("Memset (Device)", "clearing memory"),
+        ("triton_poi_fused_add_mul_3", "kernels of the compiler"),
+        ("nvjet_tst_64x32_64x16_2x1_v_bz_TNN", "matrix products"),
+        ("void at::native::something_new<float>", "everything else"),
+    ],
+)
+def test_kernels_are_told_apart_by_name(kernel, kind):
+    assert kernel_times.kind_of(kernel) == kind

@@ -1,0 +1,141 @@
+"""The speed of a step: steady state, after start-up, the device waited for at both ends.
+
+Start-up (whitening, building, compiling, capturing) is reported by itself. An image counts once per step whatever the number
+of views.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from selfens import networks, presets
+from selfens.config import Config
+from selfens.data import preprocess
+from selfens.data.dataset import Dataset
+from selfens.data.labels import choose_labels
+from selfens.device import torch_settings
+from selfens.training import Session
+
+MODES: dict[str, list[str]] = {
+    "plain": ["training.compile=off", "training.capture=off", "training.kernels=off"],
+    "compiled": ["training.compile=on", "training.capture=off", "training.kernels=off"],
+    "captured": ["training.compile=off", "training.capture=on", "training.kernels=off"],
+    "compiled+captured": ["training.compile=on", "training.capture=on", "training.kernels=off"],
+    "compiled+captured+kernels": ["training.compile=on", "training.capture=on", "training.kernels=on"],
+}
+GPU_MODES = tuple(MODES)
+CPU_MODES = ("plain", "compiled")
+BATCH = 100
+
+
+@dataclass(frozen=True)
+class Measurement:
+    method: str
+    mode: str
+    images_per_second: float
+    microseconds_per_step: float
+    teraflops: float
+    share_of_matrix_rate: float
+    peak_memory_gib: float | None
+    startup_seconds: float
+    notes: tuple[str, ...]
+
+
+def measure(method: str, mode: str, data: Dataset, device: torch.device, rate: float, steps: int) -> Measurement:
+    """One row of the table."""
+    config = config_for(method, data, device).with_overrides(MODES[mode])
+    notes: list[str] = []
+    if device.type == "cuda":
+        gc.collect()  # of what an earlier measurement left behind
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    with torch_settings(config.training, device, 0):
+        began = time.perf_counter()
+        session = build_session(config, data, device, notes)
+        rows = endless_rows(session)
+        for _ in range(10):
+            session.step(next(rows))
+        wait(device)
+        startup = time.perf_counter() - began
+        seconds = min(time_steps(session, rows, steps) for _ in range(2))
+        flops = step_flops(session)
+    batch = session.loader.batch_size
+    return Measurement(
+        method=method,
+        mode=mode,
+        images_per_second=batch / seconds,
+        microseconds_per_step=seconds * 1e6,
+        teraflops=flops / seconds / 1e12,
+        share_of_matrix_rate=flops / seconds / 1e12 / rate,
+        peak_memory_gib=torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
+        startup_seconds=startup,
+        notes=tuple(notes),
+    )
+
+
+def matrix_rate(device: torch.device) -> float:
+    """What the device itself reaches on a large matrix product of random numbers, in TFLOP/s: bf16 on a GPU, else fp32."""
+    size, kind = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
+    a, b = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
+    for _ in range(3):
+        a @ b
+    wait(device)
+    began = time.perf_counter()
+    for _ in range(10):
+        a @ b
+    wait(device)
+    return 10 * 2 * size**3 / (time.perf_counter() - began) / 1e12
+
+
+def step_flops(session: Session) -> float:
+    """Floating-point operations of the matrix products and convolutions of one step, forward and backward."""
+    network = copy.deepcopy(session.network)
+    networks.fuse(network, False)
+    batch = session.loader.batch(session.loader.order(0)[0], 1)
+    with FlopCounterMode(display=False) as counter:
+        network(batch.views[0]).sum().backward()
+    return float(counter.get_total_flops()) * session.method.num_views
+
+
+def config_for(method: str, data: Dataset, device: torch.device) -> Config:
+    name = "cifar10" if device.type == "cuda" else "digits"
+    config = presets.get(f"{name}-{method}").with_values("training", device=device.type)
+    config = config.with_values("training", batch_size=BATCH)
+    return config if data.name == name else config.with_values("data", preprocess="channel")
+
+
+def build_session(config: Config, data: Dataset, device: torch.device, notes: list[str]) -> Session:
+    choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
+    fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
+    session = Session(config, device, data, choice, fitted, None, None, notes.append)
+    session.step.set(learning_rate=1e-4, beta1=0.9, weight=session.weight_max)
+    return session
+
+
+def endless_rows(session: Session) -> Any:
+    epoch = 0
+    while True:
+        yield from session.loader.order(epoch)
+        epoch += 1
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def time_steps(session: Session, rows: Any, steps: int) -> float:
+    """Seconds per step."""
+    wait(session.device)
+    began = time.perf_counter()
+    for _ in range(steps):
+        session.step(next(rows))
+    wait(session.device)
+    return (time.perf_counter() - began) / steps
