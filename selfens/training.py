@@ -274,8 +274,11 @@ def _train_epochs(session: Session, directory: RunDirectory, progress: Progress)
         session.save(directory, 0, 0)  # the weights of a module of the user's own are nowhere else
     try:
         with StopRequest() as stop:
+            ended = time.perf_counter()
             for epoch in range(session.first_epoch, epochs):
                 record = _train_epoch(session, directory, epoch, stop, progress)
+                # From the end of the epoch before, its checkpoint included: the seconds of a run add up to its time.
+                record["seconds"], ended = time.perf_counter() - ended, time.perf_counter()
                 directory.append_history(record)
                 if (epoch + 1) % every == 0 or epoch + 1 == epochs:
                     session.save(directory, epoch + 1, 0)
@@ -293,7 +296,7 @@ def _train_epoch(
         "beta1": session.beta1(epoch),
         "weight": session.weight(epoch),
     }
-    step, began, stopwatch = session.step, time.perf_counter(), Stopwatch(session.device)
+    step, stopwatch = session.step, Stopwatch(session.device)
     step.set(**rates)
     stopwatch.mark()
     first = session.first_step if epoch == session.first_epoch else 0
@@ -318,7 +321,6 @@ def _train_epoch(
         "total": means.total,
         **{name: None if count is None else 100.0 * int(count) / rows for name, (count, rows) in wrong.items()},
         **rates,
-        "seconds": time.perf_counter() - began,
         "images_per_second": images / stopwatch.seconds(),
     }
 

@@ -50,7 +50,7 @@ class Record:
     final_error: float | None
     """The last epoch's, never the best one's; None where the loss stopped being finite."""
     seconds: float
-    """Of all epochs together, tests included."""
+    """From the first step to the final error, tests and checkpoints included."""
     seconds_per_epoch: float
     """The median, so that compiling or an interruption does not count."""
     shared_device: bool

@@ -143,8 +143,8 @@ def _runs(summaries: dict[str, Summary]) -> Section:
     rows = [_run_row(record) for summary in summaries.values() for record in summary.records]
     headers = ("run", "seed", "error %", "seconds", "s per epoch", "hardware", "precision", "torch", "commit", "note")
     notes = (
-        "One line per record under `runs/`; the error is the last epoch's, never the best one's. Seconds include the test "
-        "after each epoch; where the device was shared they are in brackets and say nothing about speed.",
+        "One line per record under `runs/`; the error is the last epoch's, never the best one's. Seconds include "
+        "tests and checkpoints; where the device was shared they are in brackets and say nothing about speed.",
     )
     return Section("All runs", 2, notes if rows else ("No run has been recorded yet.",), headers, tuple(rows))
 
