@@ -16,19 +16,20 @@ from pathlib import Path
 import torch
 
 from selfens import presets
+from selfens.data import sources
+from selfens.data.dataset import Dataset
 from selfens.device import environment
 from selfens.training import train
 
 PRECISIONS = ("bf16", "tf32")
 
 
-def run(precision: str, seed: int, options: argparse.Namespace) -> dict:
+def run(precision: str, seed: int, dataset: Dataset, options: argparse.Namespace) -> dict:
     config = presets.get("cifar10-temporal").with_overrides(
         [f"training.precision={precision}", f"seed.base={seed}", f"schedule.epochs={options.epochs}"]
     )
-    config = config.with_values("data", folder=str(Path(options.data_dir).absolute()))
     with tempfile.TemporaryDirectory() as folder:
-        history = train(config, Path(folder) / "run").history
+        history = train(config, Path(folder) / "run", dataset=dataset).history
     last = history[-1]
     result = {"precision": precision, "seed": seed, "test_error": last["test_error"]}
     result |= {"seconds": sum(r["seconds"] for r in history), "images_per_second": last["images_per_second"]}
@@ -43,7 +44,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/precision.json"))
     options = parser.parse_args()
-    runs = [run(precision, seed, options) for seed in range(options.seeds) for precision in PRECISIONS]
+    dataset = sources.load("cifar10", data_dir=options.data_dir)
+    runs = [run(precision, seed, dataset, options) for seed in range(options.seeds) for precision in PRECISIONS]
     errors = {kind: [r["test_error"] for r in runs if r["precision"] == kind] for kind in PRECISIONS}
     differences = [bf16 - tf32 for bf16, tf32 in zip(*errors.values(), strict=True)]
     result = {

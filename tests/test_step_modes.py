@@ -2,9 +2,10 @@
 
 Dropout and noise are drawn by torch's own generator in all modes (`fallback_random`), so that the draws are the same; without
 augmentation, because a compiler may draw the noise before the shifts. Our kernels draw dropout themselves and are compared
-without it. On a GPU the library may choose another algorithm for a convolution each time, hence the tolerance. Adam's
-epsilon is raised because with 1e-8 its first steps have the size of the learning rate whatever the gradient, which turns the
-last digit of a gradient near zero into a whole step.
+without it. On a GPU the library may choose another algorithm for a convolution each time, and training amplifies the last
+digit; how much is measured on the spot, by changing the initial weights that little. Adam's epsilon is raised because with
+1e-8 its first steps have the size of the learning rate whatever the gradient, which turns the last digit of a gradient near
+zero into a whole step.
 """
 
 import numpy as np
@@ -42,8 +43,11 @@ def made_up_images(side=16, rows=400):
     )
 
 
-def session_after(overrides, *, method, device, network=None, steps=STEPS):
-    """A session after some steps with changing rates, its warnings, and the losses per step."""
+def session_after(overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0):
+    """A session after some steps with changing rates, its warnings, and the losses per step.
+
+    perturbed  relative size of a random change to the initial weights
+    """
     data, warnings, losses = made_up_images(), [], []
     config = presets.get(f"cifar10-{method}").with_overrides(
         ["data.labels=100", "data.preprocess=none", "augment.flip=false", "augment.translation=0"]
@@ -54,6 +58,9 @@ def session_after(overrides, *, method, device, network=None, steps=STEPS):
         choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
         fitted = preprocess.fit("none", data.inputs, device)
         session = Session(config, device, data, choice, fitted, network, None, warnings.append)
+        if perturbed:
+            factors = 1 + perturbed * np.random.default_rng(1).standard_normal(len(session.optimizer.flat))
+            session.optimizer.flat.mul_(torch.from_numpy(factors).float().to(device))
         done = 0
         while done < steps:
             for rows in session.loader.order(done)[: steps - done]:
@@ -69,28 +76,61 @@ def relative_difference(first, second):
     return float((first - second).norm() / second.norm())
 
 
-def assert_same(overrides, *, method, device, tolerance, against):
-    ours, warnings, losses = session_after(overrides, method=method, device=device)
-    plain, _, plain_losses = session_after(against, method=method, device=device)
-    assert warnings == []
-    assert relative_difference(ours.optimizer.flat, plain.optimizer.flat) < tolerance
-    assert losses == pytest.approx(plain_losses, rel=20 * tolerance)
-    for name, buffer in ours.network.named_buffers():
-        if "running_mean" in name:
-            expected = dict(plain.network.named_buffers())[name]
-            torch.testing.assert_close(buffer, expected, atol=20 * tolerance, rtol=20 * tolerance)
-    if ours.method.ensemble:
-        torch.testing.assert_close(ours.method.ensemble.mean, plain.method.ensemble.mean, atol=20 * tolerance, rtol=0)
+def differences(one, other):
+    """Of the parameters, the running means, the ensemble and the losses per epoch of two sessions that were trained."""
+    (first, _, first_losses), (second, _, second_losses) = one, other
+    means = [name for name, _ in first.network.named_buffers() if "running_mean" in name]
+    assert means
+    mine, theirs = (torch.cat([s.network.get_buffer(name) for name in means]) for s in (first, second))
+    result = {
+        "parameters": relative_difference(first.optimizer.flat, second.optimizer.flat),
+        "running means": relative_difference(mine, theirs),
+        "losses": max(abs(a - b) / abs(b) for a, b in zip(first_losses, second_losses, strict=True)),
+    }
+    if first.method.ensemble:
+        result["ensemble"] = relative_difference(first.method.ensemble.mean, second.method.ensemble.mean)
+    return result
+
+
+def assert_same(overrides, *, method, device, rounding, against):
+    """As close to the plain steps as plain steps from initial weights changed by `rounding`: training amplifies both."""
+    plain = session_after(against, method=method, device=device)
+    allowed = differences(session_after(against, method=method, device=device, perturbed=rounding), plain)
+    ours = session_after(overrides, method=method, device=device)
+    assert ours[1] == []
+    for what, difference in differences(ours, plain).items():
+        assert difference < 3 * allowed[what] + 1e-6, f"{what}: {difference:.1e}, allowed {allowed[what]:.1e}"
+    assert allowed["parameters"] < 0.05  # else the comparison would say nothing
 
 
 SMALL = ["network.name=small", "network.width=8", "training.kernels=off"]
 PLAIN = ["training.compile=off", "training.capture=off"]
 
 
+def without_unshared_draws(device):
+    """Settings without what this version of torch draws differently when compiled, `fallback_random` or not."""
+
+    def draw(x):
+        return torch.randn_like(x), functional.dropout(x, 0.5)
+
+    x, pairs = torch.ones(64, 64, device=device), []
+    for function in (draw, torch.compile(draw)):
+        torch.manual_seed(0)
+        pairs.append(function(x))
+    (noise, dropped), (compiled_noise, compiled_dropped) = pairs
+    settings = [] if torch.equal(noise, compiled_noise) else ["network.noise=0"]
+    return settings if torch.equal(dropped, compiled_dropped) else [*settings, "network.dropout=0"]
+
+
 def test_compiled_on_a_cpu_is_the_same():
     """One method is enough on a CPU: what differs between methods is compiled by the same call."""
+    same = without_unshared_draws("cpu")
     assert_same(
-        [*SMALL, "training.compile=on"], method="temporal", device="cpu", tolerance=1e-5, against=[*SMALL, *PLAIN]
+        [*SMALL, *same, "training.compile=on"],
+        method="temporal",
+        device="cpu",
+        rounding=1e-6,
+        against=[*SMALL, *same, *PLAIN],
     )
 
 
@@ -114,18 +154,20 @@ def test_a_step_that_cannot_be_compiled_runs_plainly_and_says_so_once(monkeypatc
     [("temporal", "on", "off"), ("temporal", "off", "on"), ("temporal", "on", "on"), ("pi", "on", "on")],
 )
 def test_compiled_and_captured_steps_are_the_same_on_a_gpu(method, compile, capture):
-    switches = [f"training.compile={compile}", f"training.capture={capture}", "training.precision=fp32"]
-    plain = [*PLAIN, "training.precision=fp32", "training.kernels=off"]
-    assert_same([*switches, "training.kernels=off"], method=method, device="cuda", tolerance=5e-4, against=plain)
+    same = ["training.precision=fp32", "training.kernels=off"]
+    if compile == "on":
+        same += without_unshared_draws("cuda")
+    switches = [f"training.compile={compile}", f"training.capture={capture}"]
+    assert_same([*switches, *same], method=method, device="cuda", rounding=1e-6, against=[*PLAIN, *same])
 
 
 @needs_gpu
 @pytest.mark.parametrize("method", ["pi", "temporal"])
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 5e-4), ("tf32", 2e-3), ("bf16", 1e-2)])
-def test_our_kernels_are_the_same_on_a_gpu(method, precision, tolerance):
+@pytest.mark.parametrize(("precision", "rounding"), [("fp32", 1e-6), ("tf32", 5e-4), ("bf16", 4e-3)])
+def test_our_kernels_are_the_same_on_a_gpu(method, precision, rounding):
     common = [f"training.precision={precision}", "network.dropout=0", "network.noise=0"]
     assert_same(
-        common, method=method, device="cuda", tolerance=tolerance, against=[*common, *PLAIN, "training.kernels=off"]
+        common, method=method, device="cuda", rounding=rounding, against=[*common, *PLAIN, "training.kernels=off"]
     )
 
 
