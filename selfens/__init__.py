@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from selfens.data.dataset import Dataset
     from selfens.errors import SelfensError
     from selfens.estimator import SelfEnsemblingClassifier
+    from selfens.export import export_run
     from selfens.methods.base import Method
     from selfens.run import Run, load_run
     from selfens.targets import EnsembleTargets
@@ -29,6 +30,7 @@ _HOMES = {
     "Run": "selfens.run",
     "SelfEnsemblingClassifier": "selfens.estimator",
     "SelfensError": "selfens.errors",
+    "export_run": "selfens.export",
     "load_run": "selfens.run",
     "resume": "selfens.training",
     "train": "selfens.training",
@@ -45,6 +47,7 @@ __all__ = [
     "SelfensError",
     "audit",
     "data",
+    "export_run",
     "load_run",
     "losses",
     "methods",

@@ -30,6 +30,10 @@ class DeviceError(SelfensError, RuntimeError):
     """A device that is not there."""
 
 
+class MissingPackageError(SelfensError, ImportError):
+    """A package that an optional feature needs and that is not installed."""
+
+
 class DivergedError(SelfensError, ArithmeticError):
     """A loss that stopped being finite."""
 

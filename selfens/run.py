@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,9 @@ class Run:
 
     def _built_network(self) -> nn.Module:
         if self.about["own_network"]:
-            raise RunError(f"{self.path} was trained with a module of your own; pass it: load_run(path, network=...).")
+            raise RunError(
+                f"{self.path} was trained with a module of your own; pass it, in Python: load_run(path, network=...)."
+            )
         return networks.build(self.config.network, self.input_shape, len(self.classes))
 
     @property
@@ -99,14 +102,21 @@ class Run:
         ensemble.load_state(state)
         return ensemble
 
-    def dataset(self) -> Dataset:
-        """The data the run was trained and tested on, loaded again."""
+    def on(self, device: str) -> Run:
+        """The same run on a device; on another than before, with a copy of a module of the user's own."""
+        if self.device.type == device:
+            return self
+        return Run(self.path, network=copy.deepcopy(self._given_network), device=device)
+
+    def dataset(self, *, offline: bool = False) -> Dataset:
+        """The data the run was trained and tested on, loaded again; `offline` never downloads it."""
         if self.about["own_data"]:
             raise RunError(f"{self.path} was trained on arrays passed in Python; pass the dataset again.")
         options = self.config.data
         dataset = sources.load(
             options.name,
             data_dir=options.folder,
+            offline=offline,
             split_seed=self.config.seed.of("split"),
             image_size=options.image_size,
         )

@@ -1,0 +1,271 @@
+"""Export: a run's network and its preprocessing in one file, to be used without selfens.
+
+The file takes any number of rows as the user has them, bytes or floats, and gives probabilities and logits. The names of the
+classes and a model card are inside. It is written only after it has given what the run itself gives.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from selfens import __version__, evaluate, extras, networks
+from selfens.data import preprocess
+from selfens.data.dataset import Dataset, Inputs
+from selfens.errors import ConfigError, RunError, SelfensError, unknown_name
+from selfens.run import Run, load_run
+from selfens.tensorfile import write_atomically
+
+CHECKED_ROWS = 256
+BATCHES = (1, 64, 128, 192)  # where the rows are split: into one alone, 63, and 64 at a time
+TOLERANCE = 1e-4
+INPUT, OUTPUTS = "inputs", ("probabilities", "logits")
+ANY_BATCH = ({0: Dim("batch", min=1)},)
+
+Predict = Callable[[Inputs], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Export:
+    """A file that was written, and how it was checked."""
+
+    path: Path
+    difference: float
+    """The largest difference between a probability of the file and the run's own."""
+    checked_on: str
+    """What the two were compared on, in words."""
+
+
+class Model(nn.Module):
+    """From raw inputs to probabilities and logits."""
+
+    def __init__(self, preprocess: nn.Module, network: nn.Module) -> None:
+        super().__init__()
+        self.preprocess, self.network = preprocess, network
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.network(self.preprocess(inputs)).float()
+        return logits.softmax(dim=1), logits
+
+
+def export_run(
+    run: Run | str | Path, path: str | Path, *, format: str | None = None, dataset: Dataset | None = None
+) -> Export:
+    """Write the trained network of a run, its preprocessing, class names and model card into one file.
+
+    run      a run or its directory; one with a network of your own is loaded by load_run(path, network=...)
+    format   "onnx" or "torch" (a program of torch.export); by default what the file's suffix says: .onnx, .pt2 or .pt
+    dataset  what the run was trained on, where that cannot be loaded by its name; without it, made-up inputs are compared
+    """
+    path = Path(path)
+    kind = FORMATS[_format_name(path, format)]
+    if kind.extra:
+        extras.require(kind.extra, f"exporting to {path.name}")
+    run = run.on("cpu") if isinstance(run, Run) else load_run(run, device="cpu")
+    networks.fuse(run.network, False)  # a module that was trained on a GPU in this process may have it on
+    rows, checked_on = _rows_to_check(run, dataset)
+    entries = {"classes": _json(run.classes), "model_card": _json(model_card(run))}
+    try:
+        content = kind.write(_program(run, rows), entries)
+        difference = _difference(kind.read(content), run, rows)
+    except Exception as error:  # the network may be a user's, and the exporters raise whatever it makes them
+        reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
+        raise RunError(
+            f"{run.path} could not be exported ({reason}); its network must treat any number of rows alike, in operations "
+            "that torch.export can follow."
+        ) from error
+    if not difference <= TOLERANCE:
+        raise RunError(
+            f"{path} was not written: its probabilities differ from the run's by up to {difference:.2g} on {checked_on}; "
+            f"at most {TOLERANCE:g} was expected."
+        )
+    write_atomically(path, content)
+    return Export(path, difference, checked_on)
+
+
+def model_card(run: Run) -> dict[str, Any]:
+    """What someone who has the file alone wants to know of it."""
+    epochs, steps = run.checkpoint.epoch, run.checkpoint.step
+    at_checkpoint = [record["test_error"] for record in run.history if record["epoch"] == epochs - 1 and steps == 0]
+    return {
+        "data": Path(run.about.get("data", run.config.data.name)).name,
+        "training_rows": run.about["rows"],
+        "labels": len(run.labels.rows),
+        "classes": len(run.classes),
+        "method": "one of the user's own" if run.about["own_method"] else run.config.method.name,
+        "network": "one of the user's own" if run.about["own_network"] else run.config.network.name,
+        "preprocessing": run.config.data.preprocess,
+        "epochs": epochs,
+        "test_error_percent": at_checkpoint[0] if at_checkpoint else None,
+        "test_rows": run.about.get("test_rows"),
+        "input": _described_input(run),
+        "outputs": {name: ["batch", len(run.classes)] for name in OUTPUTS},
+        "selfens": __version__,
+    }
+
+
+def _described_input(run: Run) -> dict[str, Any]:
+    images, in_bytes = len(run.input_shape) == 3, run.about["input_type"] == "uint8"
+    from_pictures = not run.about["own_data"] and Path(run.config.data.name).suffix != ".npz"
+    described = {
+        "name": INPUT,
+        "type": run.about["input_type"],
+        "shape": ["batch", *run.input_shape],
+        "layout": "NCHW: rows, channels, height, width" if images else "rows, features",
+        "values": f"{'bytes from 0 to 255' if in_bytes else 'as in the training data'}, not preprocessed",
+    }
+    if images and from_pictures and run.input_shape[0] == 3:
+        described["channels"] = "red, green, blue"
+    return described
+
+
+def _json(value: Any) -> str:
+    """Readable letters of any language; bytes of file names that are no letters (lone surrogates) stay escaped."""
+    return json.dumps(value, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace").decode()
+
+
+# The formats
+
+
+def _program(run: Run, rows: Inputs) -> ExportedProgram:
+    model = Model(run.preprocess, run.network).eval()
+    with torch.no_grad():
+        program = torch.export.export(model, (torch.from_numpy(rows[:2]),), dynamic_shapes=ANY_BATCH)
+    for name, tensor in program.state_dict.items():
+        own = tensor.detach().clone()  # training leaves parameters that are views of one tensor
+        program.state_dict[name] = nn.Parameter(own, False) if isinstance(tensor, nn.Parameter) else own
+    return program
+
+
+def _write_onnx(program: ExportedProgram, entries: dict[str, str]) -> bytes:
+    with _without_noise():
+        exported = torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=[INPUT], output_names=OUTPUTS, dynamic_shapes=ANY_BATCH
+        )
+    assert exported is not None
+    exported.model.metadata_props.update(entries)
+    return bytes(exported.model_proto.SerializeToString())
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Neither torch's own deprecations inside its exporter nor its notes on packages that nobody asked for."""
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")  # "torchvision is not installed"
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def _read_onnx(content: bytes) -> Predict:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return lambda rows: np.asarray(session.run(["probabilities"], {INPUT: rows})[0])
+
+
+def _write_torch(program: ExportedProgram, entries: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer, extra_files=entries)
+    return buffer.getvalue()
+
+
+def _read_torch(content: bytes) -> Predict:
+    module = torch.export.load(io.BytesIO(content)).module()
+    return lambda rows: np.asarray(module(torch.from_numpy(rows))[0].detach().numpy())
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file: how it is written, and how it is read back to be checked."""
+
+    suffixes: tuple[str, ...]
+    write: Callable[[ExportedProgram, dict[str, str]], bytes]
+    read: Callable[[bytes], Predict]
+    extra: str | None = None
+
+
+FORMATS = {
+    "onnx": Format((".onnx",), _write_onnx, _read_onnx, extra="onnx"),
+    "torch": Format((".pt2", ".pt"), _write_torch, _read_torch),
+}
+
+
+def _format_name(path: Path, asked: str | None) -> str:
+    if asked is not None:
+        if asked not in FORMATS:
+            raise ConfigError(unknown_name("format", asked, FORMATS))
+        return asked
+    for name, kind in FORMATS.items():
+        if path.suffix.lower() in kind.suffixes:
+            return name
+    raise ConfigError(
+        f"the name {path} does not say what to write; expected .onnx, or .pt2 for torch, or a format (--format onnx or torch)."
+    )
+
+
+# The check
+
+
+def _difference(predict: Predict, run: Run, rows: Inputs) -> float:
+    """The largest difference of a probability, over batches of several sizes."""
+    batches = np.split(rows, BATCHES)
+    found = [np.abs(predict(batch) - _of_the_run(run, batch)).max() for batch in batches]
+    return float(np.max(found))  # not a number where one of them is not
+
+
+def _of_the_run(run: Run, rows: Inputs) -> NDArray[np.float32]:
+    logits = evaluate.logits(run.network, preprocess.apply(run.preprocess, rows, "cpu"))
+    return np.asarray(logits.softmax(dim=1).numpy())
+
+
+def _rows_to_check(run: Run, dataset: Dataset | None) -> tuple[Inputs, str]:
+    """Rows spread over the training data, some of them more than once where it is small; and a name for them."""
+    try:
+        if dataset is not None:
+            run.check_dataset(dataset)
+        inputs = (dataset or run.dataset(offline=True)).inputs
+    except SelfensError as error:
+        if dataset is not None:
+            raise
+        return _made_up_rows(run), f"{CHECKED_ROWS} made-up rows, since the data is not at hand: {error}"
+    return inputs[np.arange(CHECKED_ROWS) * len(inputs) // CHECKED_ROWS], f"{CHECKED_ROWS} training rows"
+
+
+def _made_up_rows(run: Run) -> Inputs:
+    """Random inputs of the right type and, where the preprocessing knows them, with the mean and spread of the real ones.
+
+    Noise far from the data would give huge logits, and their rounding errors would say nothing about the file.
+    """
+    random = np.random.default_rng(0)
+    noise = torch.from_numpy(random.standard_normal((CHECKED_ROWS, *run.input_shape), dtype=np.float32))
+    match run.preprocess:
+        case preprocess.Zca() as zca:
+            rows = (zca.mean + torch.linalg.solve(zca.matrix, noise.flatten(1), left=False)).view(noise.shape)
+        case preprocess.PerChannel() as channels:
+            shape = (1, -1) + (1,) * (noise.ndim - 2)
+            rows = channels.mean.view(shape) + channels.deviation.view(shape) * noise
+        case _:
+            rows = 0.5 + 0.25 * noise
+    if run.about["input_type"] == "uint8":
+        rows = (255 * rows).round().clamp(0, 255).to(torch.uint8)
+    return np.asarray(rows.numpy())

@@ -1,0 +1,503 @@
+"""Exported files: used as someone does who has the file alone, and compared with the run."""
+
+import csv
+import json
+import signal
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from support import (
+    CLASSES,
+    FEATURES,
+    SMALL_IMAGES,
+    child,
+    config,
+    contents,
+    features,
+    finish,
+    images,
+    run_cli_without_privileges,
+    write_npz,
+)
+from torch import nn
+
+from selfens import Dataset, SelfEnsemblingClassifier, __version__, export_run, load_run, train
+from selfens.cli import main
+from selfens.errors import ConfigError, RunError, SelfensError
+from selfens.export import TOLERANCE
+from selfens.extras import EXTRAS
+from selfens.methods import Losses, Method
+from selfens.progress import Silent
+
+FORMATS = ("onnx", "pt2")
+
+
+def probabilities(path, rows):
+    """What the file alone says."""
+    if path.suffix == ".onnx":
+        session = onnxruntime.InferenceSession(path)
+        return session.run(["probabilities", "logits"], {"inputs": rows})
+    with torch.no_grad():
+        return [out.numpy() for out in torch.export.load(path).module()(torch.from_numpy(rows))]
+
+
+def stored(path):
+    """The classes and the model card inside the file."""
+    if path.suffix == ".onnx":
+        found = onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
+    else:
+        found = {"classes": "", "model_card": ""}
+        torch.export.load(path, extra_files=found)
+    return json.loads(found["classes"]), json.loads(found["model_card"])
+
+
+def bytes_images(rows=60, shape=(3, 8, 8), seed=0):
+    random = np.random.default_rng(seed)
+    return random.integers(0, 256, size=(rows, *shape), dtype=np.uint8)
+
+
+def rows_like(dataset, count, seed=5):
+    random = np.random.default_rng(seed)
+    if dataset.inputs.dtype == np.uint8:
+        return bytes_images(count, dataset.input_shape, seed)
+    return random.normal(size=(count, *dataset.input_shape)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on an .npz file that can be loaded again."""
+    folder = tmp_path_factory.mktemp("export")
+    return train(config(name=str(write_npz(folder / "blobs.npz"))), folder / "run")
+
+
+@pytest.fixture
+def typed(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            main([str(word) for word in words])
+        return end.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+# The numbers
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize(
+    ("dataset", "settings"),
+    [
+        (features(), ("data.preprocess=channel",)),
+        (features(), ("data.preprocess=none", "method.name=pi")),
+        (images(), ("data.preprocess=image", *SMALL_IMAGES)),
+        (images(), ("data.preprocess=zca", *SMALL_IMAGES)),
+        (images(), ("data.preprocess=channel", "network.width=4", "method.name=supervised")),
+    ],
+    ids=["features-channel", "features-none", "images-image", "images-zca", "images-mlp"],
+)
+def test_the_file_gives_what_the_run_gives_for_any_number_of_raw_rows(dataset, settings, suffix, tmp_path, monkeypatch):
+    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
+    run = train(config("temporal", *settings, epochs=2), tmp_path / "run", dataset=dataset)
+    done = export_run(run, tmp_path / f"model.{suffix}", dataset=dataset)
+    assert done.checked_on == "256 training rows"
+    assert done.difference <= TOLERANCE
+    for count in (1, 7, 256, 1000):
+        rows = rows_like(dataset, count)
+        found, logits = probabilities(done.path, rows)
+        np.testing.assert_allclose(found, run.predict_proba(rows), atol=1e-4)
+        assert logits.shape == found.shape == (count, CLASSES)
+        np.testing.assert_allclose(torch.from_numpy(logits).softmax(dim=1), found, atol=1e-6)
+
+
+class Averaged(Method):
+    """Trains one network and is tested by another, as methods with a teacher are."""
+
+    num_views = 1
+
+    def __init__(self, teacher):
+        super().__init__()
+        self.teacher = teacher
+
+    def losses(self, network, batch, targets, weight):
+        logits = network(batch.views[0])
+        loss = nn.functional.cross_entropy(logits, batch.labels.clamp_min(0))
+        return Losses(loss, loss.detach() * 0, loss, logits.detach().softmax(dim=1))
+
+    def evaluated(self, network):
+        return self.teacher
+
+
+def linear():
+    torch.manual_seed(0)
+    return nn.Linear(FEATURES, CLASSES)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_the_network_that_is_exported_is_the_one_that_is_tested(suffix, tmp_path):
+    teacher = linear()
+    with torch.no_grad():
+        teacher.weight.mul_(3)
+    settings = config("supervised", "data.preprocess=none")
+    train(settings, tmp_path / "run", dataset=features(), network=linear(), method=Averaged(teacher))
+    path = tmp_path / f"model.{suffix}"
+    export_run(load_run(tmp_path / "run", network=linear()), path)
+    rows = rows_like(features(), 9)
+    with torch.no_grad():
+        expected = teacher(torch.from_numpy(rows)).softmax(dim=1).numpy()
+    np.testing.assert_allclose(probabilities(path, rows)[0], expected, atol=1e-5)
+    _, card = stored(path)
+    assert (card["method"], card["network"]) == ("one of the user's own",) * 2
+
+
+def convolutional():
+    """Ordinary layers, with noise in training."""
+    layers = [
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout2d(0.3),
+        nn.AdaptiveMaxPool2d(2),
+        nn.Flatten(),
+    ]
+    return nn.Sequential(*layers, nn.Linear(16, CLASSES))
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_network_of_ones_own_is_exported_as_it_is_in_evaluation(suffix, tmp_path):
+    run = train(config("pi"), tmp_path / "run", dataset=images(), network=convolutional())
+    path = tmp_path / f"model.{suffix}"
+    export_run(run, path, dataset=images())
+    np.testing.assert_allclose(probabilities(path, images().inputs)[0], run.predict_proba(images().inputs), atol=1e-5)
+
+
+def test_what_was_asked_of_a_gpu_is_exported_in_full_precision_on_the_cpu(trained, tmp_path):
+    """A run of precision tf32 cannot even predict on a CPU."""
+    settings = config("temporal", "training.precision=bf16", name=trained.config.data.name)
+    run = train(settings, tmp_path / "run")
+    assert export_run(run, tmp_path / "model.onnx").difference < 1e-5
+    text = (run.path / "config.json").read_text()
+    (run.path / "config.json").write_text(text.replace('"bf16"', '"tf32"'))
+    assert export_run(run.path, tmp_path / "model.pt2").difference < 1e-5
+
+
+# What else is inside
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_the_classes_and_the_card_are_inside(trained, tmp_path, suffix):
+    path = export_run(trained.path, tmp_path / f"model.{suffix}").path
+    classes, card = stored(path)
+    assert classes == ["0", "1", "2"]
+    assert card == {
+        "data": "blobs.npz",
+        "training_rows": 60,
+        "labels": 12,
+        "classes": 3,
+        "method": "temporal",
+        "network": "mlp",
+        "preprocessing": "channel",
+        "epochs": 3,
+        "test_error_percent": trained.test_error,
+        "test_rows": 30,
+        "input": {
+            "name": "inputs",
+            "type": "float32",
+            "shape": ["batch", FEATURES],
+            "layout": "rows, features",
+            "values": "as in the training data, not preprocessed",
+        },
+        "outputs": {"probabilities": ["batch", 3], "logits": ["batch", 3]},
+        "selfens": __version__,
+    }
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_class_names_of_any_kind_come_back(tmp_path, suffix):
+    names = ['Äpfel & "Birnen"', "梨", "broken \udcff"]
+    x, y = features().inputs, features().labels
+    dataset = Dataset.from_arrays(x, y, classes=names)
+    settings = config("supervised", "data.labels=none", "training.rows=labelled", epochs=1)
+    with pytest.warns(UserWarning, match="no test rows"):
+        run = train(settings, tmp_path / "run", dataset=dataset)
+    classes, card = stored(export_run(run, tmp_path / f"model.{suffix}").path)
+    assert classes == names
+    assert card["test_error_percent"] is None
+
+
+def test_the_card_of_an_unfinished_run_tells_of_its_checkpoint(trained, tmp_path):
+    """Epochs later than the checkpoint are in the history and not in the weights."""
+    settings = config("temporal", "training.checkpoint_every=2", name=trained.config.data.name, epochs=4)
+    run = train(settings, tmp_path / "run")
+    later = {**run.history[-1], "epoch": 4, "test_error": 99.0}
+    run.directory.append_history(later)
+    _, card = stored(export_run(run, tmp_path / "model.onnx").path)
+    assert (card["epochs"], card["test_error_percent"]) == (4, run.history[3]["test_error"])
+
+
+def test_the_card_of_a_run_stopped_within_an_epoch_names_no_error(trained, tmp_path):
+    class Stopping(Silent):
+        def step(self, step):
+            if step == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config(name=trained.config.data.name), tmp_path / "run", progress=Stopping())
+    _, card = stored(export_run(tmp_path / "run", tmp_path / "model.pt2").path)
+    assert (card["epochs"], card["test_error_percent"]) == (0, None)
+
+
+def test_a_folder_of_photos_gives_a_file_for_bytes_of_its_size(typed, tmp_path, monkeypatch):
+    from PIL import Image
+
+    from selfens.data.folder import decode
+
+    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
+    for number in range(40):
+        place = tmp_path / "photos" / ("cat", "dög 1", "unlabeled", "cat")[number % 4]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = bytes_images(1, (14, 10, 3), number)[0] // 2 + 120 * (number % 4 == 1)
+        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.png")
+    small = ["--set", "network.width=4", "--set", "training.threads=1", "--epochs", "2", "--device", "cpu"]
+    assert typed("train", "photos", "--size", "9", "--run", "run", "--quiet", *small)[0] == 0
+    assert typed("export", "run", "-o", "model.onnx")[0] == 0
+    path = tmp_path / "model.onnx"
+    classes, card = stored(path)
+    assert classes == ["cat", "dög 1"]
+    assert card["input"] == {
+        "name": "inputs",
+        "type": "uint8",
+        "shape": ["batch", 3, 9, 9],
+        "layout": "NCHW: rows, channels, height, width",
+        "channels": "red, green, blue",
+        "values": "bytes from 0 to 255, not preprocessed",
+    }
+    files = sorted((tmp_path / "photos" / "cat").glob("*.png"))
+    assert typed("predict", "run", "photos/cat", "-o", "out.csv")[0] == 0
+    with open("out.csv", newline="") as file:
+        said = {Path(line["file"]).name: line for line in csv.DictReader(file)}
+    found, _ = probabilities(path, np.stack([decode(file, 9) for file in files]))
+    for file, row in zip(files, found, strict=True):
+        assert said[file.name]["class"] == classes[row.argmax()]
+        assert float(said[file.name]["probability"]) == pytest.approx(row.max(), abs=1e-4)
+
+
+def test_an_estimators_run_takes_the_features_as_they_were_fitted(tmp_path):
+    x, y = features().inputs * 40 + 7, np.where(np.arange(60) < 30, features().labels, -1)
+    model = SelfEnsemblingClassifier(epochs=3, random_state=0, run_dir=str(tmp_path / "run")).fit(x, y)
+    done = export_run(tmp_path / "run", tmp_path / "model.onnx")
+    assert "made-up rows" in done.checked_on
+    np.testing.assert_allclose(probabilities(done.path, x)[0], model.predict_proba(x), atol=1e-4)
+
+
+# The check
+
+
+def test_the_rows_are_spread_over_the_training_data_and_number_256(trained, tmp_path, monkeypatch):
+    seen = []
+    real = onnxruntime.InferenceSession.run
+    monkeypatch.setattr(
+        onnxruntime.InferenceSession, "run", lambda self, names, feed: (seen.append(feed), real(self, names, feed))[1]
+    )
+    export_run(trained, tmp_path / "model.onnx")
+    compared = np.concatenate([feed["inputs"] for feed in seen])
+    assert [len(feed["inputs"]) for feed in seen] == [1, 63, 64, 64, 64]
+    assert {row.tobytes() for row in compared} == {row.tobytes() for row in trained.dataset().inputs}
+
+
+@pytest.mark.parametrize("wrong", [lambda p: p + 2e-4, lambda p: p * np.nan], ids=["apart", "not a number"])
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_file_that_differs_from_the_run_is_not_put_in_place(trained, tmp_path, monkeypatch, suffix, wrong):
+    from selfens import export
+
+    path = tmp_path / f"model.{suffix}"
+    path.write_text("what was there before")
+    real = export._of_the_run
+    monkeypatch.setattr(export, "_of_the_run", lambda run, rows: wrong(real(run, rows)))
+    with pytest.raises(RunError, match="was not written: its probabilities differ from the run's by up to"):
+        export_run(trained, path)
+    assert contents(tmp_path) == {path.name: b"what was there before"}
+
+
+@pytest.mark.parametrize("kind", ["zca", "channel", "image", "none"])
+def test_without_the_data_made_up_rows_near_it_are_compared(kind, tmp_path, monkeypatch):
+    """Smooth images, whose whitened noise would be far from anything the network has seen."""
+    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
+    coarse = bytes_images(60, (3, 2, 2))
+    pixels = coarse.repeat(4, axis=2).repeat(4, axis=3) // 2 + bytes_images(60, (3, 8, 8), 1) // 60
+    dataset = Dataset.from_arrays(pixels, np.arange(60) % 3, layout="NCHW")
+    with pytest.warns(UserWarning, match="no test rows"):
+        run = train(config("temporal", f"data.preprocess={kind}", *SMALL_IMAGES), tmp_path / "run", dataset=dataset)
+    done = export_run(run, tmp_path / "model.onnx")
+    assert done.checked_on.startswith("256 made-up rows, since the data is not at hand: ")
+    from selfens.data.preprocess import apply
+    from selfens.export import _made_up_rows
+
+    rows = _made_up_rows(run)
+    assert (rows.dtype, rows.shape) == (np.uint8, (256, 3, 8, 8))
+    assert apply(run.preprocess, rows, "cpu").std() < 2
+
+
+def test_a_run_whose_file_is_gone_is_exported_all_the_same(typed, tmp_path):
+    npz = write_npz(tmp_path / "blobs.npz")
+    train(config(name=str(npz)), tmp_path / "run")
+    npz.unlink()
+    code, out, err = typed("export", "run", "-o", "model.onnx")
+    assert (code, err) == (0, "")
+    assert "on 256 made-up rows, since the data is not at hand" in out
+    assert str(npz) in out
+
+
+def test_another_dataset_than_the_runs_is_refused(trained, tmp_path):
+    with pytest.raises(RunError, match="is not what"):
+        export_run(trained, tmp_path / "model.onnx", dataset=features(rows=30))
+    assert contents(tmp_path) == {}
+
+
+# The command
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "MODEL.PT", "with space ü.onnx"])
+def test_the_suffix_says_the_format(typed, trained, tmp_path, name):
+    (tmp_path / name).write_text("an older one is replaced")
+    code, out, err = typed("export", trained.path, "-o", name)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{name} written; its probabilities are the run's to within ")
+    assert out.endswith(" on 256 training rows\n")
+    content = (tmp_path / name).read_bytes()
+    assert content.startswith(b"PK") == (".pt" in name.lower())
+    assert list(contents(tmp_path)) == [name]
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_the_format_can_be_said(typed, trained, tmp_path, format):
+    assert typed("export", trained.path, "--format", format, "-o", "model")[0] == 0
+    assert (tmp_path / "model").read_bytes().startswith(b"PK") == (format == "torch")
+
+
+def test_nothing_but_the_result_is_printed(trained, tmp_path):
+    """In a process of its own, where the exporter's notes have not been given yet."""
+    from support import selfens
+
+    done = selfens("export", trained.path, "-o", "model.onnx", cwd=tmp_path, PYTHONWARNINGS="error")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["-o", "model.bin"], 1, "model.bin does not say what to write; expected .onnx, or .pt2 for torch"),
+        (["-o", "model"], 1, "model does not say what to write"),
+        (["-o", "model.onnx", "--format", "keras"], 2, "'keras' is not one of 'onnx', 'torch'"),
+        (["-o", "missing/model.onnx"], 1, "missing/model.onnx could not be written (No such file or directory)"),
+        (["-o", "folder.onnx"], 1, "folder.onnx could not be written (Is a directory)"),
+        ([], 2, "Missing option '--output'"),
+    ],
+)
+def test_what_cannot_be_written_is_one_sentence(typed, trained, tmp_path, words, code, sentence):
+    (tmp_path / "folder.onnx").mkdir()
+    given, out, err = typed("export", trained.path, *words)
+    assert (given, out) == (code, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+    assert contents(tmp_path) == {}
+
+
+def test_an_unknown_format_in_python_is_one_sentence(trained, tmp_path):
+    with pytest.raises(ConfigError, match="there is no format 'onxx'; did you mean 'onnx'?"):
+        export_run(trained, tmp_path / "model.onnx", format="onxx")
+
+
+def test_a_folder_that_cannot_be_written_in_is_one_sentence(trained, tmp_path):
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o555)
+    target = str(folder / "model.onnx")
+    process = child(
+        tmp_path / "log", run_cli_without_privileges, ["export", str(trained.path.absolute()), "-o", target]
+    )
+    assert finish(process) == 1
+    assert f"error: {target} could not be written (Permission denied)" in (tmp_path / "log").read_text()
+    assert contents(folder) == {}
+
+
+def test_a_run_without_a_checkpoint_is_one_sentence(typed, trained, tmp_path):
+    train(config(name=trained.config.data.name, epochs=1), tmp_path / "run")
+    (tmp_path / "run" / "checkpoint.safetensors").unlink()
+    code, out, err = typed("export", "run", "-o", "model.onnx")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == "error: run has no checkpoint yet; train it first (selfens resume run)."
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_a_run_with_a_network_of_ones_own_says_how_to_pass_it(typed, tmp_path):
+    train(config(), tmp_path / "run", dataset=features(), network=linear())
+    code, _, err = typed("export", "run", "-o", "model.onnx")
+    assert code == 1
+    assert "was trained with a module of your own; pass it, in Python: load_run(path, network=...)" in err
+
+
+class FixedBatch(nn.Module):
+    """Works for the ten rows of a training batch, and for multiples of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        return self.layer(x.view(-1, 10, FEATURES)).view(-1, CLASSES)
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else self.layer(-x)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("network", [FixedBatch, Branching])
+def test_a_network_that_cannot_be_exported_is_one_sentence(network, suffix, tmp_path):
+    run = train(config(), tmp_path / "run", dataset=features(), network=network())
+    with pytest.raises(RunError, match="could not be exported .* any number of rows alike") as refused:
+        export_run(run, tmp_path / f"model.{suffix}")
+    assert len(str(refused.value).splitlines()) == 1
+    assert not (tmp_path / f"model.{suffix}").exists()
+
+
+# The extras
+
+
+@pytest.mark.parametrize("package", EXTRAS["onnx"])
+def test_a_missing_package_is_one_sentence_and_torch_needs_none(typed, trained, tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    code, out, err = typed("export", trained.path, "-o", "model.onnx")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: exporting to model.onnx needs the package {package}, which cannot be imported")
+    assert "pip install 'selfens[onnx]'" in err
+    assert len(err.splitlines()) == 1
+    assert contents(tmp_path) == {}
+    assert typed("export", trained.path, "-o", "model.pt2")[0] == 0
+
+
+def test_the_extras_are_those_of_the_package():
+    declared = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    listed = declared["optional-dependencies"]
+    for extra, packages in EXTRAS.items():
+        assert tuple(name.split(">=")[0] for name in listed[extra]) == packages
+    assert f"selfens[{','.join(EXTRAS)}]" in listed["dev"]
+
+
+def test_a_missing_package_is_an_import_error_too(trained, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError) as refused:
+        export_run(trained, tmp_path / "model.onnx")
+    assert isinstance(refused.value, SelfensError)
