@@ -19,6 +19,7 @@ from selfens.experiments.command import reproduce
 
 if TYPE_CHECKING:
     from selfens.config import Config
+    from selfens.progress import Progress
     from selfens.run import Run
 
 Result = TypeVar("Result")
@@ -35,6 +36,11 @@ app = typer.Typer(
 MistypedCommand: type[Exception] = typer.BadParameter.__bases__[0]  # click's UsageError, wherever typer keeps its click
 
 
+class ExportFormat(StrEnum):
+    onnx = "onnx"
+    torch = "torch"
+
+
 class Device(StrEnum):
     auto = "auto"
     cpu = "cpu"
@@ -42,6 +48,9 @@ class Device(StrEnum):
 
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
+TensorBoardOption = Annotated[
+    bool, typer.Option("--tensorboard", help="Write the history for TensorBoard too, into RUN/tensorboard.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result alone.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any field of the config.")
@@ -66,6 +75,7 @@ def train(
     size: Annotated[int | None, typer.Option(help="Side to which a folder's images are brought.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download; also by SELFENS_OFFLINE=1.")] = False,
     run: Annotated[Path | None, typer.Option("--run", help="Directory of the run; a new one by default.")] = None,
+    tensorboard: TensorBoardOption = False,
     quiet: QuietOption = False,
     overrides: SetOption = None,
 ) -> None:
@@ -87,19 +97,21 @@ def train(
     directory = run or _new_directory(config)
     if offline:
         os.environ["SELFENS_OFFLINE"] = "1"
-    from selfens import progress, training
+    from selfens import training
 
-    _report(_until_stopped(lambda: training.train(config, directory, progress=progress.for_terminal(quiet))))
+    show = _progress(directory, quiet, tensorboard)
+    _report(_until_stopped(lambda: training.train(config, directory, progress=show)))
 
 
 @app.command()
-def resume(run: RunArgument, quiet: QuietOption = False) -> None:
+def resume(run: RunArgument, tensorboard: TensorBoardOption = False, quiet: QuietOption = False) -> None:
     """Continue a run from its last checkpoint."""
-    from selfens import load_run, progress, training
+    from selfens import load_run, training
 
     before = load_run(run)
     if not before.finished:
-        before = _until_stopped(lambda: training.resume(run, progress=progress.for_terminal(quiet)))
+        show = _progress(run, quiet, tensorboard)
+        before = _until_stopped(lambda: training.resume(run, progress=show))
     elif not quiet:
         _say(f"{run} is complete; there is nothing to resume.")
     _report(before)
@@ -136,6 +148,19 @@ def predict(
     for failure in failures:
         _complain(f"left out: {failure}")
     _say(f"{count:,} predictions written to {output}")
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: model.onnx, or model.pt2.")],
+    format: Annotated[ExportFormat | None, typer.Option(help="By default what the file's suffix says.")] = None,
+) -> None:
+    """Write network, preprocessing, class names and a model card into one file that needs no selfens."""
+    from selfens.export import export_run
+
+    done = export_run(_loaded(run, "cpu"), output, format=format.value if format else None)
+    _say(f"{output} written; its probabilities are the run's to within {done.difference:.1g} on {done.checked_on}")
 
 
 @app.command()
@@ -328,6 +353,18 @@ def _loaded(path: Path, device: str = "auto") -> Run:
     if done < epochs:
         _complain(f"note: {path} has done {done} of {epochs} epochs; 'selfens resume {path}' completes it.")
     return run
+
+
+def _progress(run: Path, quiet: bool, tensorboard: bool) -> Progress:
+    """What shows a training, on the terminal and, if asked for, to TensorBoard."""
+    from selfens.progress import for_terminal
+
+    shown = for_terminal(quiet)
+    if not tensorboard:
+        return shown
+    from selfens.tensorboard import TensorBoard
+
+    return TensorBoard(run, shown)
 
 
 def _until_stopped(call: Callable[[], Result]) -> Result:

@@ -16,11 +16,11 @@ ROOT = Path(selfens.__file__).parent
 REPOSITORY = ROOT.parent
 
 LEVELS = [
-    {"errors", "config", "batch", "losses", "schedules", "tensorfile", "kernels", "randomness"},
+    {"errors", "config", "batch", "losses", "schedules", "tensorfile", "kernels", "randomness", "extras"},
     {"targets", "optim", "networks", "data", "device", "interrupt", "progress", "presets"},
     {"methods", "step", "evaluate", "rundir"},
-    {"run", "predict"},
-    {"training", "estimator", "audit"},
+    {"run", "predict", "tensorboard"},
+    {"training", "estimator", "audit", "export"},
     {"demo", "bench", "experiments"},
     {"cli", "__main__"},
 ]

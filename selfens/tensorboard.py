@@ -1,0 +1,71 @@
+"""What the history holds, also for TensorBoard: one scalar per number and epoch, in RUN/tensorboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from selfens import extras
+from selfens.errors import RunError
+from selfens.progress import Progress, Silent
+from selfens.rundir import RunDirectory
+from selfens.tensorfile import write_failure
+
+FOLDER = "tensorboard"
+
+
+class TensorBoard:
+    """Writes each epoch's numbers for TensorBoard, and hands everything on to `shown`."""
+
+    def __init__(self, run_dir: str | Path, shown: Progress | None = None) -> None:
+        extras.require("tensorboard", "writing for TensorBoard")
+        self.run = RunDirectory(run_dir)
+        self.folder = self.run.path / FOLDER
+        self.shown: Progress = shown or Silent()
+        self.talkative = self.shown.talkative
+        self.writer: Any = None
+
+    def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
+        """Begin anew with the epochs of the history: so a resume neither doubles an epoch nor leaves one out."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        with self._worded():
+            for old in self.folder.glob("events.out.tfevents.*"):
+                old.unlink()
+            # A TensorBoard that is looking on forgets what it read before.
+            self.writer = SummaryWriter(self.folder, purge_step=0)
+            for record in self.run.history():
+                self._write(record)
+            self.writer.flush()
+        self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
+
+    def step(self, step: int) -> None:
+        self.shown.step(step)
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        with self._worded():
+            self._write(record)
+            self.writer.flush()
+        self.shown.epoch(record)
+
+    def warn(self, message: str) -> None:
+        self.shown.warn(message)
+
+    def close(self) -> None:
+        with self._worded():
+            self.writer.close()
+        self.shown.close()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        for name, value in record.items():
+            if name != "epoch" and value is not None:
+                self.writer.add_scalar(name, value, record["epoch"])
+
+    @contextmanager
+    def _worded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(write_failure(self.folder, error)) from error
