@@ -1,45 +1,88 @@
-"""Every Python block of README and docs runs."""
+"""Every Python block of README and docs runs, and every block of the tutorials, those of the command line too."""
 
+import os
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from support import environment
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = [
-    (page, number, code)
-    for page in PAGES
-    for number, code in enumerate(
-        re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL), start=1
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *TUTORIALS]
+
+
+def blocks(page, languages="python|sh"):
+    """The blocks of a page: language and text."""
+    return re.findall(rf"^```({languages})\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def run_python(code, name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # a reader sees warnings and goes on
+        exec(compile(code, name, "exec"), {"__name__": "__main__"})
+
+
+def run_shell(code, folder):
+    """As typed, with the command of the environment that runs the tests."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", code], cwd=folder, env=environment(PATH=path), capture_output=True, text=True, timeout=300
     )
-]
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_there_are_blocks():
-    assert {page.name for page, _, _ in BLOCKS} >= {"README.md", "data.md", "runs.md", "extending.md"}
+    with_blocks = {page.name for page in PAGES if blocks(page)}
+    assert with_blocks >= {"README.md", "data.md", "runs.md", "extending.md", "export.md"}
+    assert with_blocks >= {page.name for page in TUTORIALS}
+    assert len(TUTORIALS) >= 3
 
 
-@pytest.mark.parametrize(
-    ("page", "number", "code"), BLOCKS, ids=[f"{page.name}-{number}" for page, number, _ in BLOCKS]
-)
-def test_the_block_runs(page, number, code, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_the_blocks_of_the_page_run(page, tmp_path, monkeypatch):
+    """One after another in one folder: a later one may use a file that an earlier one made, and no name of it."""
     monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")  # a reader sees warnings and goes on
-        exec(compile(code, f"{page.name}, block {number}", "exec"), {"__name__": "__main__"})
+    for number, (language, code) in enumerate(blocks(page), start=1):
+        if language == "python":
+            run_python(code, f"{page.name}, block {number}")
+        else:
+            run_shell(code, tmp_path)
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.name)
+def test_a_tutorial_has_no_block_that_is_not_run(page):
+    text = page.read_text()
+    assert set(re.findall(r"^```(\S+)$", text, re.MULTILINE)) <= {"python", "sh"}
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert not re.findall(r"^    \S.*$", outside, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_five_lines_use_an_exported_file_with_onnxruntime_alone():
+    code = next(code for _, code in blocks(ROOT / "docs" / "export.md") if "onnxruntime" in code)
+    assert len([line for line in code.splitlines() if line.strip()]) == 5
+    assert "selfens" not in code
+    assert "torch" not in code
 
 
 def test_the_loop_of_ones_own_learns_more_from_the_ensemble():
     """The example is not only run: it classifies the unlabeled rows far better than chance."""
-    code = next(code for page, _, code in BLOCKS if page.name == "extending.md" and "EnsembleTargets" in code)
+    code = next(code for _, code in blocks(ROOT / "docs" / "tutorials" / "my-own-loop.md") if "EnsembleTargets" in code)
     assert len([line for line in code.splitlines() if line.strip()]) <= 26
     names: dict = {}
     import torch
 
     torch.manual_seed(0)
-    exec(compile(code, "extending.md", "exec"), names)
+    exec(compile(code, "my-own-loop.md", "exec"), names)
     known = names["ensemble"].all()
     assert known.known.all()
     unlabeled = ~names["labelled"]
