@@ -597,6 +597,13 @@ def test_a_mistake_is_one_sentence(tmp_path, command, words, error, sentence):
     assert sentence in str(result.exception)
 
 
+def test_results_that_are_a_file_are_refused(tmp_path, command):
+    (tmp_path / "file").touch()
+    result = command("--results", tmp_path / "file")
+    assert type(result.exception) is ConfigError
+    assert "which is a file; expected a folder" in str(result.exception)
+
+
 def test_quick_from_the_command_to_the_report(tmp_path, command):
     result = command("noise", "--quick", "--seeds", "0", "--results", tmp_path, "--report")
     assert result.exit_code == 0, result.output

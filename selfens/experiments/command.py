@@ -33,6 +33,8 @@ def reproduce(
 
     from selfens.experiments.records import Store
 
+    if results.exists() and not results.is_dir():
+        raise ConfigError(f"--results is {results}, which is a file; expected a folder, which may be new.")
     store, console = Store(results, quick=quick), Console()
     if table is None:
         _refuse_without_table(cells=cells, seeds=seeds, devices=devices, max_minutes=max_minutes, data_dir=data_dir)
