@@ -38,6 +38,10 @@ class DivergedError(SelfensError, ArithmeticError):
     """A loss that stopped being finite."""
 
 
+class LostProcessError(SelfensError, RuntimeError):
+    """Another process of the same training that has ended or no longer answers."""
+
+
 class SelfensWarning(UserWarning):
     """Training goes on, but probably not as intended."""
 

@@ -17,7 +17,7 @@ REPOSITORY = ROOT.parent
 
 LEVELS = [
     {"errors", "config", "batch", "losses", "schedules", "tensorfile", "kernels", "randomness", "extras"},
-    {"targets", "optim", "networks", "data", "device", "interrupt", "progress", "presets"},
+    {"targets", "optim", "networks", "data", "device", "distributed", "interrupt", "progress", "presets"},
     {"methods", "step", "evaluate", "rundir"},
     {"run", "predict", "tensorboard"},
     {"training", "estimator", "audit", "export"},

@@ -69,6 +69,8 @@ class NormalizedLayer(nn.Module, ABC):
         self.register_buffer("running_mean", torch.zeros(units))
         self.register_buffer("batch_mean", torch.zeros(units), persistent=False)
         self.calibrating = False
+        self.over_processes: Callable[[Tensor], Tensor] | None = None
+        """Where the batch means are to be those of several processes together: averages one over them."""
         fan_in = math.prod(weight_shape[1:])
         he_deviation = math.sqrt(2 / ((1 + slope**2) * fan_in))
         nn.init.normal_(self.direction, std=he_deviation if initial_weights == "he" else INITIAL_DEVIATION)
@@ -91,6 +93,8 @@ class NormalizedLayer(nn.Module, ABC):
         if self.calibrating:
             y = y / self._per_unit(self._calibrate(y, mean), y.ndim)
             mean = self._batch_mean(y)
+        if self.over_processes:
+            mean = self.over_processes(mean)
         self.batch_mean.copy_(mean.detach())
         return (y + self._per_unit(self.bias - mean, y.ndim)).to(y.dtype)
 
@@ -132,6 +136,11 @@ class NormalizedConv2d(NormalizedLayer):
         super().__init__((out_channels, in_channels, size, size), momentum, slope, initial_weights)
         self.padding = size // 2 if padding == "same" else 0
         self.fused = False
+
+    @property
+    def uses_kernels(self) -> bool:
+        """Whether the present pass may be `forward_fused`, whose means are of this process's batch alone."""
+        return self.fused and self.training and not self.calibrating and self.over_processes is None
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if self.fused and weight[0].numel() <= FEW_INPUTS and torch.compiler.is_compiling():
@@ -226,7 +235,7 @@ class Column(nn.Sequential):
         following = list(self)
         while following:
             layer = following.pop(0)
-            if isinstance(layer, NormalizedConv2d) and layer.fused and layer.training and not layer.calibrating:
+            if isinstance(layer, NormalizedConv2d) and layer.uses_kernels:
                 pool = _next_pools(following, x)
                 dropout = _next_drops(following[pool:])
                 following = following[pool + (dropout > 0) :]
@@ -252,6 +261,12 @@ def fuse(network: nn.Module, enabled: bool) -> None:
     for module in network.modules():
         if isinstance(module, NormalizedConv2d):
             module.fused = enabled
+
+
+def synchronize_means(network: nn.Module, average: Callable[[Tensor], Tensor]) -> None:
+    """Let every batch mean be that of the batches of several processes; `average` takes one over them, gradients included."""
+    for layer in normalized_layers(network):
+        layer.over_processes = average
 
 
 def normalized_layers(network: nn.Module) -> Iterator[NormalizedLayer]:

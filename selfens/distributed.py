@@ -1,0 +1,194 @@
+"""Several processes as one training: who this process is among them, and the few things they tell each other.
+
+`torchrun` starts the processes and says through the environment how many there are. A process alone is a group of one, for
+which every exchange is the identity, so training has one path for one process and for many.
+
+There are two channels. Tensors of a step go through nccl between GPUs and gloo between CPUs, and a process that does not
+answer within a minute is given up. Everything that may take long on one side (loading data, writing a checkpoint) is
+agreed on through gloo with more patience; a process that has died is noticed there at once too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from selfens.errors import LostProcessError
+
+Value = TypeVar("Value")
+Rows = NDArray[np.int64]
+
+ANSWER_WITHIN = timedelta(seconds=60)
+LOAD_WITHIN = timedelta(hours=2)
+
+
+class Group:
+    """The processes of one training. `Group()` is a process alone."""
+
+    def __init__(self, rank: int = 0, size: int = 1, patient: dist.ProcessGroup | None = None) -> None:
+        self.rank, self.size, self._patient = rank, size, patient
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes and talks."""
+        return self.rank == 0
+
+    # Whose rows are whose
+
+    def share(self, rows: Rows, labelled: NDArray[np.bool_], rank: int | None = None) -> Rows:
+        """The rows that a process owns, rising: every size-th of the labelled ones and of the others.
+
+        The division depends on the rows and the number of processes alone, so a row has the same owner in every epoch.
+        """
+        ordered = np.concatenate([rows[labelled], rows[~labelled]])
+        return np.sort(ordered[self.rank if rank is None else rank :: self.size])
+
+    # What is exchanged in every step
+
+    def averaged(self, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Each gradient averaged over the processes, in one exchange; None where a parameter took no part."""
+        if self.size == 1:
+            return gradients
+        there = [gradient for gradient in gradients if gradient is not None]
+        flat = self.mean(torch.cat([gradient.reshape(-1) for gradient in there]))
+        pieces = iter(torch.split(flat, [gradient.numel() for gradient in there]))
+        return [None if gradient is None else next(pieces).view(gradient.shape) for gradient in gradients]
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """The tensor averaged over the processes, in place."""
+        return self.total(tensor).div_(self.size) if self.size > 1 else tensor
+
+    def mean_with_gradient(self, tensor: Tensor) -> Tensor:
+        """The tensor averaged over the processes; gradients of all their losses flow back into each one's."""
+        averaged: Tensor = _Mean.apply(tensor, self) if self.size > 1 else tensor  # type: ignore[no-untyped-call]
+        return averaged
+
+    def total(self, tensor: Tensor, how: Any = None) -> Tensor:
+        """The tensor added up over the processes (or its `how`: dist.ReduceOp.MIN, MAX), in place."""
+        if self.size > 1:
+            with _noticing_losses():
+                dist.all_reduce(tensor, how or dist.ReduceOp.SUM)
+        return tensor
+
+    # What is agreed on now and then
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so in one of the processes at least."""
+        if self.size == 1:
+            return flag
+        with _noticing_losses():
+            told = torch.tensor(int(flag))
+            dist.all_reduce(told, dist.ReduceOp.MAX, group=self._patient)
+        return bool(told)
+
+    def first_says(self, value: Value) -> Value:
+        """What the first process has."""
+        if self.size == 1:
+            return value
+        with _noticing_losses():
+            told: list[Any] = [value]
+            dist.broadcast_object_list(told, src=0, group=self._patient)
+        return told[0]  # type: ignore[no-any-return]
+
+    def take_from_first(self, tensors: Sequence[Tensor]) -> None:
+        """Copy what the first process has into these tensors of the others."""
+        if self.size > 1:
+            with _noticing_losses():
+                for tensor in tensors:
+                    dist.broadcast(tensor, src=0)
+
+    def gathered(self, tensor: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor] | None:
+        """The tensor of every process, on the host of the first one; None elsewhere. `shapes` are those of each process."""
+        own = tensor.detach().cpu()
+        if self.size == 1:
+            return [own]
+        with _noticing_losses():
+            if not self.is_first:
+                dist.send(own.contiguous(), 0, group=self._patient)
+                return None
+            others = [torch.empty(tuple(shape), dtype=own.dtype) for shape in shapes[1:]]
+            for rank, other in enumerate(others, start=1):
+                dist.recv(other, rank, group=self._patient)
+        return [own, *others]
+
+    @contextmanager
+    def first_before_others(self) -> Iterator[None]:
+        """The first process goes through this block alone, so that the others find what it has downloaded or decoded."""
+        if not self.is_first:
+            self._wait()
+        yield
+        if self.is_first:
+            self._wait()
+
+    def _wait(self) -> None:
+        if self.size > 1:
+            with _noticing_losses():
+                dist.barrier(group=self._patient)
+
+
+class _Mean(torch.autograd.Function):
+    """An average over processes: of the values on the way there, of the gradients on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return group.mean(tensor.clone())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.group.mean(gradient.clone()), None
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Group]:
+    """The group that torchrun started this process in, or a group of one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield Group()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(local_rank())
+    with _noticing_losses():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=ANSWER_WITHIN)
+        patient = dist.new_group(backend="gloo", timeout=LOAD_WITHIN)
+    try:
+        yield Group(dist.get_rank(), size, patient)
+    finally:
+        dist.destroy_process_group()
+
+
+def local_rank() -> int:
+    """The number of this process among those on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def is_first_process() -> bool:
+    """Whether this process is alone or the first of its group, before the group is joined."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def was_restarted() -> bool:
+    """Whether torchrun started this process anew after one of the group had failed."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+@contextmanager
+def _noticing_losses() -> Iterator[None]:
+    """Other processes are reached through the network, whose errors say nothing to a user."""
+    try:
+        yield
+    except RuntimeError as error:  # torch.distributed's own errors are RuntimeErrors
+        reason = str(error).strip().splitlines()[-1][:200]
+        raise LostProcessError(
+            f"another process of this training has ended or no longer answers ({reason}); start them all again with "
+            "'selfens resume' to go on from the last checkpoint."
+        ) from error
