@@ -2,32 +2,27 @@
 
 Everything is a function of `labels` (class numbers, -1 where unknown) and `probabilities` [rows, classes]; where they come
 from is a second step. `audit_run` takes them from a run and is in-sample: the network was trained on the very labels it
-is asked to doubt, which hides some mistakes. `audit_folds` asks a network that has not seen the label, for the price of
-training once per fold.
+is asked to doubt, which hides some mistakes. `audit_folds`, which lives in `folds` because it trains, asks a network that
+has not seen the label, for the price of training once per fold.
 
 A CSV written by `write_audit` can be corrected in its `label` column and given back as `data.labels_file`.
 """
 
 from __future__ import annotations
 
-import tempfile
+import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from selfens.config import Config
 from selfens.data.dataset import UNLABELED, Dataset, Labels
-from selfens.data.labels import choose_labels
 from selfens.errors import DataError
 from selfens.predict import write_csv
-from selfens.progress import Progress, Untroubled
-from selfens.randomness import FOLDS, stream
 from selfens.run import Run
-from selfens.training import train
 
 Probabilities = NDArray[np.floating[Any]]
 Rows = NDArray[np.int64]
@@ -108,20 +103,21 @@ def suggest(probabilities: ArrayLike, labelled: ArrayLike, count: int) -> Sugges
         )
     if count < 1:
         raise DataError(f"{count} rows were asked for; expected at least 1.")
-    uncertainty, predicted = _entropy(matrix), matrix.argmax(axis=1)
+    uncertainty, predicted = uncertainty_of(matrix), matrix.argmax(axis=1)
     order = np.argsort(-uncertainty, kind="stable")
     order = order[~mask[order]]
-    turns = _positions_within_groups(predicted[order])
+    turns = positions_within_groups(predicted[order])
     rows = order[np.argsort(turns, kind="stable")][:count]
     return Suggestions(rows=rows, predicted=predicted[rows], uncertainty=uncertainty[rows])
 
 
-def _entropy(probabilities: Probabilities) -> NDArray[np.float64]:
+def uncertainty_of(probabilities: Probabilities) -> NDArray[np.float64]:
+    """Entropy over its largest possible value: 0 is certain, 1 knows nothing."""
     safe = np.maximum(probabilities, np.finfo(np.float64).tiny)
     return np.asarray(-(probabilities * np.log(safe)).sum(axis=1) / np.log(probabilities.shape[1]))
 
 
-def _positions_within_groups(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+def positions_within_groups(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     """0 for the first member of each group, 1 for the second, and so on."""
     positions = np.empty(len(groups), dtype=np.int64)
     for group in np.unique(groups):
@@ -164,12 +160,12 @@ def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
 
     dataset  passed again where the run was given one; otherwise it is loaded as the run loaded it
     """
-    return rank(_labels_of(run), predictions(run, dataset or run.dataset()))
+    return rank(run_labels(run), predictions(run, dataset or run.dataset()))
 
 
 def suggest_run(run: Run, count: int, dataset: Dataset | None = None) -> Suggestions:
     """Rows the run had no label for and is least certain of, spread over the classes it predicts."""
-    return suggest(predictions(run, dataset or run.dataset()), _labels_of(run) != UNLABELED, count)
+    return suggest(predictions(run, dataset or run.dataset()), run_labels(run) != UNLABELED, count)
 
 
 def predictions(run: Run, dataset: Dataset) -> Probabilities:
@@ -188,79 +184,15 @@ def predictions(run: Run, dataset: Dataset) -> Probabilities:
     return probabilities
 
 
-def _labels_of(run: Run) -> Labels:
+def run_labels(run: Run) -> Labels:
     """The labels a run knows of, with -1 elsewhere: those it trained on and those it validated on."""
-    choice = run.labels
-    labels = choice.training_labels(run.about["rows"])
-    labels[choice.validation] = choice.validation_labels
-    return labels
+    return run.labels.known_labels(run.about["rows"])
 
 
-# Folds: each label judged by a network that has not seen it
-
-
-def audit_folds(
-    config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None, seed: int | None = None
-) -> Audit:
-    """The labels that `config` would train with, each judged by a run that had it hidden; trains `folds` times.
-
-    seed  of the division into folds; that of the config's labels by default
-    """
-    return rank(*fold_predictions(config, dataset, folds, progress=progress, seed=seed))
-
-
-def fold_predictions(
-    config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None, seed: int | None = None
-) -> tuple[Labels, Probabilities]:
-    """The labels in use, and for each labelled row what was predicted without its label (zeros for the others).
-
-    A hidden row stays in the training set as an unlabeled one. The runs are kept nowhere.
-    """
-    labels = _labels_in_use(config, dataset)
-    parts = _fold_numbers(labels, dataset.classes, folds, config.seed.of("labels") if seed is None else seed)
-    explicit = config.with_values(
-        "data", labels=None, label_choice="balanced", labels_file=None, label_noise=0.0, validation=0.0
-    )
-    probabilities = np.zeros((dataset.num_rows, dataset.num_classes))
-    for fold in range(folds):
-        hidden = parts == fold
-        partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
-        with tempfile.TemporaryDirectory() as folder:
-            run = train(explicit, Path(folder) / "run", dataset=partly, progress=progress or Untroubled())
-            probabilities[hidden] = predictions(run, partly)[hidden]
-    return labels, probabilities
-
-
-def _untested(dataset: Dataset) -> Dataset:
-    """The dataset without its test rows, so that no epoch is spent on testing."""
-    return replace(dataset, test_inputs=dataset.test_inputs[:0], test_labels=dataset.test_labels[:0])
-
-
-def _labels_in_use(config: Config, dataset: Dataset) -> Labels:
-    choice = choose_labels(
-        dataset, config.data, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split")
-    )
-    labels = choice.training_labels(dataset.num_rows)
-    labels[choice.validation] = choice.validation_labels
-    return labels
-
-
-def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:
-    """The fold of each labelled row, -1 elsewhere; the rows of a class are dealt out evenly."""
-    if folds < 2:
-        raise DataError(f"{folds} folds were asked for; expected at least 2.")
-    if folds > (labels != UNLABELED).sum():
-        raise DataError(f"{folds} folds were asked for, but only {(labels != UNLABELED).sum()} rows are labelled.")
-    random = stream(seed, FOLDS)
-    numbers = np.full(len(labels), -1)
-    dealt = 0
-    for number, name in enumerate(classes):
-        members = random.permutation(np.flatnonzero(labels == number))
-        if len(members) < 2:
-            raise DataError(f"class '{name}' has one labelled row; hiding it would leave none, so label another.")
-        numbers[members] = (dealt + np.arange(len(members))) % folds
-        dealt += len(members)
-    return numbers
+def __getattr__(name: str) -> Any:
+    if name in ("audit_folds", "fold_predictions"):  # part of the audit to a user, but above training
+        return getattr(importlib.import_module("selfens.folds"), name)
+    raise AttributeError(f"module 'selfens.audit' has no attribute '{name}'")
 
 
 # Files

@@ -155,6 +155,8 @@ class TrainingConfig:
     """CPU threads; None: as torch has it."""
     checkpoint_every: int = 1
     """Epochs between checkpoints."""
+    report: bool = True
+    """Write report.html into the run when the last epoch is done."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from support import SMALL_IMAGES, blobs, config, features, images
 
-from selfens import audit
+from selfens import audit, folds
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import read_labels_file
 from selfens.errors import DataError, RunError
@@ -206,7 +206,7 @@ def test_suggestions_of_a_run_are_rows_it_had_no_label_for(trained):
 
 def test_every_class_is_dealt_out_evenly_over_the_folds():
     labels = np.array([0] * 10 + [1] * 7 + [-1] * 3 + [2] * 4)
-    numbers = audit._fold_numbers(labels, ("a", "b", "c"), 5, seed=0)
+    numbers = folds._fold_numbers(labels, ("a", "b", "c"), 5, seed=0)
     assert (numbers == -1).tolist() == (labels == -1).tolist()
     for number in range(3):
         counts = np.bincount(numbers[labels == number], minlength=5)
@@ -221,7 +221,7 @@ def test_in_folds_no_row_is_judged_by_a_network_that_saw_its_label(monkeypatch):
         seen.append(dataset.labels)
         return train(settings, path, dataset=dataset, progress=progress)
 
-    monkeypatch.setattr(audit, "train", remember)
+    monkeypatch.setattr(folds, "train", remember)
     ranked = audit.audit_folds(config(epochs=2), dataset, folds=3)
     assert len(ranked.rows) == 12
     hidden = [set(ranked.rows) - set(np.flatnonzero(labels != -1)) for labels in seen]

@@ -48,6 +48,7 @@ DRAWN = {
     "training.batch_size": st.integers(2, 10**5),
     "training.threads": st.none() | st.integers(1, 64),
     "training.checkpoint_every": st.integers(1, 100),
+    "training.report": st.booleans(),
     "seed.base": seeds,
     "seed.labels": st.none() | seeds,
     "seed.split": st.none() | seeds,

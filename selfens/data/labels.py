@@ -60,6 +60,12 @@ class LabelChoice:
         labels[self.rows] = self.labels
         return labels
 
+    def known_labels(self, num_rows: int) -> Labels:
+        """The same with the labels of the rows held out."""
+        labels = self.training_labels(num_rows)
+        labels[self.validation] = self.validation_labels
+        return labels
+
 
 def choose_labels(dataset: Dataset, options: DataConfig, *, label_seed: int, split_seed: int) -> LabelChoice:
     """The labelled rows that `options` ask for."""

@@ -1,0 +1,82 @@
+"""Folds: each label judged by a network that has not seen it, for the price of training once per fold."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfens.audit import Audit, Probabilities, predictions, rank
+from selfens.config import Config
+from selfens.data.dataset import UNLABELED, Dataset, Labels
+from selfens.data.labels import choose_labels
+from selfens.errors import DataError
+from selfens.progress import Progress, Untroubled
+from selfens.randomness import FOLDS, stream
+from selfens.training import train
+
+
+def audit_folds(
+    config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None, seed: int | None = None
+) -> Audit:
+    """The labels that `config` would train with, each judged by a run that had it hidden; trains `folds` times.
+
+    seed  of the division into folds; that of the config's labels by default
+    """
+    return rank(*fold_predictions(config, dataset, folds, progress=progress, seed=seed))
+
+
+def fold_predictions(
+    config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None, seed: int | None = None
+) -> tuple[Labels, Probabilities]:
+    """The labels in use, and for each labelled row what was predicted without its label (zeros for the others).
+
+    A hidden row stays in the training set as an unlabeled one. The runs are kept nowhere.
+    """
+    labels = _labels_in_use(config, dataset)
+    parts = _fold_numbers(labels, dataset.classes, folds, config.seed.of("labels") if seed is None else seed)
+    explicit = config.with_values(
+        "data", labels=None, label_choice="balanced", labels_file=None, label_noise=0.0, validation=0.0
+    ).with_values("training", report=False)
+    probabilities = np.zeros((dataset.num_rows, dataset.num_classes))
+    for fold in range(folds):
+        hidden = parts == fold
+        partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
+        with tempfile.TemporaryDirectory() as folder:
+            run = train(explicit, Path(folder) / "run", dataset=partly, progress=progress or Untroubled())
+            probabilities[hidden] = predictions(run, partly)[hidden]
+    return labels, probabilities
+
+
+def _untested(dataset: Dataset) -> Dataset:
+    """The dataset without its test rows, so that no epoch is spent on testing."""
+    return replace(dataset, test_inputs=dataset.test_inputs[:0], test_labels=dataset.test_labels[:0], test_row_names=())
+
+
+def _labels_in_use(config: Config, dataset: Dataset) -> Labels:
+    choice = choose_labels(
+        dataset, config.data, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split")
+    )
+    return choice.known_labels(dataset.num_rows)
+
+
+def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:
+    """The fold of each labelled row, -1 elsewhere; the rows of a class are dealt out evenly."""
+    if folds < 2:
+        raise DataError(f"{folds} folds were asked for; expected at least 2.")
+    if folds > (labels != UNLABELED).sum():
+        raise DataError(f"{folds} folds were asked for, but only {(labels != UNLABELED).sum()} rows are labelled.")
+    random = stream(seed, FOLDS)
+    numbers = np.full(len(labels), -1)
+    dealt = 0
+    for number, name in enumerate(classes):
+        members = random.permutation(np.flatnonzero(labels == number))
+        if len(members) < 2:
+            raise DataError(f"class '{name}' has one labelled row; hiding it would leave none, so label another.")
+        numbers[members] = (dealt + np.arange(len(members))) % folds
+        dealt += len(members)
+    return numbers
