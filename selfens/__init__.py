@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from selfens.estimator import SelfEnsemblingClassifier
     from selfens.export import export_run
     from selfens.methods.base import Method
+    from selfens.report.page import write_report
     from selfens.run import Run, load_run
     from selfens.targets import EnsembleTargets
     from selfens.training import resume, train
@@ -34,6 +35,7 @@ _HOMES = {
     "load_run": "selfens.run",
     "resume": "selfens.training",
     "train": "selfens.training",
+    "write_report": "selfens.report.page",
 }
 _MODULES = ("audit", "data", "losses", "methods", "networks", "presets", "schedules")
 
@@ -56,6 +58,7 @@ __all__ = [
     "resume",
     "schedules",
     "train",
+    "write_report",
 ]
 
 

@@ -6,6 +6,7 @@ Only typer is imported at the top: `selfens --help` must not wait for torch.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -80,6 +81,10 @@ def train(
     overrides: SetOption = None,
 ) -> None:
     """Train, and leave everything in a run directory."""
+    if labels is not None and labels_file is not None:
+        raise ConfigError(
+            "--labels and --labels-file were both given; a file says itself which labels to use, so leave out one."
+        )
     config = _config(source, method, size, (device or Device.auto).value)
     if labels is not None:
         config = config.with_values("data", labels=_label_count(labels))
@@ -100,7 +105,7 @@ def train(
     from selfens import training
 
     show = _progress(directory, quiet, tensorboard)
-    _report(_until_stopped(lambda: training.train(config, directory, progress=show)))
+    _say_result(_until_stopped(lambda: training.train(config, directory, progress=show)), quiet)
 
 
 @app.command()
@@ -114,7 +119,7 @@ def resume(run: RunArgument, tensorboard: TensorBoardOption = False, quiet: Quie
         before = _until_stopped(lambda: training.resume(run, progress=show))
     elif not quiet:
         _say(f"{run} is complete; there is nothing to resume.")
-    _report(before)
+    _say_result(before, quiet)
 
 
 @app.command()
@@ -141,13 +146,26 @@ def predict(
 
     trained = _loaded(run, device.value)
     failures: list[str] = []
+    source = ""
     if is_folder_source(inputs):
         count, failures = predict_images(trained, inputs, output)
     else:
-        count = predict_arrays(trained, inputs, output)
+        count, taken = predict_arrays(trained, inputs, output)
+        source = f" for the array '{taken}'" if taken else ""
     for failure in failures:
         _complain(f"left out: {failure}")
-    _say(f"{count:,} predictions written to {output}")
+    _say(f"{count:,} predictions{source} written to {output}")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs; several are compared.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write a page to look at: error, losses, confusion, calibration, galleries; several runs side by side."""
+    from selfens.report.page import write_report
+
+    _say(f"report written to {write_report(runs, output)}")
 
 
 @app.command()
@@ -176,8 +194,11 @@ def audit(
 ) -> None:
     """Rank a run's labels by how strongly its predictions disagree with them."""
     from selfens import audit as auditing
+    from selfens import folds as folding
     from selfens import progress
+    from selfens.report.page import write_audit_page
 
+    page = _page_beside(output)
     trained = _loaded(run)
     dataset = trained.dataset()
     if folds is None:
@@ -185,10 +206,12 @@ def audit(
         how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K asks one that was not"
     else:
         show = progress.for_terminal(quiet)
-        result = _until_stopped(lambda: auditing.audit_folds(trained.config, dataset, folds, progress=show))
+        result = _until_stopped(lambda: folding.audit_folds(trained.config, dataset, folds, progress=show))
         how = f"each judged by one of {folds} runs that did not see it"
     auditing.write_audit(output, result, trained.classes, dataset.row_names)
-    _say(f"{len(result.disputed):,} of {len(result.rows):,} labels are disputed ({how}); written to {output}")
+    write_audit_page(page, result, dataset, f"{how[0].upper()}{how[1:]}.")
+    disputed = f"{len(result.disputed):,} of {len(result.rows):,} labels are disputed"
+    _say(f"{disputed} ({how}); written to {output}, to look at in {page}")
 
 
 @app.command()
@@ -201,12 +224,15 @@ def suggest(
 ) -> None:
     """Say which unlabeled rows to label next: the least certain, spread over the predicted classes."""
     from selfens import audit as auditing
+    from selfens.report.page import write_suggestions_page
 
+    page = _page_beside(output)
     trained = _loaded(run)
     dataset = trained.dataset()
     result = auditing.suggest_run(trained, count, dataset)
     auditing.write_suggestions(output, result, trained.classes, dataset.row_names)
-    _say(f"{len(result.rows):,} rows to label next written to {output}")
+    write_suggestions_page(page, result, dataset)
+    _say(f"{len(result.rows):,} rows to label next written to {output}, to look at in {page}")
 
 
 @app.command()
@@ -288,7 +314,12 @@ def _config(source: str, method: str | None, size: int | None, device: str) -> C
     """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name."""
     from selfens import presets
 
-    if presets.full_name(source) is not None:
+    is_preset = presets.full_name(source) is not None
+    if size is not None and (is_preset or source.endswith(".npz")):
+        raise ConfigError(
+            f"--size was given, but {source} is no folder of images; leave it out, its inputs have their size."
+        )
+    if is_preset:
         config = presets.get(source)
     elif source.endswith((".npz", ".csv")) or Path(source).is_dir():
         config = _config_for_own_data(Path(source), size, device)
@@ -344,6 +375,14 @@ def _new_directory(config: Config) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
+def _page_beside(output: Path) -> Path:
+    """Where the gallery of a CSV goes."""
+    page = output.with_suffix(".html")
+    if page == output:
+        raise ConfigError(f"{output} is the name of a page; give the CSV's name, such as {output.with_suffix('.csv')}.")
+    return page
+
+
 def _loaded(path: Path, device: str = "auto") -> Run:
     """A run to be used, with a note where it has not come to its end."""
     from selfens import load_run
@@ -376,13 +415,21 @@ def _until_stopped(call: Callable[[], Result]) -> Result:
         raise typer.Exit(130) from None
 
 
-def _report(run: Run) -> None:
+def _say_result(run: Run, quiet: bool) -> None:
+    """The error, and what can be done with the run now."""
+    from selfens.rundir import REPORT
+
     history = run.history
     error = "no test rows" if run.test_error is None else f"test error {run.test_error:.2f} %"
     seconds = sum(record["seconds"] for record in history)
     done = run.directory.reached()[0]
     epochs = "1 epoch" if done == 1 else f"{done} epochs"
     _say(f"{error} after {epochs} in {seconds:.0f} s; run in {run.path}")
+    if quiet:
+        return
+    if (run.path / REPORT).is_file():
+        _say(f"report in {run.path / REPORT}")
+    _say(f"to predict: selfens predict {shlex.quote(str(run.path))} INPUT -o out.csv")
 
 
 def _say(text: str) -> None:

@@ -30,6 +30,7 @@ class Result:
     seconds: float
     images_per_second: float
     """Of training alone, each image counted once per epoch."""
+    path: Path
 
 
 def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5, quiet: bool = False) -> list[Result]:
@@ -45,8 +46,10 @@ def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5, qu
     began = time.monotonic()
     results = _train_all(directory, wanted, processes, quiet)
     _print_table(results, num_seeds)
+    page = _write_page(directory, results)
     if not quiet:
         _print(f"done in {time.monotonic() - began:.0f} s; the runs are in {directory}, and are not repeated next time")
+    _print(f"all of them compared, to open in a browser: {page}")
     return results
 
 
@@ -91,7 +94,15 @@ def _train_one(directory: Path, method: str, seed: int) -> Result:
     assert run.test_error is not None
     history = run.history
     speed = statistics.mean(record["images_per_second"] for record in history)
-    return Result(method, seed, run.test_error, sum(record["seconds"] for record in history), speed)
+    return Result(method, seed, run.test_error, sum(record["seconds"] for record in history), speed, path)
+
+
+def _write_page(directory: Path, results: list[Result]) -> Path:
+    from selfens.report.page import write_report
+    from selfens.rundir import REPORT
+
+    ordered = sorted(results, key=lambda result: (list(METHODS).index(result.method), result.seed))
+    return write_report([result.path for result in ordered], directory / REPORT)
 
 
 def _print_table(results: list[Result], num_seeds: int) -> None:

@@ -114,7 +114,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         module = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else None
         with self._directory() as directory, torch.random.fork_rng(devices=[]):  # reading a network back draws weights
             progress = for_terminal() if self.verbose else Untroubled()
-            self._keep(train(self.config_, directory, dataset=dataset, network=module, progress=progress), dataset)
+            config = (
+                self.config_ if self.run_dir else self.config_.with_values("training", report=False)
+            )  # nobody sees it
+            self._keep(train(config, directory, dataset=dataset, network=module, progress=progress), dataset)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -17,10 +17,10 @@ from selfens.run import Run
 INPUT_NAMES = ("x", "inputs", "x_test", "images")
 
 
-def read_inputs(path: Path) -> NDArray[Any]:
-    """The inputs in an .npy file, or in an .npz file under one of a few names or alone."""
+def read_inputs(path: Path) -> tuple[NDArray[Any], str]:
+    """The inputs in an .npy file, or in an .npz file under one of a few names or alone; and the name, where it was a choice."""
     if path.suffix == ".npy":
-        return _read_npy(path)
+        return _read_npy(path), ""
     if path.suffix != ".npz":
         raise DataError(
             f"{path} is not something to predict on; expected an .npz or .npy file, a folder of images or a .csv."
@@ -28,9 +28,9 @@ def read_inputs(path: Path) -> NDArray[Any]:
     arrays = read_npz(path)
     for name in INPUT_NAMES:
         if name in arrays:
-            return arrays[name]
+            return arrays[name], name if len(arrays) > 1 else ""
     if len(arrays) == 1:
-        return next(iter(arrays.values()))
+        return next(iter(arrays.values())), ""
     raise DataError(f"{path} holds {', '.join(sorted(arrays)) or 'no arrays'}; name the inputs 'x'.")
 
 
@@ -42,13 +42,14 @@ def _read_npy(path: Path) -> NDArray[Any]:
     return array
 
 
-def predict_arrays(run: Run, inputs: Path, output: Path) -> int:
-    """Write row, class, probability for each row of a file of arrays."""
-    probabilities = run.predict_proba(read_inputs(inputs))
+def predict_arrays(run: Run, inputs: Path, output: Path) -> tuple[int, str]:
+    """Write row, class, probability for each row of a file of arrays; returns their number and the array taken of several."""
+    array, taken = read_inputs(inputs)
+    probabilities = run.predict_proba(array)
     best = probabilities.argmax(axis=1)
     lines = [[row, run.classes[k], f"{probabilities[row, k]:.6f}"] for row, k in enumerate(best)]
     write_csv(output, ["row", "class", "probability"], lines)
-    return len(lines)
+    return len(lines), taken
 
 
 def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]]:

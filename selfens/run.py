@@ -159,14 +159,17 @@ class Run:
         scores = evaluate.logits(self.network, preprocess.apply(self.preprocess, raw, self.device), precision)
         return np.asarray(scores.softmax(dim=1).cpu().numpy(), dtype=np.float32)
 
+    def test_probabilities(self, dataset: Dataset) -> NDArray[np.float32]:
+        """[test rows, classes] of the data the run was trained on."""
+        self.check_dataset(dataset)
+        if len(dataset.test_labels) == 0:
+            raise DataError(f"{dataset.name} has no test rows to evaluate on.")
+        return self._probabilities(dataset.test_inputs)
+
     def evaluate(self, dataset: Dataset | None = None) -> dict[str, Any]:
         """The test error computed anew, in percent, over every test row, and the error of each class."""
-        if dataset is not None:
-            self.check_dataset(dataset)
         data = dataset or self.dataset()
-        if len(data.test_labels) == 0:
-            raise DataError(f"{data.name} has no test rows to evaluate on.")
-        wrong = self._probabilities(data.test_inputs).argmax(axis=1) != data.test_labels
+        wrong = self.test_probabilities(data).argmax(axis=1) != data.test_labels
         per_class = {
             name: 100.0 * float(wrong[data.test_labels == number].mean())
             for number, name in enumerate(data.classes)

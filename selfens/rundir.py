@@ -7,6 +7,7 @@
     history.jsonl            one line per epoch
     checkpoint.safetensors   network, optimizer, random state; names the ensemble file it belongs to
     targets/                 the ensemble of temporal ensembling, one file per generation
+    report.html              a page to look at, written when the last epoch is done
     lock                     held by the process that is training
 
 Every file but the history is written under a temporary name and renamed. A checkpoint names its generation of the ensemble,
@@ -36,6 +37,7 @@ from selfens.errors import ConfigError, RunError
 from selfens.tensorfile import load_tensors, read_metadata, save_tensors, write_atomically, write_failure
 
 FORMAT = "1"
+REPORT = "report.html"
 ABOUT_KEYS = (
     "fingerprint",
     "rows",

@@ -2,10 +2,12 @@
 
 set up    data, labels, preprocessing, network, method, optimizer; or the state of a checkpoint
 epoch     set the schedules, take the steps, end the epoch, evaluate, write history and checkpoint
+end       write the report
 """
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import math
 import time
@@ -31,8 +33,9 @@ from selfens.interrupt import StopRequest
 from selfens.methods.base import Method
 from selfens.optim import Adam
 from selfens.progress import Progress, Silent
+from selfens.report.page import write_report
 from selfens.run import Run
-from selfens.rundir import Checkpoint, RunDirectory, check_free
+from selfens.rundir import REPORT, Checkpoint, RunDirectory, check_free
 from selfens.step import EpochMeans, Step
 
 NEGLIGIBLE_WEIGHT = 1e-3
@@ -76,7 +79,9 @@ def train(
             show.warn(f"{len(data.unreadable)} files could not be read and were left out; they are listed in run.json.")
         with directory.locked():
             _train_epochs(session, directory, show)
-    return Run(directory.path, network=network, device=device.type)
+    run = Run(directory.path, network=network, device=device.type)
+    _write_report(run, data, network, show)
+    return run
 
 
 def resume(
@@ -107,8 +112,25 @@ def resume(
         if run.directory.has_checkpoint():
             session.load(run.directory.load_checkpoint())
         _warn_of_changes(run.about["environment"], environment(device, session.precision), show)
+        before = run.finished
         _train_epochs(session, run.directory, show)
-    return Run(run.path, network=network, device=device.type)
+    run = Run(run.path, network=network, device=device.type)
+    if not before:
+        _write_report(run, data, network, show)
+    return run
+
+
+def _write_report(run: Run, data: Dataset, network: nn.Module | None, show: Progress) -> None:
+    """The page of a run that has come to its end. A page that cannot be written costs a warning, not the run."""
+    if not run.config.training.report:
+        return
+    try:
+        # A copy of the user's module, because reading a run back puts weights into it.
+        own = Run(run.path, network=copy.deepcopy(network), device=run.device.type)
+        write_report(own, run.path / REPORT, dataset=data)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        show.warn(f"the run is complete, but its report could not be written ({reason.rstrip('.')}).")
 
 
 class Session:

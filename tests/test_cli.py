@@ -19,7 +19,7 @@ from selfens import load_run, presets
 from selfens.cli import main
 from selfens.config import Config
 
-TINY = ["--epochs", "2", *sets(["network.width=4", "training.threads=1"])]
+TINY = ["--epochs", "2", *sets(["network.width=4", "training.threads=1", "training.report=false"])]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_preset_is_trained_by_its_name(typed, here):
     assert (code, err) == (0, "")
     run = load_run("runs/digits-temporal-seed0")
     assert run.config == presets.get("digits-temporal").with_overrides(
-        ["schedule.epochs=2", "network.width=4", "training.threads=1"]
+        ["schedule.epochs=2", "network.width=4", "training.threads=1", "training.report=false"]
     )
     assert f"test error {run.test_error:.2f} % after 2 epochs" in out
 
@@ -130,12 +130,13 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     done = selfens("train", npz, "--run", "run", *TINY, cwd=npz.parent)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 6
     assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; run in run")
     assert lines[0].startswith("temporal, mlp (")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ img/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
     assert lines[3].startswith("test error ")
+    assert lines[4] == "to predict: selfens predict run INPUT -o out.csv"
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout
 
@@ -158,7 +159,7 @@ def test_in_a_terminal_there_is_a_bar(npz):
     assert process.returncode == 0
     assert "2/2" in text
     assert "img/s" in text
-    assert "test error" in text.splitlines()[-1]
+    assert "test error" in text.splitlines()[-2]
 
 
 def _read(descriptor):
@@ -239,7 +240,8 @@ def test_predict_writes_class_and_probability_of_every_row(typed, trained, kind)
     else:
         np.savez(name, **({"x": x, "other": x[:2]} if kind == "npz" else {"whatever": x}))
     code, out, err = typed("predict", "run", name, "-o", "out.csv")
-    assert (code, out, err) == (0, "17 predictions written to out.csv\n", "")
+    which = " for the array 'x'" if kind == "npz" else ""
+    assert (code, out, err) == (0, f"17 predictions{which} written to out.csv\n", "")
     rows = read_csv("out.csv")
     expected = trained.predict_proba(x)
     assert [int(row["row"]) for row in rows] == list(range(17))
@@ -307,7 +309,9 @@ def test_version_is_printed(typed):
     assert typed("version") == (0, f"{__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["resume"], ["evaluate"], ["predict"], ["presets"], ["demo"]])
+@pytest.mark.parametrize(
+    "command", [[], ["train"], ["resume"], ["evaluate"], ["predict"], ["presets"], ["demo"], ["report"]]
+)
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_every_command_has_help(typed, command, option):
     code, out, err = typed(*command, option)
@@ -372,6 +376,12 @@ BAD_WORDS = {
         ["gone.json cannot be read"],
     ),
     "labels file not chosen": (["digits", "--set", "data.labels_file=a.json"], ["label_choice=file"]),
+    "labels twice": (
+        ["digits", "--labels", "50", "--labels-file", "a.csv"],
+        ["--labels and --labels-file", "leave out one"],
+    ),
+    "a size for a preset": (["digits", "--size", "16"], ["--size was given, but digits is no folder of images"]),
+    "a size for arrays": (["a.npz", "--size", "16"], ["--size was given, but a.npz is no folder of images"]),
     "unknown device": (["digits", "--device", "gpu"], ["gpu", "cuda"]),
     "seed not a number": (["digits", "--seed", "x"], ["x"]),
     "unknown option": (["digits", "--epoch", "3"], ["--epoch"]),
@@ -492,6 +502,10 @@ BAD_RUN_WORDS = {
     "resume a folder": (["resume", "."], "holds no config.json"),
     "evaluate nothing": (["evaluate", "nothing"], "nothing does not exist"),
     "predict with nothing": (["predict", "nothing", "blobs.npz", "-o", "out.csv"], "nothing does not exist"),
+    "report on nothing": (["report", "nothing"], "nothing does not exist"),
+    "report on a folder": (["report", "."], "holds no config.json"),
+    "an audit into a page": (["audit", "nothing", "-o", "x.html"], "give the CSV's name, such as x.csv"),
+    "suggestions into a page": (["suggest", "nothing", "-o", "x.html"], "give the CSV's name, such as x.csv"),
     "an unknown preset": (["presets", "digts"], "did you mean 'digits"),
     "one seed for the demo": (["demo", "--seeds", "1"], "at least 2"),
 }
@@ -627,7 +641,9 @@ def test_the_demo_trains_three_methods_and_prints_a_table(typed, monkeypatch):
         code, out, err = typed("demo", "--seeds", "2", "--jobs", "1", "--runs", "demo")
         assert (code, err) == (0, "")
         assert all(name in out for name in ("supervised only", "Π-model", "temporal ensembling", "±", "of 2 seeds"))
-    assert len(os.listdir("demo")) == 6
+        assert out.splitlines()[-1] == "all of them compared, to open in a browser: demo/report.html"
+    assert len(os.listdir("demo")) == 7
+    assert "6 runs on digits" in Path("demo/report.html").read_text()
     labels = {
         tuple(load_run(next(Path("demo").glob(f"{method}-seed1-*"))).labels.rows)
         for method in ("supervised", "pi", "temporal")
@@ -636,7 +652,13 @@ def test_the_demo_trains_three_methods_and_prints_a_table(typed, monkeypatch):
 
 
 def tiny_demo(method, seed):
-    overrides = [f"seed.base={seed}", "schedule.epochs=1", "network.width=2", "training.threads=1"]
+    overrides = [
+        f"seed.base={seed}",
+        "schedule.epochs=1",
+        "network.width=2",
+        "training.threads=1",
+        "training.report=false",
+    ]
     return presets.get(f"digits-{method}").with_overrides(overrides)
 
 
@@ -695,7 +717,7 @@ def test_suggest_names_unlabeled_rows_alone(typed, here):
     write_npz(here / "data.npz")
     typed("train", "data.npz", "--run", "trained", *TINY)
     code, out, _ = typed("suggest", "trained", "-n", "7", "-o", "next.csv")
-    assert (code, out) == (0, "7 rows to label next written to next.csv\n")
+    assert (code, out) == (0, "7 rows to label next written to next.csv, to look at in next.html\n")
     with open("next.csv", newline="") as file:
         rows = [int(line["row"]) for line in csv.DictReader(file)]
     assert len(rows) == 7

@@ -19,8 +19,9 @@ LEVELS = [
     {"errors", "config", "batch", "losses", "schedules", "tensorfile", "kernels", "randomness", "extras"},
     {"targets", "optim", "networks", "data", "device", "distributed", "interrupt", "progress", "presets"},
     {"methods", "step", "evaluate", "rundir"},
-    {"run", "predict", "tensorboard"},
-    {"training", "estimator", "audit", "export"},
+    {"run", "predict", "audit", "tensorboard"},
+    {"report"},
+    {"training", "estimator", "folds", "export"},
     {"demo", "bench", "experiments"},
     {"cli", "__main__"},
 ]
@@ -165,6 +166,7 @@ def test_a_wheel_builds_installs_and_runs_in_an_empty_environment(tmp_path):
     train = ("train", "digits", "--epochs", "1", "--set", "network.width=4", "--quiet")
     assert run(bin / "selfens", *train, cwd=empty).startswith("test error ")
     assert os.listdir(empty) == ["runs"]
+    assert (empty / "runs" / "digits-temporal-seed0" / "report.html").stat().st_size > 20_000
     inside = run(bin / "python", "-c", "import selfens; print(selfens.__file__)", cwd=empty)
     assert str(tmp_path / "venv") in inside
     assert (Path(inside.strip()).parent / "py.typed").is_file()

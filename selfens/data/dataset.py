@@ -41,6 +41,8 @@ class Dataset:
     name: str = "arrays"
     row_names: tuple[str, ...] = ()
     """Where each training row comes from (its file), if that is known."""
+    test_row_names: tuple[str, ...] = ()
+    """The same for the test rows."""
     unreadable: tuple[str, ...] = ()
     """Files that were left out, and why."""
 

@@ -88,6 +88,7 @@ def load_folder(source: str | Path, *, size: int, split_seed: int = 0, notice: N
         classes=classes,
         name=str(source),
         row_names=tuple(str((train + test)[row].path) for row in train_rows),
+        test_row_names=tuple(str((train + test)[row].path) for row in test_rows),
         unreadable=tuple(decoded.failures),
     )
 

@@ -92,6 +92,8 @@ def load(
     if name not in SOURCES and is_folder_source(name):
         with _decoding_bar(progress) as notice:
             return load_folder(name, size=image_size, split_seed=split_seed, notice=notice)
+    if name not in SOURCES and os.sep in str(name):
+        raise DataError(f"there is no folder or .csv file {name}; if it was moved, put it back or give its new path.")
     if name not in SOURCES:
         raise DataError(
             unknown_name("data set", str(name), SOURCES) + " A path must be of an .npz file, a folder or a .csv file."

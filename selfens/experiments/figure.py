@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Any
 
 from selfens.experiments import noise
 from selfens.experiments.records import Record
 from selfens.experiments.summary import Summary
-
-COLORS = ("#1b6ca8", "#2a9d5c", "#d68910", "#c0392b", "#6c3483")
+from selfens.report.figures import COLORS, svg
 
 
 def noise_figure(summaries: Mapping[str, Summary]) -> str | None:
     """The figure as the text of an <svg>; None where none of its cells has been run."""
     if not any(summaries[cell.key].records for cell in noise.TABLE.cells):
         return None
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
+    return svg(lambda figure: _draw(figure, summaries), "label-noise", (9, 3.8))
 
-    with matplotlib.rc_context({"svg.hashsalt": "selfens", "svg.fonttype": "none", "font.family": "sans-serif"}):
-        figure = Figure(figsize=(9, 3.8), layout="constrained")
-        FigureCanvasSVG(figure)
-        both = figure.subplots(1, 2, sharey=True)
-        for axes, (method, title) in zip(both, noise.ROWS.items(), strict=True):
-            _panel(axes, method, title, summaries)
-        both[0].set_ylabel("correct on the test set, %")
-        handles, labels = _legend(both)
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        output = io.StringIO()
-        figure.savefig(output, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    text = output.getvalue()
-    lines = text[text.index("<svg") :].splitlines()
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+def _draw(figure: Any, summaries: Mapping[str, Summary]) -> None:
+    both = figure.subplots(1, 2, sharey=True)
+    for axes, (method, title) in zip(both, noise.ROWS.items(), strict=True):
+        _panel(axes, method, title, summaries)
+    both[0].set_ylabel("correct on the test set, %")
+    handles, labels = _legend(both)
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 
 def _panel(axes: Any, method: str, title: str, summaries: Mapping[str, Summary]) -> None:
     missing = []
-    for percentage, color in zip(noise.PERCENTAGES, COLORS, strict=True):
+    for percentage, color in zip(noise.PERCENTAGES, COLORS, strict=False):
         records = summaries[f"noise/{method}-{percentage}"].records
         for record in records:
             axes.plot(*_curve(record), color=color, linewidth=1.3, label=f"{percentage} % random")
@@ -48,8 +38,6 @@ def _panel(axes: Any, method: str, title: str, summaries: Mapping[str, Summary])
     remark = f" (not run: {', '.join(missing)})" if missing else ""
     axes.set(title=title + remark, xlabel="epoch", ylim=(0, 100))
     axes.title.set_fontsize(10)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _curve(record: Record) -> tuple[range, list[float]]:

@@ -15,6 +15,7 @@ from selfens.experiments.figure import noise_figure
 from selfens.experiments.records import Record, Store
 from selfens.experiments.summary import NOT_RUN, Paired, Summary, measured, pairs, spread, summarize
 from selfens.experiments.tables import CELLS, TABLES
+from selfens.report.render import render
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURE_FILE = "label-noise.svg"
@@ -51,19 +52,13 @@ def write_report(store: Store) -> list[Path]:
 
 
 def _render(template: str, summaries: dict[str, Summary], store: Store, figure: str | None) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=template.endswith(".html"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["markdown_cell"] = lambda text: text.replace("|", "\\|")
-    return environment.get_template(template).render(
-        sections=sections(summaries), quick=store.quick, figure=figure, figure_file=FIGURE_FILE
+    return render(
+        template,
+        folder=TEMPLATES,
+        sections=sections(summaries),
+        quick=store.quick,
+        figure=figure,
+        figure_file=FIGURE_FILE,
     )
 
 

@@ -140,7 +140,7 @@ class Worker(Silent):
         device: Literal["cpu", "cuda"] = "cpu" if self.place.device == "cpu" else "cuda"
         every = 1 if self.store.quick else CHECKPOINT_EVERY
         return self.store.config(task).with_values(
-            "training", device=device, threads=self.place.threads, checkpoint_every=every
+            "training", device=device, threads=self.place.threads, checkpoint_every=every, report=False
         )
 
     def _data(self, task: Task) -> Dataset:

@@ -1,0 +1,112 @@
+"""Several runs side by side: one chart, one table, one sentence."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from selfens.config import Config, SeedConfig, TrainingConfig
+from selfens.progress import duration
+from selfens.report import figures
+from selfens.report.details import data_words, history_of, method_words
+from selfens.report.figures import Chart, Record
+from selfens.report.render import shown
+from selfens.run import Run
+
+QUANTITIES = {
+    "test_error": ("test error", "test rows in the wrong class, %"),
+    "validation_error": ("validation error", "validation rows in the wrong class, %"),
+    "supervised": ("supervised loss", "supervised loss"),
+}
+IN_THE_SENTENCE = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    sentence: str
+    chart: Chart
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def compare(runs: Mapping[str, Run]) -> Comparison:
+    """What the runs, by the names to show, have in common and in which they differ."""
+    histories = {name: history_of(run) for name, run in runs.items()}
+    last = {name: history[-1] for name, history in histories.items()}
+    quantity = next(key for key in QUANTITIES if all(record.get(key) is not None for record in last.values()))
+    word, axis = QUANTITIES[quantity]
+    groups = _groups(runs)
+    results = {label: [float(last[name][quantity]) for name in names] for label, names in groups.items()}
+    chart = figures.comparison_chart(
+        {label: [histories[name] for name in names] for label, names in groups.items()}, quantity, axis
+    )
+    headers, rows = _table(runs, histories)
+    return Comparison(
+        sentence=_sentence(runs, word, results, "" if quantity == "supervised" else " %"),
+        chart=replace(chart, title=f"{word[0].upper()}{word[1:]} per epoch"),
+        headers=headers,
+        rows=rows,
+    )
+
+
+def _groups(runs: Mapping[str, Run]) -> dict[str, list[str]]:
+    """The names of runs that differ in nothing but the seed, under one label."""
+    alike: dict[Config, list[str]] = {}
+    for name, run in runs.items():
+        config = replace(run.config, seed=SeedConfig(), training=_what_matters(run.config.training))
+        alike.setdefault(config, []).append(name)
+    methods = [method_words(runs[names[0]]) for names in alike.values()]
+    groups = {}
+    for names, method in zip(alike.values(), methods, strict=True):
+        several = f"{method if methods.count(method) == 1 else shown(names[0])} ({len(names)} runs)"
+        groups[shown(names[0]) if len(names) == 1 else several] = names
+    return groups
+
+
+def _what_matters(training: TrainingConfig) -> TrainingConfig:
+    return TrainingConfig(batch_size=training.batch_size, rows=training.rows)
+
+
+def _sentence(runs: Mapping[str, Run], word: str, results: Mapping[str, Sequence[float]], unit: str) -> str:
+    data = sorted({data_words(run) for run in runs.values()})
+    where = f" on {data[0]}" if len(data) == 1 else ""
+    best = sorted(results, key=lambda label: statistics.mean(results[label]))
+    parts = [f"{label} {_spread(results[label])}{unit}" for label in best[:IN_THE_SENTENCE]]
+    more = f" and {len(best) - IN_THE_SENTENCE} others above" if len(best) > IN_THE_SENTENCE else ""
+    return f"{word[0].upper()}{word[1:]} of {len(runs)} runs{where}, after the last epoch: {', '.join(parts)}{more}."
+
+
+def _spread(values: Sequence[float]) -> str:
+    mean = statistics.mean(values)
+    return f"{mean:.2f} ± {statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean:.2f}"
+
+
+def _table(
+    runs: Mapping[str, Run], histories: Mapping[str, Sequence[Record]]
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """One line per run; columns that are empty, or data that is the same for all, are left out."""
+    headers = ("run", "data", "method", "labels", "seed", "epochs", "validation error %", "test error %", "time")
+    rows = [_table_row(name, run, histories[name]) for name, run in runs.items()]
+    one_source = len({row[1] for row in rows}) == 1
+    kept = [
+        column
+        for column, header in enumerate(headers)
+        if any(row[column] for row in rows) and not (header == "data" and one_source)
+    ]
+    return tuple(headers[column] for column in kept), tuple(tuple(row[column] for column in kept) for row in rows)
+
+
+def _table_row(name: str, run: Run, history: Sequence[Record]) -> tuple[str, ...]:
+    errors = [history[-1].get(key) for key in ("validation_error", "test_error")]
+    done, asked = len(history), run.config.schedule.epochs
+    return (
+        shown(name),
+        data_words(run),
+        method_words(run),
+        f"{len(run.labels.rows):,}",
+        str(run.config.seed.base),
+        str(done) if done == asked else f"{done} of {asked}",
+        *("" if error is None else f"{error:.2f}" for error in errors),
+        duration(sum(record.get("seconds", 0.0) for record in history)),
+    )

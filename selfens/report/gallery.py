@@ -1,0 +1,119 @@
+"""Galleries: rows to look at, as images with captions, or as lines of a table where the rows are not images."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfens.audit import positions_within_groups
+from selfens.data.dataset import Inputs
+from selfens.report.render import shown
+
+SHOWN_FIRST = 24
+MOST_ENTRIES = 144
+LARGEST_SIDE = 64
+SMOOTH_FROM = 48  # pixels a side; smaller images are shown as the squares they are
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One row, in words."""
+
+    row: int
+    given: str = ""
+    predicted: str
+    measure: str
+    wrong: bool = False
+    file: str = ""
+    group: int = 0
+    """The class under which the filter finds it."""
+    picture: str = ""
+    first: bool = False
+    """Whether it is among those shown before anything is filtered."""
+
+    @property
+    def label(self) -> str:
+        """The last part of the file's path, or the number of the row."""
+        return Path(self.file).name if self.file else f"row {self.row}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gallery:
+    """Entries in their order. The words say what `given` and `predicted` are here; no `given_word`, none is known."""
+
+    title: str
+    note: str = ""
+    given_word: str
+    predicted_word: str = "predicted"
+    measure_word: str
+    entries: tuple[Entry, ...]
+    classes: tuple[str, ...]
+    images: bool
+    pixelated: bool = False
+
+    @property
+    def groups(self) -> list[tuple[int, str, int]]:
+        """Number, name and count of each class that has entries."""
+        numbers = [entry.group for entry in self.entries]
+        return [(each, shown(self.classes[each]), numbers.count(each)) for each in sorted(set(numbers))]
+
+
+def gallery(
+    groups: NDArray[np.int64], entry: Callable[[int], Entry], inputs: Inputs, budget: int, **words: Any
+) -> Gallery:
+    """The first of a ranking, and beyond them the first of each class, as far as `budget` bytes of pictures go.
+
+    groups  the class under which each place of the ranking is found
+    entry   what is said of a place of the ranking
+    """
+    is_images = inputs.ndim == 4
+    chosen: dict[int, Entry] = {}
+    draw = pictures(inputs) if is_images else lambda row: ""
+    for place in _by_urgency(groups)[:MOST_ENTRIES]:
+        words_only = entry(place)
+        picture = draw(words_only.row)
+        budget -= len(picture)
+        if budget < 0:
+            break
+        chosen[place] = replace(words_only, group=int(groups[place]), picture=picture, first=place < SHOWN_FIRST)
+    pixelated = is_images and max(inputs.shape[2:]) < SMOOTH_FROM
+    kept = tuple(chosen[place] for place in sorted(chosen))
+    return Gallery(entries=kept, images=is_images, pixelated=pixelated, **words)
+
+
+def _by_urgency(groups: NDArray[np.int64]) -> list[int]:
+    """The first few places of a ranking, then the classes in turn."""
+    turns = positions_within_groups(groups)[SHOWN_FIRST:]
+    rest = np.argsort(turns, kind="stable") + SHOWN_FIRST
+    return [*range(min(SHOWN_FIRST, len(groups))), *rest.tolist()]
+
+
+def pictures(inputs: Inputs) -> Callable[[int], str]:
+    """A function from a row to its image as a PNG in a data: address, on one scale of brightness for all rows."""
+    low, high = min(0.0, float(inputs.min(initial=0))), float(inputs.max(initial=0))
+    scale = 255.0 / (high - low) if high > low else 1.0
+
+    def picture(row: int) -> str:
+        pixels = ((inputs[row].astype(np.float64) - low) * scale).round().astype(np.uint8)
+        return f"data:image/png;base64,{base64.b64encode(_png(pixels)).decode()}"
+
+    return picture
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    """[channels, height, width] as RGB or RGBA where it has three or four channels, as grey otherwise."""
+    from PIL import Image
+
+    coloured = len(pixels) in (3, 4)
+    image = Image.fromarray(pixels.transpose(1, 2, 0) if coloured else pixels.mean(axis=0).astype(np.uint8))
+    image.thumbnail((LARGEST_SIDE, LARGEST_SIDE), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return file.getvalue()

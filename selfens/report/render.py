@@ -1,0 +1,34 @@
+"""From a template to the text of a page. Whatever a user supplied is escaped; what cannot be shown is replaced first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render(template: str, *, folder: Path | None = None, **values: Any) -> str:
+    """A template filled in, from `folder` or from the ones shared by all pages."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
+        autoescape=template.endswith(".html"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["markdown_cell"] = lambda text: text.replace("|", "\\|")
+    return environment.get_template(template).render(**values)
+
+
+def shown(text: str, limit: int | None = None) -> str:
+    """A name on one line of valid text, cut where it is too long.
+
+    >>> shown("a  very\\nlong name", 9)
+    'a very l…'
+    """
+    line = " ".join(text.encode("utf-8", "replace").decode().split())  # file names may hold bytes that are no text
+    return line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…"

@@ -1,0 +1,198 @@
+"""The pages in a real browser: a headless Chromium, driven by Playwright. Skipped where there is none."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import SMALL_IMAGES, config, features, images
+
+from selfens import audit, train, write_report
+from selfens.data.dataset import Dataset
+from selfens.report.page import write_suggestions_page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)")
+WIDE, NARROW = 1280, 380
+COLOURED = (("body", "backgroundColor"), ("h1", "color"), ("svg text", "fill"), (".chart", "backgroundColor"))
+PAGES = ("run", "table", "comparison", "suggestions", "many classes")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """One page of each kind, by name."""
+    folder = tmp_path_factory.mktemp("pages")
+    data, table, many = images(), features(), many_classes()
+    run = train(config("temporal", *SMALL_IMAGES), folder / "run", dataset=data)
+    other = train(config("pi", *SMALL_IMAGES, epochs=2), folder / "other", dataset=data)
+    tabular = train(config("supervised", epochs=2), folder / "tabular", dataset=table)
+    classes = train(config("supervised", "data.labels=60", epochs=1), folder / "classes", dataset=many)
+    suggestions = audit.suggest_run(run, 12, data)
+    return {
+        "run": write_report(run, folder / "run.html", dataset=data),
+        "table": write_report(tabular, folder / "table.html", dataset=table),
+        "comparison": write_report([run, other], folder / "comparison.html", dataset=data),
+        "suggestions": write_suggestions_page(folder / "suggestions.html", suggestions, data),
+        "many classes": write_report(classes, folder / "classes.html", dataset=many),
+    }
+
+
+def many_classes():
+    """Thirty classes, with names that are long, and one that would be markup if it were not escaped."""
+    random = np.random.default_rng(0)
+    names = [f"<img src=x onerror=alert({n})> a name that goes on and on" for n in range(30)]
+    x, y = random.normal(size=(120, 6)), np.arange(120) % 30
+    return Dataset.from_arrays(x, y, x[:60], y[:60], classes=names)
+
+
+@pytest.fixture
+def visit(browser, pages):
+    """Opens a page by its name; whatever it complains of or asks the network for fails the test."""
+    opened = []
+
+    def visit(name, width=WIDE, scheme="light"):
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        page.on("request", lambda request: complaints.append(request.url) if not own(request.url) else None)
+        page.goto(pages[name].as_uri())
+        opened.append((page, complaints))
+        return page
+
+    yield visit
+    for page, complaints in opened:
+        assert complaints == []
+        page.close()
+
+
+def own(address):
+    return address.startswith(("file:", "data:"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_page_loads_without_complaint_and_fits_the_screen(visit, name, width):
+    page = visit(name, width)
+    assert page.title().startswith("selfens: ")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("h1").count() == 1
+
+
+@pytest.mark.parametrize(("name", "count"), [("run", 6), ("table", 6), ("comparison", 13), ("many classes", 6)])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_every_chart_has_a_size_and_is_within_its_panel(visit, name, count, width):
+    page = visit(name, width)
+    boxes = [chart.bounding_box() for chart in page.locator("svg").all()]
+    assert len(boxes) == count
+    assert all(box["width"] > 200 and box["height"] > 120 for box in boxes)
+    panels = [panel.bounding_box() for panel in page.locator(".chart").all()]
+    assert all(panel["x"] >= 0 and panel["x"] + panel["width"] <= width for panel in panels)
+
+
+@pytest.mark.parametrize("name", ["run", "table", "comparison", "many classes"])
+def test_no_label_of_a_chart_is_cut_off(visit, name):
+    outside = visit(name).evaluate("""
+        () => [...document.querySelectorAll("svg")].flatMap(svg => {
+            const frame = svg.getBoundingClientRect();
+            return [...svg.querySelectorAll("text")].filter(text => {
+                const box = text.getBoundingClientRect();
+                return box.left < frame.left - 1 || box.right > frame.right + 1
+                    || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
+            }).map(text => text.textContent);
+        })""")
+    assert outside == []
+
+
+@pytest.mark.parametrize("name", ["run", "table", "comparison", "suggestions"])
+def test_the_filter_shows_one_class_and_then_all_again(visit, name):
+    page = visit(name)
+    gallery = page.locator(".gallery").first
+    entries = gallery.locator("[data-class]:not(button)")
+    before = [entry.is_visible() for entry in entries.all()]
+    assert any(before)
+    button = gallery.locator("button").nth(1)
+    button.click()
+    wanted = button.get_attribute("data-class")
+    for entry in entries.all():
+        assert entry.is_visible() == (entry.get_attribute("data-class") == wanted)
+    assert [entry.is_visible() for entry in entries.all()] != before
+    assert (button.get_attribute("aria-pressed"), pressed(gallery)) == ("true", 1)
+    gallery.locator("button").first.click()
+    assert [entry.is_visible() for entry in entries.all()] == before
+
+
+def pressed(gallery):
+    return gallery.locator("button[aria-pressed=true]").count()
+
+
+def test_the_filter_works_by_keyboard(visit):
+    page = visit("run")
+    gallery = page.locator(".gallery").first
+    gallery.locator("button").first.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    wanted = gallery.locator("button[aria-pressed=true]").get_attribute("data-class")
+    assert wanted != ""
+    shown = {tile.get_attribute("data-class") for tile in gallery.locator(".tile:visible").all()}
+    assert shown == {wanted}
+
+
+def test_one_gallery_filters_itself_alone(visit):
+    page = visit("run")
+    first, second = page.locator(".gallery").nth(0), page.locator(".gallery").nth(1)
+    before = second.locator(".tile:visible").count()
+    first.locator("button").nth(1).click()
+    assert second.locator(".tile:visible").count() == before
+
+
+def test_pictures_are_shown_and_small_ones_keep_their_squares(visit):
+    page = visit("run")
+    image = page.locator(".tile:visible img").first
+    assert image.evaluate("image => image.complete && image.naturalWidth") == 8
+    assert image.bounding_box()["width"] > 80
+    assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
+
+
+@pytest.mark.parametrize("name", ["run", "comparison"])
+def test_light_and_dark_differ_and_both_can_be_read(visit, name):
+    seen = {}
+    for scheme in ("light", "dark"):
+        page = visit(name, scheme=scheme)
+        seen[scheme] = [
+            page.evaluate(f"getComputedStyle(document.querySelector('{where}')).{what}") for where, what in COLOURED
+        ]
+        paper, heading, text, panel = (brightness(colour) for colour in seen[scheme])
+        assert abs(paper - heading) > 0.5
+        assert abs(panel - text) > 0.5
+    assert all(light != dark for light, dark in zip(seen["light"], seen["dark"], strict=True))
+
+
+def brightness(colour):
+    """Of rgb(r, g, b), from 0 to 1."""
+    numbers = colour.removeprefix("rgb(").removesuffix(")").split(",")
+    return sum(float(number) for number in numbers) / (3 * 255)
+
+
+def test_names_that_are_markup_are_shown_as_they_are(visit):
+    page = visit("many classes")
+    assert page.locator("img").count() == 0
+    assert "<img src=x onerror=alert(" in page.locator(".filter button").nth(1).inner_text()
+
+
+def test_the_report_of_tables_has_the_same_look(browser):
+    page = browser.new_page(viewport={"width": NARROW, "height": 900}, color_scheme="dark")
+    page.goto((Path(__file__).parent.parent / "results" / "report.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW
+    assert brightness(page.evaluate("getComputedStyle(document.body).backgroundColor")) < 0.2
+    page.close()
