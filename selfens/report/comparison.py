@@ -86,7 +86,7 @@ def _table(
     runs: Mapping[str, Run], histories: Mapping[str, Sequence[Record]]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """One line per run; columns that are empty, or data that is the same for all, are left out."""
-    headers = ("run", "data", "method", "labels", "seed", "epochs", "validation error %", "test error %", "time")
+    headers = ("run", "data", "test error %", "validation error %", "method", "labels", "seed", "epochs", "time")
     rows = [_table_row(name, run, histories[name]) for name, run in runs.items()]
     one_source = len({row[1] for row in rows}) == 1
     kept = [
@@ -98,15 +98,15 @@ def _table(
 
 
 def _table_row(name: str, run: Run, history: Sequence[Record]) -> tuple[str, ...]:
-    errors = [history[-1].get(key) for key in ("validation_error", "test_error")]
+    errors = [history[-1].get(key) for key in ("test_error", "validation_error")]
     done, asked = len(history), run.config.schedule.epochs
     return (
         shown(name),
         data_words(run),
+        *("" if error is None else f"{error:.2f}" for error in errors),
         method_words(run),
         f"{len(run.labels.rows):,}",
         str(run.config.seed.base),
         str(done) if done == asked else f"{done} of {asked}",
-        *("" if error is None else f"{error:.2f}" for error in errors),
         duration(sum(record.get("seconds", 0.0) for record in history)),
     )

@@ -183,7 +183,8 @@ def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str
     count = len(classes)
     numbered = count <= NUMBERED_CLASSES
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    side = SIZE[1] if count <= 10 else 5.2
+    crowded = numbered and count > 10
+    side = 5.2 if crowded else SIZE[1]
 
     def draw(figure: Figure) -> None:
         from matplotlib.colors import to_rgb
@@ -205,9 +206,9 @@ def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str
     note = (
         ""
         if numbered
-        else f"{count} classes, by number, in the order of the class names; darker red is a commoner mistake."
+        else f"{count} classes, by number, in the order of the class names; stronger red is a commoner mistake."
     )
-    return Chart("Confusion matrix", svg(draw, f"{name}-confusion", (side * 1.3, side * 1.1)), note, large=count > 10)
+    return Chart("Confusion matrix", svg(draw, f"{name}-confusion", (side * 1.3, side * 1.1)), note, large=crowded)
 
 
 def _numbers(axes: Axes, matrix: NDArray[np.int64], shares: NDArray[np.float64]) -> None:
