@@ -532,7 +532,7 @@ def test_the_report_on_made_up_records(tmp_path):
     assert "about a third of its training and test images" in text
     page = paths[1].read_text()
     assert page.count("<svg") == 1
-    assert "http" not in page.replace("http://www.w3.org", "")
+    assert "://" not in page.replace("http://www.w3.org", "")
     assert "<td>12.60 ± 0.20</td>" in page
     assert paths[2].read_text().startswith("<svg")
     again = [path.read_bytes() for path in write_report(store)]
