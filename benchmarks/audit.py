@@ -39,6 +39,7 @@ from selfens import audit
 from selfens.data.dataset import Dataset
 from selfens.device import environment
 from selfens.estimator import default_config
+from selfens.folds import fold_predictions
 from selfens.training import train
 
 try:
@@ -105,7 +106,7 @@ def in_sample(method: str, labels, seed: int):
 
 def in_folds(method: str, labels, seed: int):
     dataset = Dataset.from_arrays(X, labels)
-    return audit.fold_predictions(settings(dataset, method, seed), dataset, FOLDS)[1]
+    return fold_predictions(settings(dataset, method, seed), dataset, FOLDS)[1]
 
 
 def settings(dataset: Dataset, method: str, seed: int):

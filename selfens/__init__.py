@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from selfens import audit, data, losses, methods, networks, presets, schedules
+    from selfens import audit, data, folds, losses, methods, networks, presets, schedules
     from selfens.config import Config
     from selfens.data.dataset import Dataset
     from selfens.errors import SelfensError
@@ -37,7 +37,7 @@ _HOMES = {
     "train": "selfens.training",
     "write_report": "selfens.report.page",
 }
-_MODULES = ("audit", "data", "losses", "methods", "networks", "presets", "schedules")
+_MODULES = ("audit", "data", "folds", "losses", "methods", "networks", "presets", "schedules")
 
 __all__ = [
     "Config",
@@ -50,6 +50,7 @@ __all__ = [
     "audit",
     "data",
     "export_run",
+    "folds",
     "load_run",
     "losses",
     "methods",

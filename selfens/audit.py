@@ -2,15 +2,14 @@
 
 Everything is a function of `labels` (class numbers, -1 where unknown) and `probabilities` [rows, classes]; where they come
 from is a second step. `audit_run` takes them from a run and is in-sample: the network was trained on the very labels it
-is asked to doubt, which hides some mistakes. `audit_folds`, which lives in `folds` because it trains, asks a network that
-has not seen the label, for the price of training once per fold.
+is asked to doubt, which hides some mistakes. `selfens.folds` asks a network that has not seen the label, for the price of
+training once per fold.
 
 A CSV written by `write_audit` can be corrected in its `label` column and given back as `data.labels_file`.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,12 +186,6 @@ def predictions(run: Run, dataset: Dataset) -> Probabilities:
 def run_labels(run: Run) -> Labels:
     """The labels a run knows of, with -1 elsewhere: those it trained on and those it validated on."""
     return run.labels.known_labels(run.about["rows"])
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("audit_folds", "fold_predictions"):  # part of the audit to a user, but above training
-        return getattr(importlib.import_module("selfens.folds"), name)
-    raise AttributeError(f"module 'selfens.audit' has no attribute '{name}'")
 
 
 # Files

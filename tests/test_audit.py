@@ -222,7 +222,7 @@ def test_in_folds_no_row_is_judged_by_a_network_that_saw_its_label(monkeypatch):
         return train(settings, path, dataset=dataset, progress=progress)
 
     monkeypatch.setattr(folds, "train", remember)
-    ranked = audit.audit_folds(config(epochs=2), dataset, folds=3)
+    ranked = folds.audit_folds(config(epochs=2), dataset, folds=3)
     assert len(ranked.rows) == 12
     hidden = [set(ranked.rows) - set(np.flatnonzero(labels != -1)) for labels in seen]
     assert len(seen) == 3
@@ -235,17 +235,17 @@ def test_folds_find_a_flipped_label():
     x = x * np.float32(0.5) + np.eye(6, dtype=np.float32)[y] * 4  # well apart
     labels = y.copy()
     labels[[3, 40]] = (labels[[3, 40]] + 1) % 3
-    ranked = audit.audit_folds(
+    ranked = folds.audit_folds(
         config("temporal", "data.labels=none", epochs=40), Dataset.from_arrays(x, labels), folds=3
     )
     assert set(ranked.rows[:2]) == {3, 40}
     assert set(ranked.disputed) >= {3, 40}
 
 
-@pytest.mark.parametrize(("folds", "sentence"), [(1, "at least 2"), (0, "at least 2")])
-def test_too_few_folds(folds, sentence):
+@pytest.mark.parametrize(("count", "sentence"), [(1, "at least 2"), (0, "at least 2")])
+def test_too_few_folds(count, sentence):
     with pytest.raises(DataError, match=sentence):
-        audit.audit_folds(config(), features(), folds)
+        folds.audit_folds(config(), features(), count)
 
 
 def test_a_class_with_one_label_cannot_be_hidden():
@@ -253,7 +253,7 @@ def test_a_class_with_one_label_cannot_be_hidden():
     labels = np.where((dataset.labels == 2) & (np.arange(60) > 5), -1, dataset.labels)
     labels[5] = -1
     with pytest.raises(DataError, match="class '2' has one labelled row"):
-        audit.audit_folds(config("temporal", "data.labels=none"), replace(dataset, labels=labels), 3)
+        folds.audit_folds(config("temporal", "data.labels=none"), replace(dataset, labels=labels), 3)
 
 
 # Files
