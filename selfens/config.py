@@ -24,7 +24,7 @@ class DataConfig:
     """Which rows are trained on, and which of them have labels."""
 
     name: str = "digits"
-    """A named data set (digits, cifar10, cifar100, svhn), or the path of an .npz file, a folder of images or a CSV."""
+    """A named data set (digits, cifar10, cifar100, svhn), or the path of an .npz file, a folder (images, .npy) or a CSV."""
     folder: str | None = None
     """Where the official files are; None: the SELFENS_DATA variable, else the user's cache."""
     image_size: int = 32

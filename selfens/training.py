@@ -110,8 +110,10 @@ def resume(
     with run.directory.locked(), torch_settings(options, device, config.seed.of("training")):
         data = dataset or run.dataset()
         run.check_dataset(data)
-        if config.training.residence == "auto":  # memory may be scarcer than before, or not
-            config = config.with_values("training", residence=run.about.get("residence", "device"))
+        if config.training.residence == "auto":  # as before, though memory may be scarcer now, or not
+            before = run.about.get("residence", "device")
+            here = "ram" if before == "file" and not is_mapped(data.inputs) else before
+            config = config.with_values("training", residence=here)
         fitted, show = run.directory.preprocess().to(device), progress or Silent()
         session = Session(config, device, data, run.labels, fitted, network, method, show.warn)
         if run.directory.has_checkpoint():
@@ -328,7 +330,7 @@ def _on_device_or_stream(
 ) -> Tensor | Stream:
     if residence == "device":
         return preprocess.apply(fitted, data.inputs, device)
-    source = np.asarray(data.inputs[:]) if residence == "ram" and is_mapped(data.inputs) else data.inputs
+    source = np.array(data.inputs) if residence == "ram" and is_mapped(data.inputs) else data.inputs
     return Stream(source, fitted, batch_size, device)
 
 
@@ -423,12 +425,14 @@ def _title(session: Session, directory: RunDirectory) -> str:
     """What is trained on what and how, in a few lines."""
     config, parameters = session.config, sum(p.numel() for p in session.optimizer.parameters)
     extra = f"{session.extra_rows:,} of them extra, " if session.extra_rows else ""
+    streamed = {"device": "", "ram": ", inputs streamed from RAM", "file": ", inputs streamed from their file"}
     return (
         f"{session.data_name}: {len(session.visited):,} rows, {extra}{session.num_labelled:,} labelled, "
         f"{len(session.test[1]):,} to test on; run in {directory.path}\n"
         f"{session.method_name}, {session.network_name} ({parameters:,} parameters), {session.device.type} "
         f"{session.precision}; {config.schedule.epochs} epochs, w_max {config.method.weight_max:g}, learning rate "
         f"{config.optimizer.learning_rate:g}, translation {config.augment.translation}, preprocessing {config.data.preprocess}"
+        f"{streamed[session.residence]}"
     )
 
 

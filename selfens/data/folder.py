@@ -102,7 +102,7 @@ def load_folder(
 
 def in_memory_or_file(images: Source, keep_in_file: bool) -> Source:
     """Images read into memory, unless they are to stay in their file or would take more than half of the memory left."""
-    return images if keep_in_file or images.nbytes > memory_left() // 2 else images[:]
+    return images if keep_in_file or images.nbytes > memory_left() // 2 else np.array(images)
 
 
 def suggested_size(source: str | Path) -> int:

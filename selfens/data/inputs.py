@@ -168,7 +168,7 @@ def matching(extra: Source, main: Source, name: str) -> Source:
             "arrays are not resized: bring them to that shape (the images of a folder are resized)."
         )
     if extra.dtype != main.dtype:
-        extra = _same_type(np.asarray(extra), main, name)
+        extra = _same_type(extra, main, name)
     if extra.dtype.kind == "f":
         _check_finite(extra, name)
     return extra
@@ -183,13 +183,13 @@ def _same_layout(extra: NDArray[Any], shape: tuple[int, ...]) -> Source:
     return extra
 
 
-def _same_type(extra: Inputs, main: Source, name: str) -> Inputs:
+def _same_type(extra: Source, main: Source, name: str) -> Inputs:
     whole = extra.dtype.kind in "iu"
-    if main.dtype == np.uint8 and whole and extra.min() >= 0 and extra.max() <= 255:
-        return extra.astype(np.uint8)
+    if main.dtype == np.uint8 and whole and fits_bytes(values := np.asarray(extra)):
+        return values.astype(np.uint8)
     if main.dtype == np.float32 and (main.ndim == 2 or not whole):
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused
-            return extra.astype(np.float32)
+            return np.asarray(extra).astype(np.float32)
     raise DataError(
         f"{name} holds {extra.dtype} and the training inputs are {main.dtype}; bytes are scaled to 0..1 and floats are "
         "not, so give both in the same type."

@@ -94,12 +94,12 @@ def _chosen(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Lab
         return read_labels_file(Path(options.labels_file), dataset)
     main = dataset.labels[: dataset.main_rows]  # extra rows must not change which of these a seed draws
     if options.labels is None:
-        rows = np.flatnonzero(main != UNLABELED)
+        rows = np.flatnonzero(dataset.labels != UNLABELED)
     elif options.label_choice == "original":
         rows = original_rows(main, dataset.classes, options.labels, seed)
     else:
         rows = balanced_rows(main, dataset.classes, options.labels, seed)
-    return rows, main[rows]
+    return rows, dataset.labels[rows]
 
 
 def balanced_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: int) -> Rows:

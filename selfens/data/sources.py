@@ -92,6 +92,7 @@ def from_config(config: Config, *, offline: bool = False, progress: bool = False
         options.extra,
         data_dir=options.folder,
         index=options.extra_index,
+        offline=offline,
         progress=progress,
         keep_in_file=keep_in_file,
     )
@@ -104,12 +105,13 @@ def find_extra(
     *,
     data_dir: str | Path | None = None,
     index: str | Path | None = None,
+    offline: bool = False,
     progress: bool = False,
     keep_in_file: bool = False,
 ) -> extra.Extra:
     """Extra rows for a main set: the training rows of a named data set, or what `extra.find` finds at a path."""
     if source in SOURCES and index is None:
-        return extra.of_array(main, load(source, data_dir=data_dir, progress=progress).inputs, source)
+        return extra.of_array(main, load(source, data_dir=data_dir, offline=offline, progress=progress).inputs, source)
     with _decoding_bar(progress) as notice:
         return extra.find(
             main, Path(source), index=Path(index) if index else None, notice=notice, keep_in_file=keep_in_file

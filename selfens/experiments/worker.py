@@ -220,7 +220,7 @@ def make_record(
     """The record of a run from what its directory holds."""
     errors = tuple(epoch["test_error"] for epoch in history)
     seconds = [epoch["seconds"] for epoch in history] or [0.0]
-    extra = about["extra"]
+    extra = about.get("extra", {"rows": 0})
     return Record(
         table=task.cell.table,
         cell=task.cell.name,
