@@ -23,13 +23,12 @@ from torch import Tensor, nn
 
 from selfens import evaluate, methods, networks, schedules
 from selfens.config import Config
-from selfens.data import preprocess, sources
+from selfens.data import preprocess, sources, stream
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.loader import Loader
 from selfens.data.order import Order
-from selfens.data.rows import is_mapped, memory_left
-from selfens.data.stream import Stream
+from selfens.data.rows import is_mapped
 from selfens.device import Stopwatch, environment, resolve_device, resolve_precision, resolve_switch, torch_settings
 from selfens.errors import ConfigError, DivergedError, RunError
 from selfens.interrupt import StopRequest
@@ -169,9 +168,9 @@ class Session:
             config.training.batches,
             config.data.extra_per_epoch,
         )
-        self.residence = _residence(config, data, device)
+        self.residence = stream.choose_residence(config.training.residence, data.inputs, data.name, device)
         self.loader = Loader(
-            _on_device_or_stream(self.residence, data, fitted, order.batch_size, device),
+            stream.from_residence(self.residence, data.inputs, fitted, order.batch_size, device),
             torch.from_numpy(labels).to(device),
             order,
             config.augment,
@@ -307,31 +306,6 @@ def _visited_rows(config: Config, num_rows: int, choice: LabelChoice) -> Rows:
     if config.training.rows == "labelled":
         return np.sort(choice.rows)
     return np.setdiff1d(np.arange(num_rows), choice.validation, assume_unique=True)
-
-
-def _residence(config: Config, data: Dataset, device: torch.device) -> str:
-    """Where the inputs stay: device, ram or file; `auto` is the device if they take at most half of what it has left."""
-    wanted, mapped = config.training.residence, is_mapped(data.inputs)
-    if wanted == "file" and not mapped:
-        raise ConfigError(
-            f"training.residence is 'file', but the inputs of {data.name} are not in a file that can be read in part; "
-            "give a folder with x_train.npy and y_train.npy (uint8 or float32), a folder of images, or residence=ram."
-        )
-    if wanted != "auto":
-        return wanted
-    left = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_left()
-    if math.prod(data.inputs.shape) * torch.float32.itemsize <= left // 2:
-        return "device"
-    return "file" if mapped else "ram"
-
-
-def _on_device_or_stream(
-    residence: str, data: Dataset, fitted: nn.Module, batch_size: int, device: torch.device
-) -> Tensor | Stream:
-    if residence == "device":
-        return preprocess.apply(fitted, data.inputs, device)
-    source = np.array(data.inputs) if residence == "ram" and is_mapped(data.inputs) else data.inputs
-    return Stream(source, fitted, batch_size, device)
 
 
 def _train_epochs(session: Session, directory: RunDirectory, progress: Progress) -> None:

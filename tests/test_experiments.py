@@ -112,8 +112,6 @@ def test_cells_with_extra_images_are_run_where_there_are_some():
     assert len(choose_cells(TABLES["tiny"], None, tiny)) == 4
     with pytest.raises(ConfigError, match="needs --extra tiny_images.bin and --extra-index"):
         choose_cells(TABLES["tiny"], "pi-aug-restricted", standing_in)
-    with pytest.raises(ConfigError, match="table svhn has no cell with extra images"):
-        choose_cells(TABLES["svhn"], None, standing_in)
 
 
 def test_the_cells_with_extra_images_draw_as_many_as_the_paper():
@@ -605,6 +603,7 @@ def test_without_arguments_the_tables_are_listed_with_how_full_they_are(tmp_path
         (["tiny", "--quick", "--extra", "x.npy"], ConfigError, "--extra was given with --quick"),
         (["tiny", "--extra-index", "x.pkl"], ConfigError, "--extra-index was given without --extra"),
         (["--extra", "x.npy"], ConfigError, "--extra was given without a table"),
+        (["svhn", "--extra", "x.npy"], ConfigError, "table svhn has no cell with extra images"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, command, words, error, sentence):
@@ -618,6 +617,14 @@ def test_results_that_are_a_file_are_refused(tmp_path, command):
     result = command("--results", tmp_path / "file")
     assert type(result.exception) is ConfigError
     assert "which is a file; expected a folder" in str(result.exception)
+
+
+def test_quick_runs_of_the_cells_with_extra_images_have_made_up_ones(tmp_path, command):
+    result = command("tiny", "--quick", "--seeds", "0", "--cells", "temporal-aug-restricted", "--results", tmp_path)
+    assert result.exit_code == 0, result.output
+    (record,) = Store(tmp_path, quick=True).read([CELLS["tiny/temporal-aug-restricted"]])
+    assert record.extra == {"source": "made-up images", "rows": quick.EXTRA_ROWS}
+    assert record.config.data.extra_per_epoch == quick.ROWS
 
 
 def test_quick_from_the_command_to_the_report(tmp_path, command):

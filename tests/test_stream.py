@@ -116,6 +116,11 @@ def test_any_number_of_steps_comes_through(steps):
         assert torch.equal(one[2], other[2])
 
 
+def test_no_steps_are_no_visit():
+    _, streamed = loaders(raw_images(), "none")
+    assert list(streamed.visit(streamed.order(0)[:0])) == []
+
+
 def test_a_visit_broken_off_leaves_nothing_behind():
     _, streamed = loaders(raw_images(), "none")
     before, expected = threading.active_count(), batches(streamed)
@@ -310,7 +315,7 @@ def test_a_streamed_run_resumed_in_mid_epoch_is_exact(tmp_path, stop, kind):
 
 def test_what_does_not_fit_streams_and_a_resume_does_as_the_run_did(tmp_path, monkeypatch):
     folder = str(write_npy(tmp_path / "big", images()))
-    monkeypatch.setattr("selfens.training.memory_left", lambda: 10)
+    monkeypatch.setattr("selfens.data.stream.memory_left", lambda: 10)
     with pytest.raises(KeyboardInterrupt):
         train(image_config(name=folder), tmp_path / "run", progress=StopAt(2))
     assert load_run(tmp_path / "run").about["residence"] == "file"

@@ -22,9 +22,8 @@ from selfens.data.rows import LazyRows, Source, Stacked, pieces
 from selfens.errors import DataError
 
 UNLABELED = -1
-MOST_HASHED = (
-    2**33
-)  # bytes; of larger inputs the fingerprint takes rows spread evenly, so that it stays a minute's work
+# In bytes. Of larger inputs the fingerprint takes rows spread evenly over them, so that it does not take minutes.
+MOST_HASHED = 2**33
 
 Labels = NDArray[np.int64]
 

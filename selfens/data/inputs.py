@@ -36,9 +36,7 @@ def read_npy(path: Path) -> NDArray[Any]:
     return array
 
 
-def read_inputs(
-    path: Path, names: Sequence[str] = ("x", "inputs", "x_test", "images")
-) -> tuple[NDArray[Any], str]:
+def read_inputs(path: Path, names: Sequence[str] = ("x", "inputs", "x_test", "images")) -> tuple[NDArray[Any], str]:
     """The inputs in an .npy file, or in an .npz file under one of these names or alone; and the name, where it was a choice."""
     if path.suffix == ".npy":
         return read_npy(path), ""

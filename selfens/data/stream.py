@@ -10,17 +10,45 @@ The thread never calls CUDA: recording a graph forbids that to all threads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from selfens.data.preprocess import transform
-from selfens.data.rows import Numbers, Source, read_into
+from selfens.data.preprocess import apply, transform
+from selfens.data.rows import Numbers, Source, is_mapped, memory_left, read_into
+from selfens.errors import ConfigError
 
 STEPS_AHEAD = 16  # in a window: enough to hide a page from disk, few enough to take no memory worth mentioning
+
+
+def choose_residence(wanted: str, source: Source, name: str, device: torch.device) -> str:
+    """Where inputs stay: device, ram or file; `auto` is the device if as floats they take at most half of what it has left."""
+    if wanted == "file" and not is_mapped(source):
+        raise ConfigError(
+            f"training.residence is 'file', but the inputs of {name} are not in a file that can be read in part; "
+            "give a folder with x_train.npy and y_train.npy (uint8 or float32), a folder of images, or residence=ram."
+        )
+    if wanted != "auto":
+        return wanted
+    left = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_left()
+    if math.prod(source.shape) * torch.float32.itemsize <= left // 2:
+        return "device"
+    return "file" if is_mapped(source) else "ram"
+
+
+def from_residence(
+    residence: str, source: Source, preprocess: nn.Module, batch_size: int, device: torch.device
+) -> Tensor | Stream:
+    """All inputs, preprocessed, on the device; or a stream of them."""
+    if residence == "device":
+        return apply(preprocess, source, device)
+    in_ram = residence == "ram" and is_mapped(source)
+    return Stream(np.array(source) if in_ram else source, preprocess, batch_size, device)
 
 
 class Stream:
@@ -41,6 +69,8 @@ class Stream:
 
     def visit(self, order: Tensor) -> Iterator[Tensor]:
         """The rows of each step of `order`, once their inputs are in `staged`."""
+        if len(order) == 0:
+            return
         pieces, numbers = torch.split(order, STEPS_AHEAD), torch.split(order.cpu(), STEPS_AHEAD)
         if self.on_gpu:
             self.side.synchronize()  # what an earlier visit that was broken off has left

@@ -79,8 +79,11 @@ def _extra_images(source: str | None, index: Path | None, quick: bool) -> ExtraI
 
 def _tasks(table: str, cells: str | None, seeds: str | None, extra: ExtraImages | None, quick: bool) -> list[Task]:
     from selfens.experiments import quick as small
+    from selfens.experiments.extras import check_wanted
     from selfens.experiments.tables import choose_cells, find_table, parse_seeds, tasks
 
+    if not quick:
+        check_wanted(find_table(table), extra)
     default = list(range(small.SEEDS)) if quick else None
     return tasks(choose_cells(find_table(table), cells, extra), parse_seeds(seeds) if seeds is not None else default)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from selfens.errors import ConfigError, unknown_name
 from selfens.experiments import cifar10, cifar100, claims, noise, svhn, tiny
 from selfens.experiments.cells import Cell, Table
-from selfens.experiments.extras import ExtraImages, check_wanted, obstacle
+from selfens.experiments.extras import ExtraImages, obstacle
 
 TABLES: dict[str, Table] = {
     module.TABLE.name: module.TABLE for module in (cifar10, svhn, cifar100, tiny, noise, claims)
@@ -36,7 +36,6 @@ def find_table(name: str) -> Table:
 
 def choose_cells(table: Table, names: str | None, extra: ExtraImages | None = None) -> tuple[Cell, ...]:
     """The cells named, separated by commas; without names, all that can be run with the extra images given."""
-    check_wanted(table, extra)
     if names is None:
         cells = tuple(cell for cell in table.cells if obstacle(cell, extra) is None)
     else:
