@@ -1,9 +1,9 @@
 """Test error with labelled rows shuffled, spread evenly over the batches, and repeated so that no batch lacks one.
 
-    python benchmarks/stratified.py [--seeds 10] [--output results/benchmarks/stratified.json]
+    python benchmarks/stratified.py [--seeds 8] [--output results/benchmarks/stratified.json]
 
-scikit-learn's digits with 10 and with 20 labels, temporal ensembling with the preset's settings; a seed draws labels, split and
-training, the same for all three. The batch of 100 is the preset's; in the one of 25 four of five batches lack a labelled row.
+scikit-learn's digits with 10 and with 20 labels, temporal ensembling with the preset's settings, 12 batches an epoch; a seed
+draws labels, split and training, the same for all. With 20 labels nothing has to be repeated, so that is left out.
 """
 
 from __future__ import annotations
@@ -21,22 +21,18 @@ from selfens.device import environment
 from selfens.progress import Untroubled
 from selfens.training import train
 
-LABELS, BATCH_SIZES = (10, 20), (100, 25)
-BATCHES = ("shuffled", "stratified", "repeated")
-WITH_25 = ["schedule.epochs=20"]  # four times the steps an epoch
+SETTINGS = {10: ("shuffled", "stratified", "repeated"), 20: ("shuffled", "stratified")}
 
 
-def error(labels: int, size: int, batches: str, seed: int) -> float:
+def error(labels: int, batches: str, seed: int) -> float:
     config = presets.get("digits-temporal").with_overrides(
         [
             f"data.labels={labels}",
-            f"training.batch_size={size}",
             f"training.batches={batches}",
             f"seed.base={seed}",
             "training.device=cpu",
             "training.threads=1",
             "training.checkpoint_every=60",
-            *(WITH_25 if size == 25 else []),
         ]
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -45,13 +41,12 @@ def error(labels: int, size: int, batches: str, seed: int) -> float:
     return found
 
 
-def cell(labels: int, size: int, batches: str, errors: list[float], shuffled: list[float]) -> dict:
+def cell(labels: int, batches: str, errors: list[float], shuffled: list[float]) -> dict:
     """What one setting gave, and by how much more than shuffling, paired by seed."""
     difference = np.array(errors) - np.array(shuffled)
     count = len(errors)
     return {
         "labels": labels,
-        "batch_size": size,
         "batches": batches,
         "errors": errors,
         "mean": float(np.mean(errors)),
@@ -62,30 +57,29 @@ def cell(labels: int, size: int, batches: str, errors: list[float], shuffled: li
 
 
 def markdown(cells: list[dict]) -> str:
-    lines = ["| labels | batch | batches | test error % | less shuffled, points |", "|---:|---:|---|---:|---:|"]
+    lines = ["| labels | batches | test error % | less shuffled, points |", "|---:|---|---:|---:|"]
     for c in cells:
         paired = "" if c["batches"] == "shuffled" else f"{c['difference']:+.1f} ± {c['difference_error']:.1f}"
         error = f"{c['mean']:.1f} ± {c['deviation']:.1f}"
-        lines.append(f"| {c['labels']} | {c['batch_size']} | {c['batches']} | {error} | {paired} |")
+        lines.append(f"| {c['labels']} | {c['batches']} | {error} | {paired} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/stratified.json"))
     options = parser.parse_args()
     options.output.parent.mkdir(parents=True, exist_ok=True)
     about = environment(torch.device("cpu"), "fp32") | {"seeds": list(range(options.seeds)), "threads": 1}
     cells: list[dict] = []
-    for size in BATCH_SIZES:
-        for labels in LABELS:
-            shuffled: list[float] = []
-            for batches in BATCHES:
-                errors = [error(labels, size, batches, seed) for seed in range(options.seeds)]
-                shuffled = shuffled or errors
-                cells.append(cell(labels, size, batches, errors, shuffled))
-                options.output.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n")
+    for labels, settings in SETTINGS.items():
+        shuffled: list[float] = []
+        for batches in settings:
+            errors = [error(labels, batches, seed) for seed in range(options.seeds)]
+            shuffled = shuffled or errors
+            cells.append(cell(labels, batches, errors, shuffled))
+            options.output.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n")
     print(f"Mean ± deviation over {options.seeds} seeds; differences paired by seed, ± their standard error.\n")
     print(markdown(cells))
 

@@ -40,6 +40,8 @@ TOO_MANY_FAILURES = 0.5
 USUAL_SIZE, SMALLEST_SIZE = 32, 8
 
 Notice = Callable[[int, int], None]
+Images = NDArray[np.uint8]
+Readable = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Decoded:
     """The images that could be read, in the order of their files, and the files that could not."""
 
     images: Source
-    readable: NDArray[np.bool_]
+    readable: Readable
     failures: list[str]
 
 
@@ -205,10 +207,6 @@ def decode_all(paths: list[Path], size: int, notice: Notice | None = None) -> De
     return Decoded(images if readable.all() else Picked(images, np.flatnonzero(readable)), readable, failures)
 
 
-Images = NDArray[np.uint8]
-Readable = NDArray[np.bool_]
-
-
 def _decode(paths: list[Path], images: Images, notice: Notice | None) -> tuple[Readable, list[str]]:
     """Every image into its place, and which of them could be read."""
     readable, failures = np.zeros(len(paths), dtype=np.bool_), []
@@ -285,6 +283,8 @@ def _file_or_memory(path: Path, shape: tuple[int, ...]) -> Iterator[Images]:
         path.parent.mkdir(parents=True, exist_ok=True)
         images = _allocated(temporary, shape)
     except OSError:  # a cache that cannot be written costs time, nothing else
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         yield np.zeros(shape, dtype=np.uint8)
         return
     try:
@@ -297,14 +297,10 @@ def _file_or_memory(path: Path, shape: tuple[int, ...]) -> Iterator[Images]:
 
 def _allocated(path: Path, shape: tuple[int, ...]) -> Any:
     """A mapped file whose room on the disk is reserved: a write without room would end the process by a signal."""
-    images: Any = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
-    try:
+    images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    if hasattr(os, "posix_fallocate"):
         with open(path, "rb+") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return images
 
 

@@ -38,10 +38,10 @@ class Loader:
 
     def visit(self, order: Tensor) -> Iterable[Tensor]:
         """The rows of each step of `order`, each when its batch can be asked for."""
-        return self.stream.visit(order) if self.stream else order
+        return order if self.stream is None else self.stream.visit(order)
 
     def batch(self, rows: Tensor, num_views: int) -> Batch:
         """The batch of a step; where inputs stream, of the one that `visit` has come to."""
-        inputs = self.inputs if self.stream else self.inputs[rows]
+        inputs = self.inputs[rows] if self.stream is None else self.inputs
         labels = self.labels[rows]
         return Batch(rows, augment.views(inputs, num_views, self.options), labels, labels != UNLABELED)
