@@ -175,11 +175,11 @@ def predictions(run: Run, dataset: Dataset) -> Probabilities:
     run.check_dataset(dataset)
     ensemble = run.ensemble
     if ensemble is None:
-        return run.predict_proba(dataset.inputs)
+        return run.predict_rows(dataset.inputs)
     targets = ensemble.all()
     probabilities, known = targets.probabilities.numpy(), targets.known.numpy()
     if not known.all():
-        probabilities[~known] = run.predict_proba(dataset.inputs[~known])
+        probabilities[~known] = run.predict_rows(dataset.inputs, np.flatnonzero(~known))
     return probabilities
 
 

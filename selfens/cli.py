@@ -62,7 +62,9 @@ SetOption = Annotated[
 def train(
     source: Annotated[
         str,
-        typer.Argument(metavar="PRESET", help="A preset, an .npz file, a folder of images, or a CSV of file,label."),
+        typer.Argument(
+            metavar="PRESET", help="A preset, an .npz file, a folder of images or .npy files, or a CSV of file,label."
+        ),
     ],
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
     labels_file: Annotated[
@@ -73,6 +75,18 @@ def train(
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
+    extra: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE", help="More unlabeled rows: .npz, .npy, a folder, tiny_images.bin or a data set."
+        ),
+    ] = None,
+    extra_per_epoch: Annotated[
+        str | None, typer.Option(metavar="K", help="Unlabeled rows drawn anew for each epoch; default: visit all.")
+    ] = None,
+    extra_index: Annotated[
+        Path | None, typer.Option(help="tiny_index.pkl: only images of tiny_images.bin under a class's name.")
+    ] = None,
     size: Annotated[int | None, typer.Option(help="Side to which a folder's images are brought.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download; also by SELFENS_OFFLINE=1.")] = False,
     run: Annotated[Path | None, typer.Option("--run", help="Directory of the run; a new one by default.")] = None,
@@ -98,6 +112,14 @@ def train(
         config = config.with_values("training", device=device.value)
     if data_dir is not None:
         config = config.with_values("data", folder=str(data_dir.absolute()))
+    if extra is not None:
+        config = config.with_values(
+            "data", extra=_absolute(extra), extra_index=str(extra_index.absolute()) if extra_index else None
+        )
+    elif extra_index is not None:
+        raise ConfigError("--extra-index was given without --extra; write --extra tiny_images.bin --extra-index FILE.")
+    if extra_per_epoch is not None:
+        config = config.with_overrides([f"data.extra_per_epoch={extra_per_epoch}"])
     config = config.with_overrides(overrides or [])
     directory = run or _new_directory(config)
     if offline:
@@ -335,19 +357,25 @@ def _config(source: str, method: str | None, size: int | None, device: str) -> C
 def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
     """Settings judged by the number and the size of the images and by the device."""
     from selfens import presets
-    from selfens.data import folder
-    from selfens.data.dataset import Dataset
+    from selfens.data import folder, sources
     from selfens.device import resolve_device
 
     on_gpu = resolve_device(device).type == "cuda"
     path = str(source.absolute())
-    if source.suffix == ".npz":
-        data = Dataset.from_npz(source)
+    if source.suffix == ".npz" or sources.is_npy_folder(source):
+        data = sources.load(source)
         side = min(data.input_shape[1:]) if data.is_images else None
         return presets.for_arrays(path, images_side=side, rows=data.num_rows, on_gpu=on_gpu)
     side = folder.suggested_size(source) if size is None else size
     rows = len(folder.list_images(source)[0])
     return presets.for_arrays(path, images_side=side, rows=rows, on_gpu=on_gpu).with_values("data", image_size=side)
+
+
+def _absolute(source: str) -> str:
+    """A path that still holds elsewhere; the name of a data set as it is."""
+    from selfens.data.sources import SOURCES
+
+    return source if source in SOURCES else str(Path(source).absolute())
 
 
 def _choices(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:

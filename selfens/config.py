@@ -24,7 +24,7 @@ class DataConfig:
     """Which rows are trained on, and which of them have labels."""
 
     name: str = "digits"
-    """A named data set (digits, cifar10, cifar100, svhn), or the path of an .npz file, a folder of images or a CSV."""
+    """A named data set (digits, cifar10, cifar100, svhn), or the path of an .npz file, a folder (images, .npy) or a CSV."""
     folder: str | None = None
     """Where the official files are; None: the SELFENS_DATA variable, else the user's cache."""
     image_size: int = 32
@@ -41,6 +41,14 @@ class DataConfig:
     """Fraction of the labelled rows held out of training to estimate the error without the test set."""
     preprocess: Literal["zca", "image", "channel", "none"] = "none"
     """ZCA whitening, zero mean and unit variance per image, the same per channel or feature, or nothing."""
+    extra: str | None = None
+    """More unlabeled rows: an .npz or .npy file, a folder of images, a CSV, tiny_images.bin, or a named data set."""
+    extra_index: str | None = None
+    """The authors' tiny_index.pkl: of tiny_images.bin take only images whose label is a class of the main set."""
+    extra_rows: int | None = None
+    """Take this many of the extra rows, drawn at random; None: all."""
+    extra_per_epoch: int | None = None
+    """Draw this many unlabeled rows, main and extra, anew for each epoch; None: visit all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +143,17 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How steps are carried out. Batch size and rows change what is computed, precision the last digits, the rest nothing."""
+    """How steps are carried out. Batch size, rows and batches change what is computed, precision and residence at most the
+    last digits, the rest nothing."""
 
     batch_size: int = 100
     """Rows per step; an incomplete last batch is left out."""
     rows: Literal["all", "labelled"] = "all"
     """Visit all rows, or the labelled ones alone."""
+    batches: Literal["shuffled", "stratified", "repeated"] = "shuffled"
+    """Rows in random order; or labelled ones spread evenly over the batches; or that, repeated so that no batch lacks them."""
+    residence: Literal["auto", "device", "ram", "file"] = "auto"
+    """Where the inputs lie: on the device, or in RAM or a file from which they stream; auto: on the device if they fit."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto: a GPU if there is one."""
     precision: Literal["auto", "bf16", "tf32", "fp32"] = "auto"
@@ -327,6 +340,12 @@ def _check_values(config: Config) -> None:
     need("data.labels", data.labels is None or data.labels >= 1, "at least 1 label, or none for all")
     need("data.image_size", 4 <= data.image_size <= 1024, "from 4 to 1024 pixels")
     need("data.label_noise", 0 <= data.label_noise <= 100, "a percentage from 0 to 100")
+    need("data.extra_rows", data.extra_rows is None or data.extra_rows >= 1, "at least 1 row, or none for all")
+    need(
+        "data.extra_per_epoch",
+        data.extra_per_epoch is None or data.extra_per_epoch >= 1,
+        "at least 1 row, or none for all",
+    )
     need("data.validation", 0 <= data.validation < 1, "a fraction from 0 to below 1")
     need("augment.translation", augment.translation >= 0, "0 pixels or more")
     need("network.noise", network.noise >= 0, "0 or more")
@@ -355,4 +374,10 @@ def _check_values(config: Config) -> None:
         raise ConfigError(
             f"data.label_choice is '{data.label_choice}' and data.labels_file is {data.labels_file!r}; "
             "a labels file goes with label_choice=file, and only with it."
+        )
+    if data.extra is None and (data.extra_index is not None or data.extra_rows is not None):
+        raise ConfigError("data.extra_index and data.extra_rows say which extra rows to take, but data.extra is none.")
+    if training.rows == "labelled" and data.extra is not None:
+        raise ConfigError(
+            "training.rows is 'labelled', which visits no unlabeled rows; leave out data.extra or set rows=all."
         )

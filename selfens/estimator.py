@@ -27,7 +27,8 @@ from selfens import evaluate, presets
 from selfens.audit import predictions
 from selfens.config import Config
 from selfens.data import preprocess
-from selfens.data.dataset import UNLABELED, Dataset, Inputs, standard_inputs
+from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.inputs import Inputs, standard_inputs
 from selfens.device import resolve_device, resolve_precision
 from selfens.errors import DataError
 from selfens.progress import Untroubled, for_terminal

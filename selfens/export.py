@@ -24,7 +24,8 @@ from torch.export import Dim, ExportedProgram
 
 from selfens import __version__, evaluate, extras, networks
 from selfens.data import preprocess
-from selfens.data.dataset import Dataset, Inputs
+from selfens.data.dataset import Dataset
+from selfens.data.inputs import Inputs
 from selfens.errors import ConfigError, RunError, SelfensError, unknown_name
 from selfens.run import Run, load_run
 from selfens.tensorfile import write_atomically

@@ -7,43 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from selfens.data import folder
-from selfens.data.dataset import read_npz
+from selfens.data.inputs import read_inputs
 from selfens.errors import DataError
 from selfens.run import Run
-
-INPUT_NAMES = ("x", "inputs", "x_test", "images")
-
-
-def read_inputs(path: Path) -> tuple[NDArray[Any], str]:
-    """The inputs in an .npy file, or in an .npz file under one of a few names or alone; and the name, where it was a choice."""
-    if path.suffix == ".npy":
-        return _read_npy(path), ""
-    if path.suffix != ".npz":
-        raise DataError(
-            f"{path} is not something to predict on; expected an .npz or .npy file, a folder of images or a .csv."
-        )
-    arrays = read_npz(path)
-    for name in INPUT_NAMES:
-        if name in arrays:
-            return arrays[name], name if len(arrays) > 1 else ""
-    if len(arrays) == 1:
-        return next(iter(arrays.values())), ""
-    raise DataError(f"{path} holds {', '.join(sorted(arrays)) or 'no arrays'}; name the inputs 'x'.")
-
-
-def _read_npy(path: Path) -> NDArray[Any]:
-    try:
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is not a readable .npy file ({error}).") from None
-    return array
 
 
 def predict_arrays(run: Run, inputs: Path, output: Path) -> tuple[int, str]:
     """Write row, class, probability for each row of a file of arrays; returns their number and the array taken of several."""
+    if inputs.suffix not in (".npy", ".npz"):
+        raise DataError(
+            f"{inputs} is not something to predict on; expected an .npz or .npy file, a folder of images or a .csv."
+        )
     array, taken = read_inputs(inputs)
     probabilities = run.predict_proba(array)
     best = probabilities.argmax(axis=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-ORDER, HELD_OUT, CORRUPTION, TEST_SPLIT, FOLDS = (2**31 + purpose for purpose in range(5))
+ORDER, HELD_OUT, CORRUPTION, TEST_SPLIT, FOLDS, EXTRA = (2**31 + purpose for purpose in range(6))
 
 
 def stream(seed: int, purpose: int, *more: int) -> np.random.Generator:

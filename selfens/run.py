@@ -15,8 +15,10 @@ from torch import nn
 from selfens import evaluate, networks
 from selfens.config import Config
 from selfens.data import preprocess, sources
-from selfens.data.dataset import Dataset, Inputs, standard_inputs
+from selfens.data.dataset import Dataset
+from selfens.data.inputs import PIECE, Inputs, standard_inputs
 from selfens.data.labels import LabelChoice
+from selfens.data.rows import Source, pieces
 from selfens.device import resolve_device, resolve_precision
 from selfens.errors import DataError, RunError
 from selfens.rundir import Checkpoint, RunDirectory
@@ -112,14 +114,7 @@ class Run:
         """The data the run was trained and tested on, loaded again; `offline` never downloads it."""
         if self.about["own_data"]:
             raise RunError(f"{self.path} was trained on arrays passed in Python; pass the dataset again.")
-        options = self.config.data
-        dataset = sources.load(
-            options.name,
-            data_dir=options.folder,
-            offline=offline,
-            split_seed=self.config.seed.of("split"),
-            image_size=options.image_size,
-        )
+        dataset = sources.from_config(self.config, offline=offline)
         self.check_dataset(dataset)
         return dataset
 
@@ -137,6 +132,11 @@ class Run:
         """The name of the most probable class of each row."""
         best = self.predict_proba(inputs).argmax(axis=1)
         return np.array([self.classes[number] for number in best])
+
+    def predict_rows(self, source: Source, rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+        """The same for inputs of a data set, all or those of some rows, read a piece at a time."""
+        probabilities = [self._probabilities(piece) for piece in pieces(source, PIECE, rows)]
+        return np.concatenate([np.empty((0, len(self.classes)), dtype=np.float32), *probabilities])
 
     def _checked(self, inputs: ArrayLike) -> Inputs:
         shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), self.input_shape
@@ -164,7 +164,7 @@ class Run:
         self.check_dataset(dataset)
         if len(dataset.test_labels) == 0:
             raise DataError(f"{dataset.name} has no test rows to evaluate on.")
-        return self._probabilities(dataset.test_inputs)
+        return self.predict_rows(dataset.test_inputs)
 
     def evaluate(self, dataset: Dataset | None = None) -> dict[str, Any]:
         """The test error computed anew, in percent, over every test row, and the error of each class."""

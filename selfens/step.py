@@ -55,7 +55,7 @@ class Step:
     ) -> None:
         self.network, self.method, self.optimizer, self.loader = network, method, optimizer, loader
         self.precision = precision
-        self.device = loader.inputs.device
+        self.device = loader.device
         self.weight = torch.zeros((), device=self.device)  # w(t)
         self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.low = torch.ones(num_classes, device=self.device)

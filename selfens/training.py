@@ -23,12 +23,14 @@ from torch import Tensor, nn
 
 from selfens import evaluate, methods, networks, schedules
 from selfens.config import Config
-from selfens.data import preprocess, sources
-from selfens.data.dataset import Dataset, Inputs
+from selfens.data import preprocess, sources, stream
+from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.loader import Loader
+from selfens.data.order import Order
+from selfens.data.rows import is_mapped
 from selfens.device import Stopwatch, environment, resolve_device, resolve_precision, resolve_switch, torch_settings
-from selfens.errors import DivergedError, RunError
+from selfens.errors import ConfigError, DivergedError, RunError
 from selfens.interrupt import StopRequest
 from selfens.methods.base import Method
 from selfens.optim import Adam
@@ -38,6 +40,7 @@ from selfens.run import Run
 from selfens.rundir import REPORT, Checkpoint, RunDirectory, check_free
 from selfens.step import EpochMeans, Step
 
+Rows = NDArray[np.int64]
 NEGLIGIBLE_WEIGHT = 1e-3
 COLLAPSED_SPREAD = 1e-2
 
@@ -60,15 +63,14 @@ def train(
     """
     device = resolve_device(config.training.device)
     check_free(Path(run_dir), config)
-    data = dataset or sources.load(
-        config.data.name,
-        data_dir=config.data.folder,
-        split_seed=config.seed.of("split"),
-        image_size=config.data.image_size,
-        progress=progress is not None and progress.talkative,
-    )
+    data = dataset or sources.from_config(config, progress=progress is not None and progress.talkative)
+    if config.data.extra is not None and data.extra_rows == 0:
+        raise ConfigError(
+            f"data.extra is {config.data.extra}, but a data set of your own was passed; give it its extra rows by "
+            "dataset.with_extra(...)."
+        )
     choice = choose_labels(data, config.data, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split"))
-    fitted = preprocess.fit(config.data.preprocess, _without(data.inputs, choice.validation), device)
+    fitted = preprocess.fit(config.data.preprocess, data.inputs, device, _fitted_rows(data, choice))
     show = progress or Silent()
     with torch_settings(config.training, device, config.seed.of("training")):
         session = Session(config, device, data, choice, fitted, network, method, show.warn)
@@ -107,6 +109,10 @@ def resume(
     with run.directory.locked(), torch_settings(options, device, config.seed.of("training")):
         data = dataset or run.dataset()
         run.check_dataset(data)
+        if config.training.residence == "auto":  # as before, though memory may be scarcer now, or not
+            before = run.about.get("residence", "device")
+            here = "ram" if before == "file" and not is_mapped(data.inputs) else before
+            config = config.with_values("training", residence=here)
         fitted, show = run.directory.preprocess().to(device), progress or Silent()
         session = Session(config, device, data, run.labels, fitted, network, method, show.warn)
         if run.directory.has_checkpoint():
@@ -148,18 +154,33 @@ class Session:
         warn: Callable[[str], None],
     ) -> None:
         self.config, self.device = config, device
-        self.data_name = data.name
+        self.data_name, self.extra_rows = data.name, data.extra_rows
         self.network_name = type(network).__name__ if network else config.network.name
         self.method_name = type(method).__name__ if method else config.method.name
         self.precision = resolve_precision(config.training.precision, device)
-        inputs = preprocess.apply(fitted, data.inputs, device)
-        labels = torch.from_numpy(choice.training_labels(data.num_rows)).to(device)
+        labels = choice.training_labels(data.num_rows)
         self.visited = _visited_rows(config, data.num_rows, choice)
+        order = Order(
+            self.visited,
+            labels[self.visited] != UNLABELED,
+            config.training.batch_size,
+            config.seed.of("training"),
+            config.training.batches,
+            config.data.extra_per_epoch,
+        )
+        self.residence = stream.choose_residence(config.training.residence, data.inputs, data.name, device)
         self.loader = Loader(
-            inputs, labels, self.visited, config.training.batch_size, config.augment, config.seed.of("training")
+            stream.from_residence(self.residence, data.inputs, fitted, order.batch_size, device),
+            torch.from_numpy(labels).to(device),
+            order,
+            config.augment,
         )
         self.num_labelled = len(choice.rows)
-        self.validation = (inputs[choice.validation], torch.from_numpy(choice.validation_labels).to(device))
+        self.main_is_labelled = int((choice.rows < data.main_rows).sum()) == int((self.visited < data.main_rows).sum())
+        self.validation = (
+            preprocess.apply(fitted, data.inputs[choice.validation], device),
+            torch.from_numpy(choice.validation_labels).to(device),
+        )
         self.test = (preprocess.apply(fitted, data.test_inputs, device), torch.from_numpy(data.test_labels).to(device))
 
         self.network = (
@@ -168,7 +189,8 @@ class Session:
         self.method = (method or methods.build(config.method, data.num_rows, data.num_classes, device)).to(device)
         networks.fuse(self.network, _kernels_usable(config, device, warn))
         if network is None:  # one that was passed may be trained already
-            networks.calibrate(self.network, self.loader.batch(self.loader.order(0)[0], 1).views[0])
+            for rows in self.loader.visit(self.loader.order(0)[:1]):
+                networks.calibrate(self.network, self.loader.batch(rows, 1).views[0])
         if self.method.ensemble:
             self.method.ensemble.to(device)
         self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
@@ -191,12 +213,11 @@ class Session:
         self.warned_of_collapse = False
 
     def _weight_max(self) -> float:
-        """w_max M/N, with the M/N left out where `method.weight_scale` says so."""
+        """w_max M/N, with the M/N left out where `method.weight_scale` says so; N counts extra rows, drawn or not."""
         scale = self.config.method.weight_scale
-        every_row_labelled = self.num_labelled == len(self.visited)
         if not self.method.uses_unlabeled:
             return 0.0
-        if scale == "none" or (scale == "original" and every_row_labelled):
+        if scale == "none" or (scale == "original" and self.main_is_labelled):
             return self.config.method.weight_max
         return self.config.method.weight_max * self.num_labelled / len(self.visited)
 
@@ -206,6 +227,8 @@ class Session:
             "data": data.name,
             "fingerprint": data.fingerprint(),
             "rows": data.num_rows,
+            "extra": {"source": data.extra_name, "rows": data.extra_rows},
+            "residence": self.residence,
             "labelled": self.num_labelled,
             "test_rows": len(data.test_labels),
             "classes": list(data.classes),
@@ -271,15 +294,18 @@ def _capture_usable(config: Config, device: torch.device, warn: Callable[[str], 
     return wanted and device.type == "cuda"
 
 
-def _without(inputs: Inputs, held_out: NDArray[np.int64]) -> Inputs:
-    """The rows that preprocessing may be fitted on."""
-    return np.delete(inputs, held_out, axis=0) if len(held_out) else inputs
+def _fitted_rows(data: Dataset, choice: LabelChoice) -> Rows | None:
+    """The rows that preprocessing may be fitted on, neither extra nor held out; None where these are all."""
+    if data.extra_rows == 0 and len(choice.validation) == 0:
+        return None
+    return np.setdiff1d(np.arange(data.main_rows), choice.validation)
 
 
-def _visited_rows(config: Config, num_rows: int, choice: LabelChoice) -> Tensor:
+def _visited_rows(config: Config, num_rows: int, choice: LabelChoice) -> Rows:
     """The rows training visits: all but those held out, or the labelled ones alone."""
-    rows = choice.rows if config.training.rows == "labelled" else np.setdiff1d(np.arange(num_rows), choice.validation)
-    return torch.from_numpy(np.sort(rows))
+    if config.training.rows == "labelled":
+        return np.sort(choice.rows)
+    return np.setdiff1d(np.arange(num_rows), choice.validation, assume_unique=True)
 
 
 def _train_epochs(session: Session, directory: RunDirectory, progress: Progress) -> None:
@@ -322,7 +348,7 @@ def _train_epoch(
     step.set(**rates)
     stopwatch.mark()
     first = session.first_step if epoch == session.first_epoch else 0
-    for number, rows in enumerate(session.loader.order(epoch)[first:], start=first):
+    for number, rows in enumerate(session.loader.visit(session.loader.order(epoch)[first:]), start=first):
         if stop.requested:
             if session.is_finite():
                 session.save(directory, epoch, number)
@@ -372,12 +398,15 @@ def _check_finite(session: Session, directory: RunDirectory, epoch: int, means: 
 def _title(session: Session, directory: RunDirectory) -> str:
     """What is trained on what and how, in a few lines."""
     config, parameters = session.config, sum(p.numel() for p in session.optimizer.parameters)
+    extra = f"{session.extra_rows:,} of them extra, " if session.extra_rows else ""
+    streamed = {"device": "", "ram": ", inputs streamed from RAM", "file": ", inputs streamed from their file"}
     return (
-        f"{session.data_name}: {len(session.visited):,} rows, {session.num_labelled:,} labelled, "
+        f"{session.data_name}: {len(session.visited):,} rows, {extra}{session.num_labelled:,} labelled, "
         f"{len(session.test[1]):,} to test on; run in {directory.path}\n"
         f"{session.method_name}, {session.network_name} ({parameters:,} parameters), {session.device.type} "
         f"{session.precision}; {config.schedule.epochs} epochs, w_max {config.method.weight_max:g}, learning rate "
         f"{config.optimizer.learning_rate:g}, translation {config.augment.translation}, preprocessing {config.data.preprocess}"
+        f"{streamed[session.residence]}"
     )
 
 
@@ -386,6 +415,11 @@ def _warn_before(session: Session, progress: Progress) -> None:
     if len(session.test[1]) == 0:
         progress.warn("there are no test rows, so no test error is reported.")
     if not session.method.uses_unlabeled:
+        if session.extra_rows:
+            progress.warn(
+                f"{session.method_name} training learns nothing from the {session.extra_rows:,} extra rows; they only fill "
+                "batches."
+            )
         return
     if session.num_labelled == len(session.visited):
         progress.warn("every training row is labelled, so there is nothing unlabeled to learn from.")

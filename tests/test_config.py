@@ -27,6 +27,7 @@ DRAWN = {
     "augment.shared_flip": st.booleans(),
     "augment.shared_translation": st.booleans(),
     "augment.translation": st.integers(0, 100),
+    "data.extra_per_epoch": st.none() | st.integers(1, 10**6),
     "network.name": st.sampled_from(["conv13", "small", "my.module:factory"]),
     "network.noise": st.floats(0, 10),
     "network.dropout": momentum,
@@ -88,7 +89,7 @@ def from_dict_at(path, value):
 
 
 def test_every_field_is_drawn_below():
-    assert set(VALUES) == set(every_path()) - {"data.labels_file"}
+    assert set(VALUES) == set(every_path()) - {"data.labels_file", "data.extra", "data.extra_index", "data.extra_rows"}
 
 
 @given(overrides)

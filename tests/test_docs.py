@@ -37,7 +37,7 @@ def run_shell(code, folder):
 
 def test_there_are_blocks():
     with_blocks = {page.name for page in PAGES if blocks(page)}
-    assert with_blocks >= {"README.md", "data.md", "runs.md", "extending.md", "export.md"}
+    assert with_blocks >= {"README.md", "data.md", "runs.md", "extending.md", "export.md", "extra-data.md"}
     assert with_blocks >= {page.name for page in TUTORIALS}
     assert len(TUTORIALS) >= 3
 

@@ -25,6 +25,7 @@ from selfens.experiments import tables as tables_module
 from selfens.experiments.cells import Cell
 from selfens.experiments.claims import CLAIMS
 from selfens.experiments.command import reproduce
+from selfens.experiments.extras import ExtraImages
 from selfens.experiments.records import Record, Store
 from selfens.experiments.report import write_report
 from selfens.experiments.summary import Summary, measured, summarize
@@ -102,11 +103,21 @@ def test_claims_speak_of_cells_there_are():
     assert {key for claim in CLAIMS for key in (claim.cell, claim.other) if key} <= CELLS.keys()
 
 
-def test_cells_with_extra_data_are_never_run():
-    with pytest.raises(ConfigError, match="needs extra unlabeled data"):
-        choose_cells(TABLES["tiny"], None)
-    with pytest.raises(ConfigError, match="needs extra unlabeled data"):
-        choose_cells(TABLES["tiny"], "pi-aug-random")
+def test_cells_with_extra_images_are_run_where_there_are_some():
+    standing_in, tiny = ExtraImages("natural.npy"), ExtraImages("tiny_images.bin", Path("tiny_index.pkl"))
+    for names in (None, "pi-aug-random"):
+        with pytest.raises(ConfigError, match=r"needs extra unlabeled images \(--extra\)"):
+            choose_cells(TABLES["tiny"], names)
+    assert [cell.extra for cell in choose_cells(TABLES["tiny"], None, standing_in)] == ["random", "random"]
+    assert len(choose_cells(TABLES["tiny"], None, tiny)) == 4
+    with pytest.raises(ConfigError, match="needs --extra tiny_images.bin and --extra-index"):
+        choose_cells(TABLES["tiny"], "pi-aug-restricted", standing_in)
+
+
+def test_the_cells_with_extra_images_draw_as_many_as_the_paper():
+    for cell in TABLES["tiny"].cells:
+        assert cell.config.data.extra_per_epoch == 50_000
+        assert (cell.config.data.extra, cell.config.data.labels) == (None, None)
 
 
 def test_seeds_and_order():
@@ -527,7 +538,7 @@ def test_the_report_on_made_up_records(tmp_path):
     assert paired in text
     assert "2.00 times (2.000 s against 1.000 s per epoch, GPU)" in text
     assert "| over 90 % | 92.00 %, n = 1 |" in text
-    assert "needs extra unlabeled data (not built yet)" in text
+    assert "needs extra unlabeled images (--extra)" in text
     assert "CatGAN" in text
     assert "about a third of its training and test images" in text
     page = paths[1].read_text()
@@ -577,7 +588,7 @@ def test_without_arguments_the_tables_are_listed_with_how_full_they_are(tmp_path
     text = command("--results", tmp_path).output
     assert all(f"{name}: " in text for name in TABLES)
     assert "svhn: SVHN; 1 of 120 runs" in text
-    assert "needs extra unlabeled data (not built yet)" in text
+    assert "needs extra unlabeled images (--extra)" in text
 
 
 @pytest.mark.parametrize(
@@ -588,7 +599,11 @@ def test_without_arguments_the_tables_are_listed_with_how_full_they_are(tmp_path
         (["cifar10", "--seeds", "x"], ConfigError, "--seeds is 'x'"),
         (["cifar10", "--max-minutes", "0"], ConfigError, "--max-minutes is 0"),
         (["--seeds", "0"], ConfigError, "--seeds was given without a table"),
-        (["tiny"], ConfigError, "needs extra unlabeled data"),
+        (["tiny"], ConfigError, "needs extra unlabeled images"),
+        (["tiny", "--quick", "--extra", "x.npy"], ConfigError, "--extra was given with --quick"),
+        (["tiny", "--extra-index", "x.pkl"], ConfigError, "--extra-index was given without --extra"),
+        (["--extra", "x.npy"], ConfigError, "--extra was given without a table"),
+        (["svhn", "--extra", "x.npy"], ConfigError, "table svhn has no cell with extra images"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, command, words, error, sentence):
@@ -602,6 +617,14 @@ def test_results_that_are_a_file_are_refused(tmp_path, command):
     result = command("--results", tmp_path / "file")
     assert type(result.exception) is ConfigError
     assert "which is a file; expected a folder" in str(result.exception)
+
+
+def test_quick_runs_of_the_cells_with_extra_images_have_made_up_ones(tmp_path, command):
+    result = command("tiny", "--quick", "--seeds", "0", "--cells", "temporal-aug-restricted", "--results", tmp_path)
+    assert result.exit_code == 0, result.output
+    (record,) = Store(tmp_path, quick=True).read([CELLS["tiny/temporal-aug-restricted"]])
+    assert record.extra == {"source": "made-up images", "rows": quick.EXTRA_ROWS}
+    assert record.config.data.extra_per_epoch == quick.ROWS
 
 
 def test_quick_from_the_command_to_the_report(tmp_path, command):

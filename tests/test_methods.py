@@ -20,6 +20,7 @@ from selfens.config import (
 )
 from selfens.data.dataset import Dataset
 from selfens.data.loader import Loader
+from selfens.data.order import Order
 from selfens.errors import ConfigError
 from selfens.methods import METHODS, Pi, Temporal
 from selfens.networks.layers import NormalizedLinear
@@ -109,14 +110,17 @@ def assert_same_parameters(network, twin):
         np.testing.assert_allclose(double(ours), theirs, rtol=1e-5, atol=1e-5)
 
 
+def loader_of(inputs, labels, seed=0):
+    order = Order(np.arange(ROWS), labels != -1, BATCH, seed)
+    return Loader(torch.from_numpy(inputs), torch.from_numpy(labels), order, AugmentConfig())
+
+
 @pytest.mark.parametrize("name", ["supervised", "pi", "temporal"])
 def test_steps_follow_the_algorithm_for_five_epochs(name):
     inputs, labels = inputs_and_labels()
     network, twin_network = plain_network()
     method = methods.build(MethodConfig(name=name), ROWS, CLASSES, CPU)
-    loader = Loader(
-        torch.from_numpy(inputs), torch.from_numpy(labels), torch.arange(ROWS), BATCH, AugmentConfig(), seed=1
-    )
+    loader = loader_of(inputs, labels, seed=1)
     optimizer = Adam(network.parameters())
     step = Step(network=network, method=method, optimizer=optimizer, loader=loader, num_classes=CLASSES)
     history = []
@@ -323,7 +327,7 @@ def test_running_means_after_a_pi_step_come_from_the_second_pass():
     inputs, labels = inputs_and_labels()
     noise, layer = RecordedNoise(), NormalizedLinear(FEATURES, CLASSES, momentum=0.999)
     network, weight = nn.Sequential(noise, layer), double(layer.weight())
-    loader = Loader(torch.from_numpy(inputs), torch.from_numpy(labels), torch.arange(ROWS), BATCH, AugmentConfig(), 0)
+    loader = loader_of(inputs, labels)
     optimizer = Adam(network.parameters())
     step = Step(network=network, method=Pi(), optimizer=optimizer, loader=loader, num_classes=CLASSES)
     step.set(learning_rate=0.5, beta1=0.9, weight=1.0)

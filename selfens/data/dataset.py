@@ -2,7 +2,7 @@
 
 Images are kept as [rows, channels, height, width], uint8 or float32; feature vectors as [rows, features] float32.
 A label is the number of its class, or `UNLABELED` (-1). Everything given by a user is checked here, once, so that
-nothing further down has to.
+nothing further down has to. Inputs may lie in memory or in a file that is read as needed: see `rows`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from selfens.data.inputs import PIECE, check_same_scale, fits_bytes, matching, read_npy, read_npz, standard_source
+from selfens.data.rows import LazyRows, Source, Stacked, pieces
 from selfens.errors import DataError
 
 UNLABELED = -1
-CHANNEL_COUNTS = (1, 3, 4)
+# In bytes. Of larger inputs the fingerprint takes rows spread evenly over them, so that it does not take minutes.
+MOST_HASHED = 2**33
 
-Inputs = NDArray[Any]
 Labels = NDArray[np.int64]
 
 
@@ -33,18 +35,23 @@ class Dataset:
     `labels` holds -1 where the label is unknown; `test_inputs` may have no rows, and then nothing is tested.
     """
 
-    inputs: Inputs
+    inputs: Source
+    """The main training rows, then the extra ones."""
     labels: Labels
-    test_inputs: Inputs
+    test_inputs: Source
     test_labels: Labels
     classes: tuple[str, ...]
     name: str = "arrays"
-    row_names: tuple[str, ...] = ()
+    row_names: Sequence[str] = ()
     """Where each training row comes from (its file), if that is known."""
     test_row_names: tuple[str, ...] = ()
     """The same for the test rows."""
     unreadable: tuple[str, ...] = ()
     """Files that were left out, and why."""
+    extra_rows: int = 0
+    """How many of the last rows are extra: without labels, and never fitted on."""
+    extra_name: str = ""
+    """What the extra rows are."""
 
     @classmethod
     def from_arrays(
@@ -66,22 +73,22 @@ class Dataset:
         classes  names of the classes; integer labels are then positions in it
         layout   "NHWC" or "NCHW" where the shape alone does not tell
         """
-        bytes_only = _fits_bytes(inputs) and (test_inputs is None or _fits_bytes(test_inputs))
-        x = standard_inputs(inputs, layout=layout, what="the training inputs", bytes_allowed=bytes_only)
+        bytes_only = fits_bytes(inputs) and (test_inputs is None or fits_bytes(test_inputs))
+        x = standard_source(inputs, layout=layout, what="the training inputs", bytes_allowed=bytes_only)
         given = _label_values(labels, rows=len(x), what="the training labels")
         if (test_inputs is None) != (test_labels is None):
             raise DataError("a test set needs both inputs and labels, but only one of the two was given.")
         test_given: list[Any] = []
-        test_x = x[:0]
+        test_x: Source = x[:0]
         if test_inputs is not None and test_labels is not None:
-            test_x = standard_inputs(test_inputs, layout=layout, what="the test inputs", bytes_allowed=bytes_only)
+            test_x = standard_source(test_inputs, layout=layout, what="the test inputs", bytes_allowed=bytes_only)
             test_given = _label_values(test_labels, rows=len(test_x), what="the test labels")
             if test_x.shape[1:] != x.shape[1:]:
                 raise DataError(
                     f"the test inputs have shape {test_x.shape[1:]} per row and the training inputs {x.shape[1:]}; "
                     "they must agree."
                 )
-            _check_same_scale(inputs, test_inputs)
+            check_same_scale(inputs, test_inputs)
         names, numbers = _number_labels(given, test_given, classes)
         y, test_y = numbers[: len(given)], numbers[len(given) :]
         if (test_y == UNLABELED).any():
@@ -109,9 +116,52 @@ class Dataset:
         classes = [str(c) for c in arrays["classes"]] if "classes" in arrays else None
         return cls.from_arrays(x, y, arrays.get("x_test"), arrays.get("y_test"), classes=classes, name=str(path))
 
+    @classmethod
+    def from_npy(cls, folder: str | Path) -> Dataset:
+        """A dataset from a folder of x_train.npy, y_train.npy and, if there is a test set, x_test.npy, y_test.npy.
+
+        classes.npy is optional. Inputs of type uint8 or float32 stay in their files and are read as training needs them, so
+        they may be larger than memory; of any other type they are converted, in memory.
+        """
+        folder = Path(folder)
+        x, y = read_npy(folder / "x_train.npy"), read_npy(folder / "y_train.npy")
+        test = [read_npy(path) if path.exists() else None for path in (folder / "x_test.npy", folder / "y_test.npy")]
+        names = folder / "classes.npy"
+        classes = [str(name) for name in read_npy(names)] if names.exists() else None
+        return cls.from_arrays(x, y, *test, classes=classes, name=str(folder))
+
+    def with_extra(
+        self, inputs: ArrayLike | LazyRows, *, names: Sequence[str] = (), name: str = "the extra inputs"
+    ) -> Dataset:
+        """This data set with unlabeled rows after its own; they must be of the same shape and type.
+
+        names  of the rows, such as their files
+        name   of all of them, for messages and the run's record
+        """
+        extra = inputs if isinstance(inputs, LazyRows) else np.asarray(inputs)
+        extra = matching(extra, self.inputs, name)
+        all_names = _RowNames([(self.name, self.row_names, self.num_rows), (name, names, len(extra))])
+        return replace(
+            self,
+            inputs=Stacked([self.inputs, extra]),
+            labels=np.concatenate([self.labels, np.full(len(extra), UNLABELED, dtype=np.int64)]),
+            row_names=all_names,
+            extra_rows=self.extra_rows + len(extra),
+            extra_name=f"{self.extra_name}, {name}" if self.extra_name else name,
+        )
+
+    def with_unreadable(self, failures: Sequence[str]) -> Dataset:
+        """This data set, with these files added to those that were left out."""
+        return replace(self, unreadable=(*self.unreadable, *failures))
+
     @property
     def num_rows(self) -> int:
         return len(self.inputs)
+
+    @property
+    def main_rows(self) -> int:
+        """How many rows come before the extra ones."""
+        return self.num_rows - self.extra_rows
 
     @property
     def num_classes(self) -> int:
@@ -134,107 +184,37 @@ class Dataset:
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(repr((self.classes, self.inputs.shape, str(self.inputs.dtype))).encode())
+        about = (
+            self.classes,
+            self.inputs.shape,
+            str(self.inputs.dtype),
+            *([self.extra_rows] if self.extra_rows else []),
+        )
+        digest = hashlib.sha256(repr(about).encode())
         for array in (self.inputs, self.labels, self.test_inputs, self.test_labels):
-            digest.update(np.ascontiguousarray(array).data)
+            every = 1 + array.nbytes // MOST_HASHED
+            for piece in pieces(array, PIECE, None if every == 1 else np.arange(0, len(array), every)):
+                digest.update(piece.data)
         return digest.hexdigest()
 
 
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file, without unpickling anything."""
-    try:
-        with path.open("rb") as file:  # numpy leaves a file that it cannot read open
-            archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise DataError(f"{path} is a single array, not an .npz archive; save it with numpy.savez.")
-            with archive:
-                return {key: archive[key] for key in archive.files}
-    except (FileNotFoundError, IsADirectoryError):
-        raise DataError(f"there is no file {path}; give the path of an .npz file.") from None
-    except DataError:
-        raise
-    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for damaged files
-        if "allow_pickle" in str(error):
-            raise DataError(
-                f"{path} holds an array of Python objects, which is not read because it could run code; "
-                "save labels as integers (-1 for unknown) or as a string array ('' for unknown)."
-            ) from None
-        raise DataError(
-            f"{path} is not a readable .npz file ({error}); it may be cut short or of another kind."
-        ) from None
+class _RowNames(Sequence[str]):
+    """The names of rows from several places: a file where it is known, else the place and the number of the row there."""
 
+    def __init__(self, places: Sequence[tuple[str, Sequence[str], int]]) -> None:
+        self.places = places
 
-def _fits_bytes(inputs: ArrayLike) -> bool:
-    """Whether these are whole numbers from 0 to 255."""
-    x = np.asarray(inputs) if not isinstance(inputs, list | tuple) else np.array(inputs, dtype=object)
-    if x.dtype == object:
-        return False
-    return x.dtype.kind in "iu" and x.size > 0 and bool(x.min() >= 0) and bool(x.max() <= 255)
+    def __len__(self) -> int:
+        return sum(count for _, _, count in self.places)
 
-
-def _check_same_scale(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
-    """Bytes are divided by 255 and floats are not, so one of each would be on different scales."""
-    train, test = np.asarray(inputs), np.asarray(test_inputs)
-    if train.ndim > 2 and (train.dtype.kind in "iu") != (test.dtype.kind in "iu"):
-        raise DataError(
-            f"the training images are {train.dtype} and the test images {test.dtype}; whole numbers are taken for bytes "
-            "and scaled to 0..1, floats are not, so give both in the same type."
-        )
-
-
-def standard_inputs(
-    inputs: ArrayLike, *, layout: str = "auto", what: str = "the inputs", bytes_allowed: bool = True
-) -> Inputs:
-    """Images as [rows, channels, height, width], features as [rows, features]; bytes become uint8, all else float32."""
-    try:
-        x = np.asarray(inputs)
-    except ValueError:
-        raise DataError(f"{what} are of mixed shapes; every row must have the same shape.") from None
-    if x.dtype == object:
-        raise DataError(f"{what} are of mixed shapes or not numbers; every row must be numbers of the same shape.")
-    if x.dtype.kind not in "buif":
-        raise DataError(f"{what} have type {x.dtype}; expected numbers (uint8 images, or floats).")
-    if x.ndim not in (2, 3, 4):
-        raise DataError(
-            f"{what} have shape {x.shape}; expected [rows, features], or images [rows, height, width(, channels)]."
-        )
-    if 0 in x.shape[1:] or len(x) == 0:
-        raise DataError(
-            f"{what} have shape {x.shape}, which is empty; expected at least one row of at least one number."
-        )
-    x = _channels_first(x, layout, what) if x.ndim > 2 else x
-    if x.ndim == 4 and bytes_allowed and _fits_bytes(x):
-        return np.ascontiguousarray(x, dtype=np.uint8)
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
-        x = np.ascontiguousarray(x, dtype=np.float32)
-    bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-    if bad.any():
-        raise DataError(
-            f"{what} hold NaN or infinite values in {int(bad.sum())} rows (the first is row {int(bad.argmax())}); "
-            "fill or remove them first."
-        )
-    return x
-
-
-def _channels_first(x: Inputs, layout: str, what: str) -> Inputs:
-    if x.ndim == 3:
-        return x[:, None]
-    if layout not in ("auto", "NHWC", "NCHW"):
-        raise DataError(f"layout '{layout}' is not known; expected NHWC, NCHW or auto.")
-    if layout == "auto":
-        if x.shape[3] in CHANNEL_COUNTS:
-            layout = "NHWC"
-        elif x.shape[1] in CHANNEL_COUNTS:
-            layout = "NCHW"
-        else:
-            raise DataError(
-                f"{what} have shape {x.shape}, and neither the second nor the last number is a count of channels "
-                "(1, 3 or 4); say layout='NHWC' or layout='NCHW'."
-            )
-    if layout == "NCHW":
-        return x
-    first = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-    return first.reshape(-1).reshape(first.shape)  # a channel alone keeps odd strides otherwise, and other rounding
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[number] for number in range(*row.indices(len(self)))]
+        for place, names, count in self.places:
+            if 0 <= row < count:
+                return names[row] if names else f"{place}:{row}"
+            row -= count
+        raise IndexError(f"there are names of {len(self)} rows")
 
 
 def _label_values(labels: ArrayLike, *, rows: int, what: str) -> list[Any]:

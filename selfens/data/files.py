@@ -211,13 +211,18 @@ def _short(error: Exception) -> str:
 
 
 def _read_pickle(path: Path) -> dict[str, Any]:
+    return read_pickle(path, "one of CIFAR's pickles")
+
+
+def read_pickle(path: Path, what: str) -> dict[str, Any]:
+    """The dictionary in a pickle of plain values, which is not unpickled: see `formats`."""
     content = _read_bytes(path)
     try:
         with warnings.catch_warnings():  # pickletools warns of odd escapes in strings
             warnings.simplefilter("ignore")
             value = PickleReader(content).read()
     except (ValueError, IndexError, TypeError, OverflowError, MemoryError) as error:
-        raise _wrong(path, f"is not one of CIFAR's pickles ({_short(error)})", "an intact one") from None
+        raise _wrong(path, f"is not {what} ({_short(error)})", "an intact one") from None
     if not isinstance(value, dict):
         raise _wrong(path, f"holds a pickled {type(value).__name__}", "a dictionary")
     return value

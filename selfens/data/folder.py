@@ -4,8 +4,9 @@
     photos/train/...  photos/test/...                                              the same inside, with a test set
     photos.csv        file,label per line, paths relative to it; an empty label is unknown
 
-Images of any size and mode become RGB bytes of one side, cut to a square about their centre. What was decoded is cached by
-path, size and time of change, so a second run starts at once. Files that cannot be read are left out and listed.
+Images of any size and mode become RGB bytes of one side, cut to a square about their centre. They are decoded into a file of
+the cache, by path, size and time of change, so a second run starts at once and no more of them need be in memory than are
+looked at. Files that cannot be read are left out and listed.
 """
 
 from __future__ import annotations
@@ -13,29 +14,34 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.cache import cache_folder
 from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.rows import Picked, Source, memory_left
 from selfens.errors import DataError
 from selfens.randomness import TEST_SPLIT, stream
 
 IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"}
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
 SPLIT_FOLDERS = {"train", "test"}
+PIECE = 1000  # files given to the threads at a time
 HELD_OUT_SHARE = 0.2  # of each class, where there is no test folder
 TOO_MANY_FAILURES = 0.5
 USUAL_SIZE, SMALLEST_SIZE = 32, 8
 
 Notice = Callable[[int, int], None]
+Images = NDArray[np.uint8]
+Readable = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,8 @@ class Listed:
 class Decoded:
     """The images that could be read, in the order of their files, and the files that could not."""
 
-    images: NDArray[np.uint8]
-    readable: NDArray[np.bool_]
+    images: Source
+    readable: Readable
     failures: list[str]
 
 
@@ -59,8 +65,10 @@ def is_folder_source(source: str | Path) -> bool:
     return Path(source).is_dir() or str(source).lower().endswith(".csv")
 
 
-def load_folder(source: str | Path, *, size: int, split_seed: int = 0, notice: Notice | None = None) -> Dataset:
-    """A dataset from a folder of images or a CSV of file,label.
+def load_folder(
+    source: str | Path, *, size: int, split_seed: int = 0, notice: Notice | None = None, keep_in_file: bool = False
+) -> Dataset:
+    """A dataset from a folder of images or a CSV of file,label; in memory, or left in the cache's file.
 
     Without a test folder, a fifth of the labelled images of each class is held out to test on; a class keeps at least one.
     """
@@ -80,10 +88,11 @@ def load_folder(source: str | Path, *, size: int, split_seed: int = 0, notice: N
         np.flatnonzero(decoded.readable & for_testing),
     )
     position = np.cumsum(decoded.readable) - 1  # of a file among the images that could be read
+    train_images, test_images = (Picked(decoded.images, position[rows]) for rows in (train_rows, test_rows))
     return Dataset(
-        inputs=decoded.images[position[train_rows]],
+        inputs=in_memory_or_file(train_images, keep_in_file),
         labels=numbers[train_rows],
-        test_inputs=decoded.images[position[test_rows]],
+        test_inputs=test_images[:],
         test_labels=numbers[test_rows],
         classes=classes,
         name=str(source),
@@ -91,6 +100,11 @@ def load_folder(source: str | Path, *, size: int, split_seed: int = 0, notice: N
         test_row_names=tuple(str((train + test)[row].path) for row in test_rows),
         unreadable=tuple(decoded.failures),
     )
+
+
+def in_memory_or_file(images: Source, keep_in_file: bool) -> Source:
+    """Images read into memory, unless they are to stay in their file or would take more than half of the memory left."""
+    return images if keep_in_file or images.nbytes > memory_left() // 2 else np.array(images)
 
 
 def suggested_size(source: str | Path) -> int:
@@ -182,30 +196,31 @@ def _known(text: str) -> str | None:
 
 def decode_all(paths: list[Path], size: int, notice: Notice | None = None) -> Decoded:
     """Every image, from the cache if the files have not changed, else decoded by as many threads as there are cores."""
-    cached = cache_folder() / "images" / f"{_fingerprint(paths, size)}.npz"
-    if cached.is_file():
-        try:
-            with np.load(cached, allow_pickle=False) as arrays:
-                return Decoded(arrays["images"], arrays["readable"], [str(name) for name in arrays["failures"]])
-        except (OSError, ValueError, KeyError, EOFError):
-            pass  # a damaged cache is as good as none
-    decoded = _decode(paths, size, notice)
-    _try_to_keep(cached, decoded)
-    return decoded
+    cached = cache_folder() / "images" / f"{_fingerprint(paths, size)}.npy"
+    kept = _kept(cached, (len(paths), 3, size, size))
+    if kept is None:
+        with _file_or_memory(cached, (len(paths), 3, size, size)) as images:
+            readable, failures = _decode(paths, images, notice)
+        _try_to_keep(cached, readable, failures)
+        kept = _kept(cached, images.shape) or (images, readable, failures)
+    images, readable, failures = kept
+    return Decoded(images if readable.all() else Picked(images, np.flatnonzero(readable)), readable, failures)
 
 
-def _decode(paths: list[Path], size: int, notice: Notice | None) -> Decoded:
-    images = np.zeros((len(paths), 3, size, size), dtype=np.uint8)
+def _decode(paths: list[Path], images: Images, notice: Notice | None) -> tuple[Readable, list[str]]:
+    """Every image into its place, and which of them could be read."""
     readable, failures = np.zeros(len(paths), dtype=np.bool_), []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for number, result in enumerate(pool.map(lambda path: _decode_or_reason(path, size), paths)):
-            if isinstance(result, str):
-                failures.append(f"{paths[number]}: {result}")
-            else:
-                images[number], readable[number] = result, True
-            if notice:
-                notice(number + 1, len(paths))
-    return Decoded(images[readable], readable, failures)
+        for start in range(0, len(paths), PIECE):  # the pool would run ahead of what has been put away
+            results = pool.map(lambda path: _decode_or_reason(path, images.shape[-1]), paths[start : start + PIECE])
+            for number, result in enumerate(results, start):
+                if isinstance(result, str):
+                    failures.append(f"{paths[number]}: {result}")
+                else:
+                    images[number], readable[number] = result, True
+                if notice:
+                    notice(number + 1, len(paths))
+    return readable, failures
 
 
 def _decode_or_reason(path: Path, size: int) -> NDArray[np.uint8] | str:
@@ -246,14 +261,55 @@ def _fingerprint(paths: Iterable[Path], size: int) -> str:
     return digest.hexdigest()[:32]
 
 
-def _try_to_keep(path: Path, decoded: Decoded) -> None:
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
+# The cache: the images as an .npy file, and beside it, written last, an .npz of which of them could be read
+
+
+def _kept(path: Path, shape: tuple[int, ...]) -> tuple[Images, Readable, list[str]] | None:
+    """What was decoded before, the images left in their file; a damaged cache is as good as none."""
+    try:
+        with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
+            readable, failures = arrays["readable"], [str(name) for name in arrays["failures"]]
+        images = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
+    return (images, readable, failures) if images.shape == shape and readable.shape == shape[:1] else None
+
+
+@contextmanager
+def _file_or_memory(path: Path, shape: tuple[int, ...]) -> Iterator[Images]:
+    """Room for images in the cache's file, put in its place at the end; in memory where that cannot be written."""
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npy")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        failures = np.array(decoded.failures, dtype=np.str_)
-        np.savez(temporary, images=decoded.images, readable=decoded.readable, failures=failures)
-        os.replace(temporary, path)
+        images = _allocated(temporary, shape)
     except OSError:  # a cache that cannot be written costs time, nothing else
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        yield np.zeros(shape, dtype=np.uint8)
+        return
+    try:
+        yield images
+        images.flush()
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _allocated(path: Path, shape: tuple[int, ...]) -> Any:
+    """A mapped file whose room on the disk is reserved: a write without room would end the process by a signal."""
+    images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "rb+") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return images
+
+
+def _try_to_keep(path: Path, readable: Readable, failures: list[str]) -> None:
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
+    try:
+        np.savez(temporary, readable=readable, failures=np.array(failures, dtype=np.str_))
+        os.replace(temporary, path.with_suffix(".npz"))
+    except OSError:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 

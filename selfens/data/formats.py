@@ -1,7 +1,7 @@
 """Two file formats, read without trusting the file: pickles of arrays, and MATLAB 5.
 
 Unpickling a stranger's file can run code, so here a pickle is never unpickled: `pickletools` cuts it into operations, and
-`PickleReader` carries out the few that CIFAR's files are made of, on plain values. A name in the file (`numpy.dtype`,
+`PickleReader` carries out the few that the official files are made of, on plain values. A name in the file (`numpy.dtype`,
 `os.system`) only selects a member of `_Word`; nothing is ever imported or called because a file says so. MATLAB's files
 are taken apart here too, because `scipy.io.loadmat` crashes the whole process on some damaged ones.
 
@@ -176,10 +176,10 @@ class PickleReader:
             case "PROTO" | "FRAME" | "STOP":
                 pass
             case _:
-                raise ValueError(f"it uses the operation {operation}, which no CIFAR file needs")
+                raise ValueError(f"it uses the operation {operation}, which no official file needs")
 
     def _call(self, function: Any, arguments: Any) -> Any:
-        """The only three calls that CIFAR's files make."""
+        """The only three calls that the official files make: CIFAR's."""
         match function, arguments:
             case _Word.NEW_ARRAY, (_Word.ARRAY, _, _):
                 return PickledArray()
@@ -189,7 +189,7 @@ class PickleReader:
                 self.bytes_to_encode -= len(text)
                 if self.bytes_to_encode >= 0:
                     return text.encode("latin-1")
-        raise ValueError("it makes a call that no CIFAR file makes")
+        raise ValueError("it makes a call that no official file makes")
 
     def _set_items(self, items: list[Any]) -> None:
         target = self._top(dict)
@@ -217,7 +217,7 @@ class PickleReader:
 
 def _word(name: str) -> _Word:
     if name not in _WORDS:
-        raise ValueError(f"it asks for {name[:60]!r}, which no CIFAR file needs and which was not run")
+        raise ValueError(f"it asks for {name[:60]!r}, which no official file needs and which was not run")
     return _WORDS[name]
 
 

@@ -92,12 +92,13 @@ def _chosen(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Lab
     if options.label_choice == "file":
         assert options.labels_file is not None
         return read_labels_file(Path(options.labels_file), dataset)
+    main = dataset.labels[: dataset.main_rows]  # extra rows must not change which of these a seed draws
     if options.labels is None:
         rows = np.flatnonzero(dataset.labels != UNLABELED)
     elif options.label_choice == "original":
-        rows = original_rows(dataset.labels, dataset.classes, options.labels, seed)
+        rows = original_rows(main, dataset.classes, options.labels, seed)
     else:
-        rows = balanced_rows(dataset.labels, dataset.classes, options.labels, seed)
+        rows = balanced_rows(main, dataset.classes, options.labels, seed)
     return rows, dataset.labels[rows]
 
 

@@ -1,10 +1,12 @@
-"""Loader: the training set on the device, visited in a fresh random order every epoch.
+"""Loader: the training set in batches, visited in an order of its own every epoch.
 
-The order of an epoch is a function of the seed and the epoch alone, so a resumed run needs to know nothing of the epochs
-before. An incomplete last batch is left out, other rows each epoch.
+The order is a function of the seed and the epoch alone (see `order`), so a resumed run needs to know nothing of the epochs
+before. The inputs lie on the device, or stream to it (see `stream`); a step asks for its batch in the same way.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -13,34 +15,33 @@ from selfens.batch import Batch
 from selfens.config import AugmentConfig
 from selfens.data import augment
 from selfens.data.dataset import UNLABELED
-from selfens.randomness import ORDER, stream
+from selfens.data.order import Order
+from selfens.data.stream import Stream
 
 
 class Loader:
-    """Batches of the rows `visited` from inputs and labels that are on the device."""
+    """Batches of preprocessed inputs, which are on the device or come there by a stream, with their labels."""
 
-    def __init__(
-        self,
-        inputs: Tensor,
-        labels: Tensor,
-        visited: Tensor,
-        batch_size: int,
-        options: AugmentConfig,
-        seed: int,
-    ) -> None:
-        augment.check(options, tuple(inputs.shape[1:]))
-        self.inputs, self.labels = inputs, labels
-        self.visited = visited.cpu().numpy()
-        self.batch_size = min(batch_size, len(visited))
-        self.steps_per_epoch = len(visited) // self.batch_size
-        self.options, self.seed = options, seed
+    def __init__(self, inputs: Tensor | Stream, labels: Tensor, order: Order, options: AugmentConfig) -> None:
+        self.stream = inputs if isinstance(inputs, Stream) else None
+        self.inputs = inputs.staged if isinstance(inputs, Stream) else inputs
+        """Of all rows; where they stream, of the step that `visit` has come to."""
+        augment.check(options, tuple(self.inputs.shape[1:]))
+        self.labels, self.options = labels, options
+        self.device = labels.device
+        self.batch_size, self.steps_per_epoch = order.batch_size, order.steps
+        self._order = order
 
     def order(self, epoch: int) -> Tensor:
         """[steps, batch size] the rows of each step of this epoch."""
-        shuffled = stream(self.seed, ORDER, epoch).permutation(self.visited)
-        used = shuffled[: self.steps_per_epoch * self.batch_size]
-        return torch.from_numpy(used.reshape(self.steps_per_epoch, self.batch_size)).to(self.inputs.device)
+        return torch.from_numpy(self._order.of_epoch(epoch)).to(self.device)
+
+    def visit(self, order: Tensor) -> Iterable[Tensor]:
+        """The rows of each step of `order`, each when its batch can be asked for."""
+        return order if self.stream is None else self.stream.visit(order)
 
     def batch(self, rows: Tensor, num_views: int) -> Batch:
+        """The batch of a step; where inputs stream, of the one that `visit` has come to."""
+        inputs = self.inputs[rows] if self.stream is None else self.inputs
         labels = self.labels[rows]
-        return Batch(rows, augment.views(self.inputs[rows], num_views, self.options), labels, labels != UNLABELED)
+        return Batch(rows, augment.views(inputs, num_views, self.options), labels, labels != UNLABELED)

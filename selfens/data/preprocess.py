@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from selfens.data.cache import cache_folder
-from selfens.data.dataset import Inputs
+from selfens.data.rows import Numbers, Source, pieces
 from selfens.errors import RunError
 from selfens.tensorfile import load_tensors, save_tensors
 
@@ -92,39 +92,54 @@ def _full_float32() -> Iterator[None]:
         backends.fp32_precision = before
 
 
-def fit(kind: str, inputs: Inputs, device: torch.device | str = "cpu") -> nn.Module:
-    """The preprocessing `kind`, fitted on the training inputs; ZCA is taken from the cache if it was fitted before."""
+def fit(kind: str, inputs: Source, device: torch.device | str = "cpu", rows: Numbers | None = None) -> nn.Module:
+    """The preprocessing `kind`, fitted on the training inputs, all or those of some rows, read a piece at a time.
+
+    ZCA is taken from the cache if it was fitted before.
+    """
     if kind == "zca":
-        return _fit_zca_cached(inputs, torch.device(device)).to(device)
+        return _fit_zca_cached(inputs, torch.device(device), rows).to(device)
     if kind == "channel":
-        return _fit_channels(inputs).to(device)
+        return _fit_channels(inputs, rows).to(device)
     return (PerImage() if kind == "image" else Nothing()).to(device)
 
 
-def apply(preprocess: nn.Module, inputs: Inputs, device: torch.device | str) -> Tensor:
+def apply(preprocess: nn.Module, inputs: Source, device: torch.device | str) -> Tensor:
     """All of `inputs`, preprocessed, on the device."""
-    if len(inputs) == 0:
-        return torch.empty(inputs.shape, dtype=torch.float32, device=device)
+    result = torch.empty(inputs.shape, dtype=torch.float32, device=device)
+    start = 0
+    for piece in pieces(inputs, CHUNK):
+        result[start : start + len(piece)] = transform(preprocess, torch.from_numpy(piece).to(device))
+        start += len(piece)
+    return result
+
+
+def transform(preprocess: nn.Module, raw: Tensor) -> Tensor:
+    """Some raw inputs, preprocessed, where they are."""
     with torch.no_grad(), _full_float32():
-        return torch.cat([preprocess(torch.from_numpy(chunk).to(device)) for chunk in _chunks(inputs)])
+        result: Tensor = preprocess(raw)
+        return result
 
 
-def _chunks(inputs: Inputs) -> list[Inputs]:
-    return [inputs[start : start + CHUNK] for start in range(0, len(inputs), CHUNK)]
-
-
-def _fit_channels(inputs: Inputs) -> PerChannel:
+def _fit_channels(inputs: Source, rows: Numbers | None) -> PerChannel:
     axes = tuple(axis for axis in range(inputs.ndim) if axis != 1)
+    shape = tuple(-1 if axis == 1 else 1 for axis in range(inputs.ndim))
     scale = 255.0 if inputs.dtype == np.uint8 else 1.0
-    mean = inputs.mean(axis=axes, dtype=np.float64) / scale
-    deviation = inputs.std(axis=axes, dtype=np.float64) / scale
+    count = (len(inputs) if rows is None else len(rows)) * int(np.prod(inputs.shape[2:]))
+    mean = sum(piece.sum(axis=axes, dtype=np.float64) for piece in pieces(inputs, CHUNK, rows)) / count
+    squares = (
+        sum(np.square(piece - mean.reshape(shape)).sum(axis=axes) for piece in pieces(inputs, CHUNK, rows)) / count
+    )
+    deviation = np.sqrt(squares) / scale
     deviation[deviation == 0] = 1.0  # a constant feature carries nothing; leave it at zero
-    return PerChannel(torch.from_numpy(mean).float(), torch.from_numpy(deviation).float())
+    return PerChannel(torch.from_numpy(mean / scale).float(), torch.from_numpy(deviation).float())
 
 
-def _fit_zca_cached(inputs: Inputs, device: torch.device) -> Zca:
-    digest = hashlib.sha256(f"zca {ZCA_EPSILON} {inputs.shape} {inputs.dtype}".encode())
-    digest.update(np.ascontiguousarray(inputs).data)
+def _fit_zca_cached(inputs: Source, device: torch.device, rows: Numbers | None) -> Zca:
+    count = len(inputs) if rows is None else len(rows)
+    digest = hashlib.sha256(f"zca {ZCA_EPSILON} {(count, *inputs.shape[1:])} {inputs.dtype}".encode())
+    for piece in pieces(inputs, CHUNK, rows):
+        digest.update(piece.data)
     path = cache_folder() / f"zca-{digest.hexdigest()[:32]}.safetensors"
     if path.is_file():
         try:
@@ -132,7 +147,7 @@ def _fit_zca_cached(inputs: Inputs, device: torch.device) -> Zca:
             return Zca(tensors["mean"], tensors["matrix"])
         except (RunError, KeyError):
             pass  # a damaged cache is as good as none
-    zca = fit_zca(inputs, device)
+    zca = fit_zca(inputs, device, rows)
     _try_to_save(path, zca)
     return zca
 
@@ -145,19 +160,19 @@ def _try_to_save(path: Path, zca: Zca) -> None:
         pass  # a cache that cannot be written costs time, nothing else
 
 
-def fit_zca(inputs: Inputs, device: torch.device | str = "cpu") -> Zca:
+def fit_zca(inputs: Source, device: torch.device | str = "cpu", rows: Numbers | None = None) -> Zca:
     """ZCA by the eigenvectors of the covariance, accumulated in float64."""
-    features = int(np.prod(inputs.shape[1:]))
+    features, count = int(np.prod(inputs.shape[1:])), len(inputs) if rows is None else len(rows)
     total = torch.zeros(features, dtype=torch.float64, device=device)
-    for chunk in _chunks(inputs):
-        total += as_float(torch.from_numpy(chunk).to(device)).flatten(1).sum(dim=0, dtype=torch.float64)
-    mean = (total / len(inputs)).float()
+    for piece in pieces(inputs, CHUNK, rows):
+        total += as_float(torch.from_numpy(piece).to(device)).flatten(1).sum(dim=0, dtype=torch.float64)
+    mean = (total / count).float()
     covariance = torch.zeros(features, features, dtype=torch.float64, device=device)
     with _full_float32():
-        for chunk in _chunks(inputs):
-            centred = as_float(torch.from_numpy(chunk).to(device)).flatten(1) - mean
+        for piece in pieces(inputs, CHUNK, rows):
+            centred = as_float(torch.from_numpy(piece).to(device)).flatten(1) - mean
             covariance += centred.T @ centred
-    values, vectors = torch.linalg.eigh(covariance / len(inputs))
+    values, vectors = torch.linalg.eigh(covariance / count)
     scale = (values.clamp_min(0) + ZCA_EPSILON).rsqrt()
     return Zca(mean, ((vectors * scale) @ vectors.T).float())
 

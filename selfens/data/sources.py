@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from selfens.data import files
+from selfens.config import Config
+from selfens.data import extra, files
 from selfens.data.cache import cache_folder
 from selfens.data.dataset import Dataset
 from selfens.data.folder import is_folder_source, load_folder
@@ -71,6 +72,52 @@ class Request:
     split_seed: int
 
 
+def from_config(config: Config, *, offline: bool = False, progress: bool = False) -> Dataset:
+    """The data set a config names, with its extra rows."""
+    options, split_seed = config.data, config.seed.of("split")
+    keep_in_file = config.training.residence == "file"
+    main = load(
+        options.name,
+        data_dir=options.folder,
+        offline=offline,
+        progress=progress,
+        split_seed=split_seed,
+        image_size=options.image_size,
+        keep_in_file=keep_in_file,
+    )
+    if options.extra is None:
+        return main
+    found = find_extra(
+        main,
+        options.extra,
+        data_dir=options.folder,
+        index=options.extra_index,
+        offline=offline,
+        progress=progress,
+        keep_in_file=keep_in_file,
+    )
+    return found.added_to(main, count=options.extra_rows, seed=split_seed)
+
+
+def find_extra(
+    main: Dataset,
+    source: str,
+    *,
+    data_dir: str | Path | None = None,
+    index: str | Path | None = None,
+    offline: bool = False,
+    progress: bool = False,
+    keep_in_file: bool = False,
+) -> extra.Extra:
+    """Extra rows for a main set: the training rows of a named data set, or what `extra.find` finds at a path."""
+    if source in SOURCES and index is None:
+        return extra.of_array(main, load(source, data_dir=data_dir, offline=offline, progress=progress).inputs, source)
+    with _decoding_bar(progress) as notice:
+        return extra.find(
+            main, Path(source), index=Path(index) if index else None, notice=notice, keep_in_file=keep_in_file
+        )
+
+
 def load(
     name: str | Path,
     *,
@@ -79,19 +126,23 @@ def load(
     progress: bool = False,
     split_seed: int = 0,
     image_size: int = 32,
+    keep_in_file: bool = False,
 ) -> Dataset:
-    """A named data set, or the one in an .npz file, a folder of images or a CSV of file,label.
+    """A named data set, or the one in an .npz file, a folder of .npy files or of images, or a CSV of file,label.
 
-    offline     never download; also by setting $SELFENS_OFFLINE
-    progress    show downloads on the terminal
-    split_seed  which rows of `digits` or of a folder are for testing; the other sets have an official split
-    image_size  the side to which the images of a folder are brought
+    offline       never download; also by setting $SELFENS_OFFLINE
+    progress      show downloads on the terminal
+    split_seed    which rows of `digits` or of a folder are for testing; the other sets have an official split
+    image_size    the side to which the images of a folder are brought
+    keep_in_file  leave the decoded images of a folder in the cache's file, to be read from there
     """
     if str(name).endswith(".npz"):
         return Dataset.from_npz(name)
+    if name not in SOURCES and is_npy_folder(name):
+        return Dataset.from_npy(name)
     if name not in SOURCES and is_folder_source(name):
         with _decoding_bar(progress) as notice:
-            return load_folder(name, size=image_size, split_seed=split_seed, notice=notice)
+            return load_folder(name, size=image_size, split_seed=split_seed, notice=notice, keep_in_file=keep_in_file)
     if name not in SOURCES and os.sep in str(name):
         raise DataError(f"there is no folder or .csv file {name}; if it was moved, put it back or give its new path.")
     if name not in SOURCES:
@@ -99,6 +150,11 @@ def load(
             unknown_name("data set", str(name), SOURCES) + " A path must be of an .npz file, a folder or a .csv file."
         )
     return SOURCES[str(name)](Request(str(name), data_dir, offline, progress, split_seed))
+
+
+def is_npy_folder(source: str | Path) -> bool:
+    """Whether the folder holds a data set as .npy files."""
+    return (Path(source) / "x_train.npy").is_file()
 
 
 @contextmanager

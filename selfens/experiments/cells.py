@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from selfens import presets
 from selfens.config import AugmentConfig, Config
@@ -34,8 +35,8 @@ class Cell:
     """Test error in percent; None where the paper gives no number."""
     deviation: float | None = None
     runs: int | None = None
-    needs: str | None = None
-    """What is missing, where the cell cannot be run."""
+    extra: Literal["random", "restricted"] | None = None
+    """Which images of Tiny Images are trained on besides the main set, or in their place others that are given."""
 
     @property
     def key(self) -> str:

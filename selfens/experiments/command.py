@@ -12,6 +12,7 @@ from selfens.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from selfens.experiments.extras import ExtraImages
     from selfens.experiments.records import Store
     from selfens.experiments.runner import Outcome
     from selfens.experiments.tables import Task
@@ -26,6 +27,13 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Everything small, on made-up images, to try it out.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="Stop at a checkpoint then; call again to go on.")] = None,
     report: Annotated[bool, typer.Option("--report", help="Write README.md and report.html from the records.")] = False,
+    extra: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="Extra unlabeled images for the table 'tiny': tiny_images.bin or others."),
+    ] = None,
+    extra_index: Annotated[
+        Path | None, typer.Option(help="tiny_index.pkl, to find the restricted categories in tiny_images.bin.")
+    ] = None,
     results: Annotated[Path, typer.Option("--results", help="Where records and report are.")] = Path("results"),
 ) -> None:
     """Run what is missing of a table of the paper, list the tables, or write the report."""
@@ -37,12 +45,15 @@ def reproduce(
         raise ConfigError(f"--results is {results}, which is a file; expected a folder, which may be new.")
     store, console = Store(results, quick=quick), Console()
     if table is None:
-        _refuse_without_table(cells=cells, seeds=seeds, devices=devices, max_minutes=max_minutes, data_dir=data_dir)
+        _refuse_without_table(
+            cells=cells, seeds=seeds, devices=devices, max_minutes=max_minutes, data_dir=data_dir, extra=extra
+        )
         if not report:
             _list(store, console)
     else:
-        tasks = _tasks(table, cells, seeds, quick)
-        _finish(_run(tasks, store, console, devices, data_dir, max_minutes), max_minutes, console)
+        images = _extra_images(extra, extra_index, quick)
+        tasks = _tasks(table, cells, seeds, images, quick)
+        _finish(_run(tasks, store, console, devices, data_dir, images, max_minutes), max_minutes, console)
     if report:
         from selfens.experiments.report import write_report
 
@@ -55,12 +66,26 @@ def _refuse_without_table(**options: object) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} was given without a table; write 'selfens reproduce TABLE'.")
 
 
-def _tasks(table: str, cells: str | None, seeds: str | None, quick: bool) -> list[Task]:
+def _extra_images(source: str | None, index: Path | None, quick: bool) -> ExtraImages | None:
+    from selfens.experiments.extras import ExtraImages
+    from selfens.experiments.quick import MADE_UP
+
+    if quick and source is not None:
+        raise ConfigError("--extra was given with --quick, whose images are all made up; leave one of the two out.")
+    if source is None and index is not None:
+        raise ConfigError("--extra-index was given without --extra; write --extra tiny_images.bin --extra-index FILE.")
+    return MADE_UP if quick else None if source is None else ExtraImages(source, index)
+
+
+def _tasks(table: str, cells: str | None, seeds: str | None, extra: ExtraImages | None, quick: bool) -> list[Task]:
     from selfens.experiments import quick as small
+    from selfens.experiments.extras import check_wanted
     from selfens.experiments.tables import choose_cells, find_table, parse_seeds, tasks
 
+    if not quick:
+        check_wanted(find_table(table), extra)
     default = list(range(small.SEEDS)) if quick else None
-    return tasks(choose_cells(find_table(table), cells), parse_seeds(seeds) if seeds is not None else default)
+    return tasks(choose_cells(find_table(table), cells, extra), parse_seeds(seeds) if seeds is not None else default)
 
 
 def _run(
@@ -69,6 +94,7 @@ def _run(
     console: Console,
     devices: str | None,
     data_dir: Path | None,
+    extra: ExtraImages | None,
     max_minutes: float | None,
 ) -> Outcome:
     from selfens.experiments.runner import parse_devices, run
@@ -79,7 +105,7 @@ def _run(
     store.read({task.cell.key: task.cell for task in tasks}.values())  # a damaged record is found before, not after
     places = parse_devices(devices, quick_runs=store.quick)
     view = for_console(Tally(tasks, store), console)
-    return run(tasks, store, places=places, view=view, data_dir=data_dir, max_minutes=max_minutes)
+    return run(tasks, store, places=places, view=view, data_dir=data_dir, extra=extra, max_minutes=max_minutes)
 
 
 def _finish(outcome: Outcome, max_minutes: float | None, console: Console) -> None:
@@ -100,12 +126,13 @@ def _list(store: Store, console: Console) -> None:
     """The tables, their cells, and how full they are."""
     from rich.table import Table
 
+    from selfens.experiments.extras import NEEDED
     from selfens.experiments.summary import NOT_RUN, spread, summarize
     from selfens.experiments.tables import CELLS, TABLES
 
     summaries = summarize(CELLS.values(), store.read(CELLS.values()))
     for table in TABLES.values():
-        wanted = sum(len(cell.default_seeds()) for cell in table.cells if cell.needs is None)
+        wanted = sum(len(cell.default_seeds()) for cell in table.cells)
         done = sum(len(summaries[cell.key].records) for cell in table.cells)
         grid = Table(title=f"{table.name}: {table.title}; {done} of {wanted} runs", title_justify="left", box=None)
         for header in ("cell", "runs", "ours, error %", "paper, error %"):
@@ -117,8 +144,8 @@ def _list(store: Store, console: Console) -> None:
             runs = f"{len(summaries[cell.key].records)} of {len(cell.default_seeds())}"
             grid.add_row(cell.name, runs, ours, paper)
         console.print(grid)
-        for reason in dict.fromkeys(cell.needs for cell in table.cells if cell.needs):
-            _say(console, f" {reason}")
+        if any(cell.extra for cell in table.cells):
+            _say(console, f" {NEEDED}")
         console.print()
 
 

@@ -5,20 +5,24 @@ Kept as they are: method, consistency, flips, preprocessing, which part of the r
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from selfens.config import Config
 from selfens.data.dataset import Dataset
+from selfens.experiments.extras import ExtraImages
 
-ROWS, TEST_ROWS, SIDE, EPOCHS, BATCH, SEEDS = 400, 200, 8, 4, 40, 2
+ROWS, TEST_ROWS, EXTRA_ROWS, SIDE, EPOCHS, BATCH, SEEDS = 400, 200, 800, 8, 4, 40, 2
 CLASSES = {"cifar10": 10, "cifar100": 100, "svhn": 10}
 FULL_ROWS = {"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257}
+MADE_UP = ExtraImages("made-up images", index=Path("made-up index"))
 
 
 def shrink(config: Config) -> Config:
     """A config of the paper, made small."""
     return (
-        config.with_values("data", labels=_labels(config))
+        config.with_values("data", labels=_labels(config), extra_per_epoch=_extra_per_epoch(config))
         .with_values("network", name="small", width=4, mean_momentum=0.9)
         .with_values("schedule", epochs=EPOCHS)
         .with_values("training", batch_size=BATCH)
@@ -32,6 +36,11 @@ def _labels(config: Config) -> int | None:
         return None
     per_class = round(labels * ROWS / FULL_ROWS[name] / CLASSES[name])
     return CLASSES[name] * max(1, per_class)
+
+
+def _extra_per_epoch(config: Config) -> int | None:
+    per_epoch = config.data.extra_per_epoch
+    return None if per_epoch is None else per_epoch * ROWS // FULL_ROWS[config.data.name]
 
 
 def made_up(name: str) -> Dataset:
@@ -49,3 +58,9 @@ def made_up(name: str) -> Dataset:
         classes=tuple(f"class {number}" for number in range(classes)),
         name=f"made-up {name}",
     )
+
+
+def with_made_up_extra(main: Dataset) -> Dataset:
+    """Made-up images that are of no class besides."""
+    images = np.random.default_rng(1).integers(0, 256, size=(EXTRA_ROWS, 3, SIDE, SIDE), dtype=np.uint8)
+    return main.with_extra(images, name=MADE_UP.source)

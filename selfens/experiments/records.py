@@ -19,7 +19,7 @@ import math
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ class Record:
     """Hardware, precision and library versions."""
     commit: str | None
     note: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """The extra unlabeled images: `source`, the name of the file or folder, and `rows`, how many of it; empty without."""
 
     @property
     def key(self) -> str:
@@ -90,6 +92,11 @@ class Record:
             raise ValueError("the labelled rows' hash or the environment is not there")
 
 
+def extra_words(record: Record) -> str:
+    """Such as "120,000 images of natural.npy"."""
+    return f"{record.extra['rows']:,} images of {record.extra['source']}" if record.extra else ""
+
+
 def rows_hash(choice: LabelChoice) -> str:
     pairs = sorted(zip(choice.rows.tolist(), choice.labels.tolist(), strict=True))
     return hashlib.sha256("".join(f"{row},{label}\n" for row, label in pairs).encode()).hexdigest()
@@ -101,7 +108,8 @@ def same_experiment(one: Config, other: Config) -> bool:
 
 
 def _portable(config: Config) -> Config:
-    training = TrainingConfig(batch_size=config.training.batch_size, rows=config.training.rows)
+    kept = config.training
+    training = TrainingConfig(batch_size=kept.batch_size, rows=kept.rows, batches=kept.batches)
     return replace(config, training=training).with_values("data", folder=None)
 
 

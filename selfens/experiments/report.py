@@ -11,8 +11,9 @@ from pathlib import Path
 
 from selfens.experiments.cells import Cell, Table
 from selfens.experiments.claims import CLAIMS
+from selfens.experiments.extras import NEEDED
 from selfens.experiments.figure import noise_figure
-from selfens.experiments.records import Record, Store
+from selfens.experiments.records import Record, Store, extra_words
 from selfens.experiments.summary import NOT_RUN, Paired, Summary, measured, pairs, spread, summarize
 from selfens.experiments.tables import CELLS, TABLES
 from selfens.report.render import render
@@ -83,16 +84,22 @@ def _comparison(table: Table, summaries: dict[str, Summary]) -> Section:
     filled = [number for number in range(len(COMPARISON)) if any(row[number] for row in rows)]
     return Section(
         table.title,
-        notes=table.notes,
+        notes=(*table.notes, *_extra_images(table, summaries)),
         headers=tuple(COMPARISON[number] for number in filled),
         rows=tuple(tuple(row[number] for number in filled) for row in rows),
         has_figure=table.name == "noise",
     )
 
 
+def _extra_images(table: Table, summaries: dict[str, Summary]) -> list[str]:
+    """What our runs of a table took for the extra images."""
+    records = [record for cell in table.cells for record in summaries[cell.key].records]
+    return [f"Ours have {words} as the extra images." for words in dict.fromkeys(map(extra_words, records)) if words]
+
+
 def _comparison_row(summary: Summary) -> tuple[str, ...]:
     cell, errors = summary.cell, list(summary.errors.values())
-    ours = spread(errors) if errors else (cell.needs or NOT_RUN)
+    ours = spread(errors) if errors else (NEEDED if cell.extra else NOT_RUN)
     if summary.diverged:
         ours = f"{spread(errors)}, " if errors else ""
         ours += f"{summary.diverged} diverged"
@@ -155,5 +162,5 @@ def _run_row(record: Record) -> tuple[str, ...]:
         *(str(environment.get(name, "?")) for name in ("device", "precision", "torch")),
         (record.commit or "not recorded").partition("-")[0][:12]
         + ("-dirty" if "dirty" in (record.commit or "") else ""),
-        record.note,
+        "; ".join(filter(None, [extra_words(record), record.note])),
     )

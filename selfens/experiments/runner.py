@@ -17,6 +17,7 @@ from pathlib import Path
 
 from selfens.errors import ConfigError, DeviceError
 from selfens.experiments import quick
+from selfens.experiments.extras import ExtraImages
 from selfens.experiments.records import Store
 from selfens.experiments.tables import Task
 from selfens.experiments.view import View
@@ -63,6 +64,7 @@ def run(
     places: Sequence[Place],
     view: View,
     data_dir: Path | None = None,
+    extra: ExtraImages | None = None,
     max_minutes: float | None = None,
 ) -> Outcome:
     """Do the runs among `tasks` that have no record yet."""
@@ -71,9 +73,9 @@ def run(
     failures: list[str] = []
     stopped = False
     if missing:
-        _check_data(missing, store, data_dir)
+        _check_data(missing, store, data_dir, extra)
         with StopRequest() as stop, view:
-            workers = [_start(store, missing, place, data_dir) for place in places[: len(missing)]]
+            workers = [_start(store, missing, place, data_dir, extra) for place in places[: len(missing)]]
             while any(worker.process.is_alive() for worker in workers):
                 _listen(workers, view, failures)
                 if stop.requested or (deadline is not None and time.monotonic() > deadline):
@@ -85,19 +87,23 @@ def run(
     return Outcome(sum(not store.has(task) for task in tasks), stopped, tuple(failures))
 
 
-def _check_data(tasks: Sequence[Task], store: Store, data_dir: Path | None) -> None:
+def _check_data(tasks: Sequence[Task], store: Store, data_dir: Path | None, extra: ExtraImages | None) -> None:
     """Read, and if need be download, each data set once before several processes want it."""
     from selfens.data import sources
 
-    for name in dict.fromkeys(task.cell.config.data.name for task in tasks):
-        if not store.quick:
-            sources.load(name, data_dir=data_dir, progress=True)
+    if store.quick:
+        return
+    first = {(task.cell.config.data.name, task.cell.extra): task for task in reversed(tasks)}
+    for (name, which), task in first.items():
+        main = sources.load(name, data_dir=data_dir, progress=True)
+        if which is not None and extra is not None:
+            extra.added_to(main, task.cell, task.seed, data_dir)
 
 
-def _start(store: Store, tasks: list[Task], place: Place, data_dir: Path | None) -> Process:
+def _start(store: Store, tasks: list[Task], place: Place, data_dir: Path | None, extra: ExtraImages | None) -> Process:
     context = get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(store, tasks, place, data_dir, theirs))
+    process = context.Process(target=work, args=(store, tasks, place, data_dir, theirs, extra))
     process.start()
     theirs.close()
     return Process(place, process, ours)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from selfens.errors import ConfigError, unknown_name
 from selfens.experiments import cifar10, cifar100, claims, noise, svhn, tiny
 from selfens.experiments.cells import Cell, Table
+from selfens.experiments.extras import ExtraImages, obstacle
 
 TABLES: dict[str, Table] = {
     module.TABLE.name: module.TABLE for module in (cifar10, svhn, cifar100, tiny, noise, claims)
@@ -33,15 +34,15 @@ def find_table(name: str) -> Table:
     return TABLES[name]
 
 
-def choose_cells(table: Table, names: str | None) -> tuple[Cell, ...]:
-    """The cells named, separated by commas; without names, all that can be run."""
+def choose_cells(table: Table, names: str | None, extra: ExtraImages | None = None) -> tuple[Cell, ...]:
+    """The cells named, separated by commas; without names, all that can be run with the extra images given."""
     if names is None:
-        cells = tuple(cell for cell in table.cells if cell.needs is None)
+        cells = tuple(cell for cell in table.cells if obstacle(cell, extra) is None)
     else:
         cells = tuple(_find_cell(table, name.strip()) for name in dict.fromkeys(names.split(",")))
     for cell in cells or table.cells:
-        if cell.needs is not None:
-            raise ConfigError(f"{cell.key} cannot be run: it {cell.needs}.")
+        if reason := obstacle(cell, extra):
+            raise ConfigError(f"{cell.key} cannot be run: it {reason}.")
     return cells
 
 

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from selfens.config import Config
 from selfens.errors import DivergedError, RunError, SelfensError
-from selfens.experiments.quick import made_up
+from selfens.experiments.extras import ExtraImages
+from selfens.experiments.quick import made_up, with_made_up_extra
 from selfens.experiments.records import Record, Store, rows_hash, same_experiment
 from selfens.experiments.tables import Task
 from selfens.progress import Silent
@@ -57,13 +58,20 @@ class Event:
     text: str = ""
 
 
-def work(store: Store, tasks: Sequence[Task], place: Place, data_dir: Path | None, pipe: Connection) -> None:
+def work(
+    store: Store,
+    tasks: Sequence[Task],
+    place: Place,
+    data_dir: Path | None,
+    pipe: Connection,
+    extra: ExtraImages | None = None,
+) -> None:
     """Do what is missing; the body of a worker's process."""
     os.setpgrp()  # Ctrl-C reaches the runner alone, which passes it on once: a second signal would skip the checkpoint
     threading.Thread(target=_stop_with_runner, daemon=True).start()
     if place.device != "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible(int(place.device))
-    worker = Worker(store, place, data_dir, pipe)
+    worker = Worker(store, place, data_dir, pipe, extra)
     try:
         while any(worker.consider(task) for task in tasks):
             pass  # from the beginning each time: another worker may have been killed, and left its run to us
@@ -92,8 +100,15 @@ def _visible(number: int) -> str:
 class Worker(Silent):
     """Also the `Progress` of its trainings: it passes on what happens."""
 
-    def __init__(self, store: Store, place: Place, data_dir: Path | None, pipe: Connection) -> None:
-        self.store, self.place, self.data_dir, self.pipe = store, place, data_dir, pipe
+    def __init__(
+        self,
+        store: Store,
+        place: Place,
+        data_dir: Path | None,
+        pipe: Connection,
+        extra: ExtraImages | None = None,
+    ) -> None:
+        self.store, self.place, self.data_dir, self.pipe, self.extra = store, place, data_dir, pipe, extra
         self.task: Task | None = None
         self._loaded: tuple[str, Dataset] | None = None
 
@@ -144,14 +159,20 @@ class Worker(Silent):
         )
 
     def _data(self, task: Task) -> Dataset:
-        """The data set, kept from one run to the next."""
+        """The data set, kept from one run to the next, with the extra images of the cell."""
         from selfens.data import sources
 
         name = task.cell.config.data.name
         if self._loaded is None or self._loaded[0] != name:
             data = made_up(name) if self.store.quick else sources.load(name, data_dir=self.data_dir)
             self._loaded = (name, data)
-        return self._loaded[1]
+        main = self._loaded[1]
+        if task.cell.extra is None:
+            return main
+        if self.store.quick:
+            return with_made_up_extra(main)
+        assert self.extra is not None, "a cell with extra images is chosen only where there are some"
+        return self.extra.added_to(main, task.cell, task.seed, self.data_dir)
 
     def _record(self, task: Task, run: Run, *, note: str = "", diverged: bool = False) -> Record:
         return make_record(
@@ -199,6 +220,7 @@ def make_record(
     """The record of a run from what its directory holds."""
     errors = tuple(epoch["test_error"] for epoch in history)
     seconds = [epoch["seconds"] for epoch in history] or [0.0]
+    extra = about.get("extra", {"rows": 0})
     return Record(
         table=task.cell.table,
         cell=task.cell.name,
@@ -215,6 +237,7 @@ def make_record(
         environment=about["environment"],
         commit=commit,
         note=note,
+        extra={"source": Path(extra["source"]).name, "rows": extra["rows"]} if extra["rows"] else {},
     )
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.audit import Probabilities, predictions, rank, run_labels, uncertainty_of
-from selfens.data.dataset import UNLABELED, Dataset, Inputs, Labels
+from selfens.data.dataset import UNLABELED, Dataset, Labels
+from selfens.data.rows import Source
 from selfens.errors import RunError, SelfensError
 from selfens.progress import duration
 from selfens.report import figures, measures
@@ -184,10 +185,10 @@ def _looked_at(run: Run, data: Dataset, name: str, budget: int) -> tuple[list[Ch
 class Looked:
     """Rows with what is known and what is predicted of them."""
 
-    inputs: Inputs
+    inputs: Source
     labels: Labels
     probabilities: Probabilities
-    files: tuple[str, ...]
+    files: Sequence[str]
     classes: tuple[str, ...]
     budget: int
 

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.audit import positions_within_groups
-from selfens.data.dataset import Inputs
+from selfens.data.rows import Source
 from selfens.report.render import shown
 
 SHOWN_FIRST = 24
 MOST_ENTRIES = 144
+MOST_SCALED = 10_000  # rows from which the scale of brightness is taken
 LARGEST_SIDE = 64
 SMOOTH_FROM = 48  # pixels a side; smaller images are shown as the squares they are
 
@@ -66,7 +67,7 @@ class Gallery:
 
 
 def gallery(
-    groups: NDArray[np.int64], entry: Callable[[int], Entry], inputs: Inputs, budget: int, **words: Any
+    groups: NDArray[np.int64], entry: Callable[[int], Entry], inputs: Source, budget: int, **words: Any
 ) -> Gallery:
     """The first of a ranking, and beyond them the first of each class, as far as `budget` bytes of pictures go.
 
@@ -95,13 +96,17 @@ def _by_urgency(groups: NDArray[np.int64]) -> list[int]:
     return [*range(min(SHOWN_FIRST, len(groups))), *rest.tolist()]
 
 
-def pictures(inputs: Inputs) -> Callable[[int], str]:
-    """A function from a row to its image as a PNG in a data: address, on one scale of brightness for all rows."""
-    low, high = min(0.0, float(inputs.min(initial=0))), float(inputs.max(initial=0))
+def pictures(inputs: Source) -> Callable[[int], str]:
+    """A function from a row to its image as a PNG in a data: address, on one scale of brightness for all rows.
+
+    The scale is that of rows spread evenly over the inputs, which may be larger than memory.
+    """
+    some = inputs[:: 1 + len(inputs) // MOST_SCALED]
+    low, high = min(0.0, float(some.min(initial=0))), float(some.max(initial=0))
     scale = 255.0 / (high - low) if high > low else 1.0
 
     def picture(row: int) -> str:
-        pixels = ((inputs[row].astype(np.float64) - low) * scale).round().astype(np.uint8)
+        pixels = ((inputs[row].astype(np.float64) - low) * scale).round().clip(0, 255).astype(np.uint8)
         return f"data:image/png;base64,{base64.b64encode(_png(pixels)).decode()}"
 
     return picture

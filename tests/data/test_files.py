@@ -94,7 +94,7 @@ PIXELS = np.zeros((2, 3072), np.uint8)
         ({"data": PIXELS, "labels": [b"1", 1]}, "something of type bytes"),
         ({"data": PIXELS, "fine_labels": [1, 1]}, "no list under 'labels'"),
         ({"data": PIXELS[:, :5], "labels": [1, 1]}, r"shape \(2, 5\)"),
-        ({"data": PIXELS.astype(np.float32), "labels": [1, 1]}, "a call that no CIFAR file makes"),
+        ({"data": PIXELS.astype(np.float32), "labels": [1, 1]}, "a call that no official file makes"),
         ({"data": PIXELS.reshape(-1), "labels": [1, 1]}, "not one of CIFAR's pickles"),
         ({"labels": [1, 1]}, "no array under 'data'"),
         ([1, 2], "pickled list; expected a dictionary"),

@@ -1,0 +1,78 @@
+"""In which order an epoch visits the rows: a function of the seed and the epoch alone. Plain numpy.
+
+    shuffled    all rows in a fresh random order, as in the paper; a batch may hold no labelled row
+    stratified  labelled rows spread evenly: their numbers in any two batches differ by at most one
+    repeated    the same, and where there are fewer labelled rows than batches they are repeated, one in each batch
+
+With `per_epoch`, an epoch takes all labelled rows and that many of the others, drawn anew. An incomplete last batch is left
+out: rows of any kind in plain shuffling, unlabeled ones otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfens.errors import ConfigError
+from selfens.randomness import ORDER, stream
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The rows that training visits, rising, and which of them are labelled."""
+
+    visited: Rows
+    labelled: NDArray[np.bool_]
+    batch_size: int
+    seed: int
+    batches: str = "shuffled"
+    per_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        others = len(self.visited) - int(self.labelled.sum())
+        if self.per_epoch is not None and self.per_epoch > others:
+            raise ConfigError(
+                f"data.extra_per_epoch is {self.per_epoch}, but there are only {others} unlabeled rows, main and extra "
+                "together; ask for fewer, or leave it out to visit them all."
+            )
+        object.__setattr__(self, "batch_size", min(self.batch_size, self.rows_per_epoch))
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """How many there are to visit, before an incomplete batch is left out."""
+        if self.per_epoch is None:
+            return len(self.visited)
+        return int(self.labelled.sum()) + self.per_epoch
+
+    @property
+    def steps(self) -> int:
+        return self.rows_per_epoch // self.batch_size
+
+    def of_epoch(self, epoch: int) -> Rows:
+        """[steps, batch size] the rows of each step."""
+        random = stream(self.seed, ORDER, epoch)
+        room = self.steps * self.batch_size
+        if self.batches == "shuffled" and self.per_epoch is None:
+            return random.permutation(self.visited)[:room].reshape(self.steps, -1)
+        labelled = random.permutation(self.visited[self.labelled])[:room]
+        others = self.visited[~self.labelled]
+        if self.batches == "shuffled":
+            drawn = random.choice(others, room - len(labelled), replace=False)
+            return random.permutation(np.concatenate([labelled, drawn])).reshape(self.steps, -1)
+        if self.batches == "repeated" and len(labelled):
+            labelled = np.resize(labelled, max(len(labelled), self.steps))  # each row again only after all others
+        drawn = random.choice(others, room - len(labelled), replace=False)
+        return self._spread(labelled, drawn, int(random.integers(self.steps)))
+
+    def _spread(self, labelled: Rows, others: Rows, phase: int) -> Rows:
+        """Each batch its share of the labelled rows; `phase` says which batches begin."""
+        marks = (np.arange(self.steps + 1) * len(labelled) + phase) // self.steps
+        first_places: Any = np.arange(self.batch_size) < np.diff(marks)[:, None]
+        order = np.empty((self.steps, self.batch_size), dtype=np.int64)
+        order[first_places], order[~first_places] = labelled, others
+        return order

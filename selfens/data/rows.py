@@ -1,0 +1,157 @@
+"""Inputs that are not one array in memory: rows of a file, of several arrays, some of the rows of another. Plain numpy.
+
+Each of them answers what is asked of an array of inputs (`shape`, `dtype`, `len`, and rows by number, slice or mask), and reads
+when it is asked. So a data set larger than memory is used like any other, a few rows at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+
+class LazyRows(ABC):
+    """Rows that are read when they are asked for."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @abstractmethod
+    def read(self, rows: Numbers) -> NDArray[Any]:
+        """The rows of these numbers, each from 0 to below `len`, as an array in memory."""
+
+    @property
+    @abstractmethod
+    def is_mapped(self) -> bool:
+        """Whether any of it lies in a file."""
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> NDArray[Any]:
+        if isinstance(key, int | np.integer):
+            return np.asarray(self.read(self._numbers(np.array([key])))[0])
+        if isinstance(key, slice):
+            return self.read(np.arange(*key.indices(len(self))))
+        return self.read(self._numbers(np.asarray(key)))
+
+    def _numbers(self, key: NDArray[Any]) -> Numbers:
+        """Row numbers from a mask, or from numbers that may count from the end."""
+        if key.dtype == bool:
+            return np.flatnonzero(key)
+        if len(key) and not (key.min() >= -len(self) and key.max() < len(self)):
+            raise IndexError(f"rows {key.min()} to {key.max()} were asked for of {len(self)}")
+        return np.where(key < 0, key + len(self), key).astype(np.int64)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+
+Source = NDArray[Any] | LazyRows
+
+
+class Turned(LazyRows):
+    """An array whose rows are read with their axes in another order, as channels-last images or column-major planes."""
+
+    def __init__(self, array: NDArray[Any], axes: Sequence[int]) -> None:
+        self.array, self.axes = array, (0, *axes)
+        self.shape = tuple(array.shape[axis] for axis in self.axes)
+        self.dtype = array.dtype
+
+    def read(self, rows: Numbers) -> NDArray[Any]:
+        return np.ascontiguousarray(self.array[rows].transpose(self.axes))
+
+    @property
+    def is_mapped(self) -> bool:
+        return is_mapped(self.array)
+
+
+class Picked(LazyRows):
+    """Some rows of another source, in the order given."""
+
+    def __init__(self, source: Source, rows: Numbers) -> None:
+        self.source, self.rows = source, rows
+        self.shape = (len(rows), *source.shape[1:])
+        self.dtype = source.dtype
+
+    def read(self, rows: Numbers) -> NDArray[Any]:
+        return self.source[self.rows[rows]]
+
+    @property
+    def is_mapped(self) -> bool:
+        return is_mapped(self.source)
+
+
+class Stacked(LazyRows):
+    """Sources of one shape and type, one after another."""
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        self.parts = tuple(parts)
+        self.ends = np.cumsum([len(part) for part in parts])
+        self.shape = (int(self.ends[-1]), *parts[0].shape[1:])
+        self.dtype = parts[0].dtype
+
+    def read(self, rows: Numbers) -> NDArray[Any]:
+        result = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        of_part = np.searchsorted(self.ends, rows, side="right")
+        for number, part in enumerate(self.parts):
+            here = np.flatnonzero(of_part == number)
+            if len(here):
+                result[here] = part[rows[here] - (self.ends[number] - len(part))]
+        return result
+
+    @property
+    def is_mapped(self) -> bool:
+        return any(is_mapped(part) for part in self.parts)
+
+
+def memory_left() -> int:
+    """Bytes of RAM that may be taken without pushing others out, as far as the system says."""
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
+    except (OSError, StopIteration, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def is_mapped(source: Source) -> bool:
+    """Whether rows come from a file rather than from memory."""
+    if isinstance(source, LazyRows):
+        return source.is_mapped
+    array: Any = source
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return False
+
+
+def pieces(source: Source, size: int, rows: Numbers | None = None) -> Iterator[NDArray[Any]]:
+    """`size` rows at a time, as arrays that may be written to; of all rows, or of those given."""
+    for start in range(0, len(source) if rows is None else len(rows), size):
+        wanted = slice(start, start + size)
+        piece = np.ascontiguousarray(source[wanted if rows is None else rows[wanted]])
+        yield piece if piece.flags.writeable else piece.copy()  # torch warns of what it may not write to
+
+
+def read_into(source: Source, rows: Numbers, out: NDArray[Any]) -> None:
+    """Copy rows to `out`, without holding Python's lock where the source is one plain array."""
+    if isinstance(source, np.ndarray) and source.flags.c_contiguous:
+        np.take(source, rows, axis=0, out=out, mode="clip")  # other modes go through a copy
+    else:
+        out[...] = source[rows]

@@ -1,0 +1,121 @@
+"""Stream: inputs that stay in RAM or in a file, brought to the device a little before they are needed.
+
+A thread copies the raw rows of the next few steps into a buffer of its own while the present ones train; on a GPU the buffer
+is pinned, and from there the rows are copied and preprocessed on a stream of their own, into one of two windows while steps
+read the other. Order, augmentation and draws are the loader's and do not change, so a batch is the same as one from inputs
+that lie on the device (the digits of a matrix product aside, which depend on how many rows are multiplied at once).
+
+The thread never calls CUDA: recording a graph forbids that to all threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from selfens.data.preprocess import apply, transform
+from selfens.data.rows import Numbers, Source, is_mapped, memory_left, read_into
+from selfens.errors import ConfigError
+
+STEPS_AHEAD = 16  # in a window: enough to hide a page from disk, few enough to take no memory worth mentioning
+
+
+def choose_residence(wanted: str, source: Source, name: str, device: torch.device) -> str:
+    """Where inputs stay: device, ram or file; `auto` is the device if as floats they take at most half of what it has left."""
+    if wanted == "file" and not is_mapped(source):
+        raise ConfigError(
+            f"training.residence is 'file', but the inputs of {name} are not in a file that can be read in part; "
+            "give a folder with x_train.npy and y_train.npy (uint8 or float32), a folder of images, or residence=ram."
+        )
+    if wanted != "auto":
+        return wanted
+    left = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_left()
+    if math.prod(source.shape) * torch.float32.itemsize <= left // 2:
+        return "device"
+    return "file" if is_mapped(source) else "ram"
+
+
+def from_residence(
+    residence: str, source: Source, preprocess: nn.Module, batch_size: int, device: torch.device
+) -> Tensor | Stream:
+    """All inputs, preprocessed, on the device; or a stream of them."""
+    if residence == "device":
+        return apply(preprocess, source, device)
+    in_ram = residence == "ram" and is_mapped(source)
+    return Stream(np.array(source) if in_ram else source, preprocess, batch_size, device)
+
+
+class Stream:
+    """Raw inputs of `source` as preprocessed batches of a fixed size in `staged`, on the device."""
+
+    def __init__(self, source: Source, preprocess: nn.Module, batch_size: int, device: torch.device) -> None:
+        self.source, self.preprocess, self.device = source, preprocess, device
+        self.on_gpu = device.type == "cuda"
+        shape = (batch_size, *source.shape[1:])
+        kind = torch.uint8 if source.dtype == "uint8" else torch.float32
+        self.staged = torch.zeros(shape, device=device)
+        """The inputs of the present step: always the same memory, as a recorded step wants it."""
+        self.buffers = [torch.empty(STEPS_AHEAD, *shape, dtype=kind, pin_memory=self.on_gpu) for _ in range(2)]
+        self.windows = [torch.empty(STEPS_AHEAD, *shape, device=device) for _ in range(2)]
+        if self.on_gpu:
+            self.side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self.sent: list[Any] = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
+
+    def visit(self, order: Tensor) -> Iterator[Tensor]:
+        """The rows of each step of `order`, once their inputs are in `staged`."""
+        if len(order) == 0:
+            return
+        pieces, numbers = torch.split(order, STEPS_AHEAD), torch.split(order.cpu(), STEPS_AHEAD)
+        if self.on_gpu:
+            self.side.synchronize()  # what an earlier visit that was broken off has left
+        with ThreadPoolExecutor(1) as pool:
+            reading = [pool.submit(self._read, rows.numpy(), slot) for slot, rows in enumerate(numbers[:2])]
+            self._send(reading[0].result(), 0)
+            for number, piece in enumerate(pieces):
+                slot, following = number % 2, number + 1
+                self._wait_for_window()
+                if following < len(pieces):
+                    self._send(reading[following].result(), following % 2)
+                if following + 1 < len(pieces):
+                    self._wait_for_buffer(slot)
+                    reading.append(pool.submit(self._read, numbers[following + 1].numpy(), slot))
+                for rows, inputs in zip(piece, self.windows[slot], strict=False):
+                    self.staged.copy_(inputs)
+                    yield rows
+
+    def _read(self, rows: Numbers, slot: int) -> Tensor:
+        """The raw inputs of some steps, in a buffer on the host."""
+        filled = self.buffers[slot][: len(rows)]
+        read_into(self.source, rows.reshape(-1), filled.flatten(0, 1).numpy())
+        return filled
+
+    def _send(self, raw: Tensor, slot: int) -> None:
+        """To the device and through the preprocessing, into the window that the steps given out so far are done with."""
+        if not self.on_gpu:
+            self._fill(slot, raw)
+            return
+        steps = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self.side):
+            on_device = raw.to(self.device, non_blocking=True)
+            self.sent[slot].record()
+            self.side.wait_stream(steps)
+            self._fill(slot, on_device)
+
+    def _fill(self, slot: int, raw: Tensor) -> None:
+        self.windows[slot][: len(raw)] = transform(self.preprocess, raw.flatten(0, 1)).view(raw.shape)
+
+    def _wait_for_window(self) -> None:
+        """Steps given out from here on find their window filled."""
+        if self.on_gpu:
+            torch.cuda.current_stream(self.device).wait_stream(self.side)
+
+    def _wait_for_buffer(self, slot: int) -> None:
+        """Until what was in it has left for the device."""
+        if self.on_gpu:
+            self.sent[slot].synchronize()

@@ -1,0 +1,525 @@
+"""Extra unlabeled rows: every source of them, what they change in a run and what they must not, and the paper's experiment."""
+
+import csv
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support import CLASSES, SMALL_IMAGES, config, differences, features, images, left_behind, selfens, sets, write_npz
+
+from selfens import Dataset, load_run, resume, train
+from selfens.audit import audit_folds, predictions, suggest_run
+from selfens.data import preprocess, sources
+from selfens.data.extra import find
+from selfens.data.labels import choose_labels
+from selfens.data.rows import is_mapped
+from selfens.data.tiny_images import images_of_classes, open_images
+from selfens.errors import ConfigError, DataError, SelfensWarning
+from selfens.experiments.extras import ExtraImages
+from selfens.experiments.records import Store
+from selfens.experiments.report import write_report
+from selfens.experiments.tables import CELLS, Task
+from selfens.experiments.worker import Place, Worker
+from selfens.progress import Untroubled
+
+RECORD = 3072
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
+
+
+def bytes_like(shape, seed=1):
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def coloured(rows=60, side=32, classes=CLASSES, seed=0):
+    """A main set of colour images."""
+    labels = np.arange(rows) % classes
+    pixels = bytes_like((rows, 3, side, side), seed) // 2
+    pixels[np.arange(rows), labels % 3] += 100
+    return Dataset.from_arrays(pixels, labels, pixels[:20], labels[:20], layout="NCHW")
+
+
+def write_tiny(path, shown):
+    """Images [n, 3, 32, 32] as Tiny Images has them: planes of red, green and blue, each column by column."""
+    with path.open("wb") as file:
+        for image in shown:
+            for plane in image:
+                for column in range(32):
+                    file.write(bytes(int(plane[row, column]) for row in range(32)))
+    return path
+
+
+def write_index(path, **ranges):
+    """As Python 2 wrote the authors': protocol 2, names as its byte strings."""
+    path.write_bytes(pickle.dumps(ranges, protocol=2))
+    return path
+
+
+# Tiny Images
+
+
+def test_planes_of_tiny_images_are_column_major(tmp_path):
+    shown = bytes_like((4, 3, 32, 32))
+    path = write_tiny(tmp_path / "tiny_images.bin", shown)
+    assert path.stat().st_size == 4 * RECORD
+    read = open_images(path)
+    assert read.shape == (4, 3, 32, 32)
+    assert is_mapped(read)
+    np.testing.assert_array_equal(read[:], shown)
+    np.testing.assert_array_equal(read[np.array([3, 1, 1])], shown[[3, 1, 1]])
+    record = path.read_bytes()[2 * RECORD : 3 * RECORD]
+    assert record[1024 + 32 * 5 + 9] == shown[2, 1, 9, 5]  # green, column 5, row 9
+
+
+@pytest.mark.parametrize("size", [0, 1, RECORD - 1, RECORD + 1])
+def test_a_file_that_is_no_number_of_records_is_refused(tmp_path, size):
+    (tmp_path / "tiny_images.bin").write_bytes(b"\0" * size)
+    with pytest.raises(DataError, match=f"has {size} bytes; expected a multiple of 3072"):
+        open_images(tmp_path / "tiny_images.bin")
+
+
+def test_the_restricted_categories_are_the_classes_with_the_papers_two_other_names(tmp_path):
+    index = write_index(tmp_path / "i.pkl", fish=(2, 4), maple=(7, 8), apple=(0, 2), zebra=(4, 7))
+    rows = images_of_classes(index, ("apple", "aquarium_fish", "maple_tree"), 8)
+    assert rows.tolist() == [0, 1, 2, 3, 7]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "sentence"),
+    [
+        ({"apple": (0, 2)}, "has no images of 'fish'"),
+        ({"apple": (0, 2), "fish": (2, 99)}, r"the images 2 to 99 for 'fish', but the file of images ends at 8"),
+        ({"apple": (0, 2), "fish": (3, 2)}, "expected two numbers"),
+        ({"apple": (0, 2), "fish": "all"}, "expected two numbers"),
+        ({"apple": (0, 2), "fish": (1, 2, 3)}, "expected two numbers"),
+        ({"apple": (-1, 2), "fish": (1, 2)}, "expected two numbers"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(tmp_path, ranges, sentence):
+    with pytest.raises(DataError, match=sentence):
+        images_of_classes(write_index(tmp_path / "i.pkl", **ranges), ("apple", "aquarium_fish"), 8)
+
+
+class Malicious:
+    """Unpickling it would leave a file behind."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_nothing_in_an_index_is_ever_run(tmp_path, protocol):
+    trap = tmp_path / "trap"
+    index = tmp_path / "i.pkl"
+    index.write_bytes(pickle.dumps({"apple": (0, Malicious(trap))}, protocol=protocol))
+    with pytest.raises(DataError, match=r"i\.pkl is not an index of Tiny Images"):
+        images_of_classes(index, ("apple",), 8)
+    assert not trap.exists()
+    pickle.loads(index.read_bytes())
+    assert trap.exists()  # the trap was a real one
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x02", b"nothing", pickle.dumps([1, 2])])
+def test_an_index_that_is_none_is_one_sentence(tmp_path, content):
+    (tmp_path / "i.pkl").write_bytes(content)
+    with pytest.raises(DataError, match="i.pkl"):
+        images_of_classes(tmp_path / "i.pkl", ("apple",), 8)
+
+
+# Sources
+
+
+def written(tmp_path, kind, shown):
+    """The same images in each kind of source."""
+    path = tmp_path / f"extra-{kind}"
+    if kind == "npy":
+        np.save(path := path.with_suffix(".npy"), shown)
+    elif kind == "npy channels last":
+        np.save(path := path.with_suffix(".npy"), shown.transpose(0, 2, 3, 1))
+    elif kind == "npy of int64":
+        np.save(path := path.with_suffix(".npy"), shown.astype(np.int64))
+    elif kind == "npz":
+        np.savez(path := path.with_suffix(".npz"), x=shown, y=np.zeros(len(shown)))
+    elif kind == "bin":
+        write_tiny(path := path.with_suffix(".bin"), shown)
+    else:
+        for number, image in enumerate(shown):
+            (path / f"{number % 2}").mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.transpose(1, 2, 0)).save(path / f"{number % 2}" / f"{number:02d}.png")
+    return path
+
+
+KINDS = ("npy", "npy channels last", "npy of int64", "npz", "bin", "folder")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_extra_rows_come_after_the_main_ones_unlabeled_and_unchanged(tmp_path, kind):
+    main, shown = coloured(), bytes_like((7, 3, 32, 32))
+    path = written(tmp_path, kind, shown)
+    data = find(main, path).added_to(main)
+    order = [0, 2, 4, 6, 1, 3, 5] if kind == "folder" else range(7)
+    np.testing.assert_array_equal(data.inputs[:], np.concatenate([main.inputs, shown[list(order)]]))
+    np.testing.assert_array_equal(data.labels, [*main.labels, *[-1] * 7])
+    assert (data.num_rows, data.main_rows, data.extra_rows, data.extra_name) == (67, 60, 7, str(path))
+    assert is_mapped(data.inputs) == (kind in ("npy", "npy channels last", "bin"))
+    assert data.row_names[0] == "arrays:0"
+    assert data.row_names[61] == (str(path / "0" / "02.png") if kind == "folder" else f"{path}:1")
+    assert len(data.row_names) == 67
+    assert data.fingerprint() != main.fingerprint()
+    assert data.fingerprint() == find(main, path).added_to(main).fingerprint()
+
+
+def test_the_fingerprint_covers_the_extra_rows():
+    main, shown = coloured(), bytes_like((7, 3, 32, 32))
+    changed = shown.copy()
+    changed[6, 2, 31, 31] ^= 1
+    assert main.with_extra(shown).fingerprint() != main.with_extra(changed).fingerprint()
+
+
+def test_a_folder_is_resized_to_the_main_images(tmp_path):
+    main = coloured(side=8)
+    path = written(tmp_path, "folder", bytes_like((4, 3, 32, 32)))
+    (path / "0" / "broken.png").write_text("no")
+    data = find(main, path).added_to(main)
+    assert data.inputs.shape == (64, 3, 8, 8)
+    assert len(data.unreadable) == 1
+
+
+def test_some_rows_are_drawn_by_seed(tmp_path):
+    main, shown = coloured(), bytes_like((50, 3, 32, 32))
+    found = find(main, written(tmp_path, "npy", shown))
+    first, again, other = (found.added_to(main, count=10, seed=seed) for seed in (0, 0, 1))
+    assert first.extra_rows == 10
+    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
+    row = int(first.row_names[65].rpartition(":")[2])
+    np.testing.assert_array_equal(first.inputs[65], shown[row])
+    with pytest.raises(DataError, match="extra_rows is 51, but .* has only 50 rows"):
+        found.added_to(main, count=51)
+
+
+def test_the_rows_of_a_named_data_set_will_do():
+    main = sources.load("digits")
+    found = sources.find_extra(main, "digits")
+    np.testing.assert_array_equal(found.added_to(main).inputs[main.num_rows :], main.inputs)
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [
+        (bytes_like((5, 3, 16, 16)), r"5 rows of shape \(3, 16, 16\); the training inputs have \(3, 32, 32\).*resized"),
+        (bytes_like((5, 1, 32, 32)), r"rows of shape \(1, 32, 32\)"),
+        (bytes_like((5, 3072)), r"rows of shape \(3072,\)"),
+        (bytes_like((0, 3, 32, 32)), "0 rows"),
+        (np.zeros((5, 3, 32, 32), np.float32), "float32 and the training inputs are uint8.*same type"),
+        (np.full((5, 3, 32, 32), 256), "int64 and the training inputs are uint8"),
+        (np.full((5, 3, 32, 32), "a"), "expected numbers"),
+    ],
+)
+def test_arrays_of_another_shape_or_type_are_refused(array, sentence):
+    with pytest.raises(DataError, match=sentence):
+        coloured().with_extra(array)
+
+
+def test_floats_go_with_floats():
+    main = Dataset.from_arrays(np.random.default_rng(0).random((9, 1, 8, 8)), np.arange(9) % 3, layout="NCHW")
+    assert main.with_extra(np.zeros((2, 8, 8))).inputs.dtype == np.float32
+    with pytest.raises(DataError, match="int64 and the training inputs are float32"):
+        main.with_extra(np.zeros((2, 8, 8), np.int64))
+    with pytest.raises(DataError, match="NaN"):
+        main.with_extra(np.full((2, 8, 8), np.nan))
+    assert features().with_extra(np.zeros((2, 6), np.int64)).num_rows == 62
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nothing.npy", "there is no file"),
+        ("nothing", "cannot be read as extra rows; expected"),
+        ("nothing.bin", "cannot be read"),
+        ("notes.txt", "cannot be read as extra rows; expected"),
+    ],
+)
+def test_a_source_that_is_none_is_one_sentence(tmp_path, name, sentence):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(DataError, match=sentence):
+        find(coloured(), tmp_path / name)
+
+
+def test_images_do_not_go_with_grey_or_with_features(tmp_path):
+    path = written(tmp_path, "folder", bytes_like((4, 3, 32, 32)))
+    for main in (images(), features()):
+        with pytest.raises(DataError, match="would become square and coloured, but the training inputs have shape"):
+            find(main, path)
+    with pytest.raises(DataError, match="an index of labels goes with tiny_images.bin"):
+        find(coloured(), path, index=tmp_path / "i.pkl")
+    with pytest.raises(DataError, match=r"images of shape \(3, 32, 32\); the training inputs have \(3, 8, 8\)"):
+        find(coloured(side=8), written(tmp_path, "bin", bytes_like((1, 3, 32, 32))))
+
+
+# What they change in a run
+
+
+def extended(rows=40, **more):
+    main = features(**more)
+    return main.with_extra(np.random.default_rng(5).normal(size=(rows, 6)) * 3)
+
+
+def test_preprocessing_is_fitted_on_the_main_rows_alone(tmp_path):
+    run = train(config("temporal", "data.validation=0.25"), tmp_path / "run", dataset=extended())
+    main, choice = features(), run.labels
+    expected = preprocess.fit("channel", np.delete(main.inputs, choice.validation, axis=0))
+    torch.testing.assert_close(run.preprocess.state_dict(), expected.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("choice", ["balanced", "original"])
+def test_the_labelled_rows_are_those_of_a_run_without(choice):
+    options = config("temporal", f"data.label_choice={choice}").data
+    rows = [choose_labels(data, options, label_seed=3, split_seed=3).rows for data in (features(), extended())]
+    np.testing.assert_array_equal(*rows)
+
+
+def test_only_visited_rows_change_in_z(tmp_path):
+    """12 labelled rows and 18 of 88 others an epoch: Z, counts and all else of the rest stay as they were."""
+    settings = config("temporal", "data.extra_per_epoch=18", "training.checkpoint_every=1", epochs=4)
+    data, states = extended(), []
+
+    class Keep(Untroubled):
+        def epoch(self, record):
+            ensemble = load_run(tmp_path / "run").ensemble
+            states.append((ensemble.mean.clone(), ensemble.count.clone()))
+
+    run = train(settings, tmp_path / "run", dataset=data, progress=Keep())
+    labelled = set(run.labels.rows.tolist())
+    before = (torch.zeros_like(states[0][0]), torch.zeros_like(states[0][1]))
+    drawn = []
+    for mean, count in states:
+        visited = np.flatnonzero(count - before[1]).tolist()
+        assert len(visited) == 30
+        assert labelled <= set(visited)
+        drawn.append(frozenset(visited) - labelled)
+        kept = torch.ones(100, dtype=torch.bool)
+        kept[visited] = False
+        assert torch.equal(mean[kept], before[0][kept])
+        assert (mean[~kept] != before[0][~kept]).any(dim=1).all()
+        assert set((count - before[1])[visited].tolist()) == {1.0}
+        before = (mean, count)
+    assert len(set(drawn)) == 4
+    assert any(row >= 60 for rows in drawn for row in rows)
+    assert any(row < 60 for rows in drawn for row in rows)  # main rows without a label are drawn from too
+
+
+def test_a_labelled_row_repeated_in_an_epoch_counts_once_in_z(tmp_path):
+    """3 labels for 6 steps: each is trained on twice an epoch and predicted twice, and the last prediction stays."""
+    settings = config("temporal", "training.batches=repeated", "data.labels=3", epochs=2)
+    run = train(settings, tmp_path / "run", dataset=features())
+    assert run.ensemble.count[run.labels.rows].tolist() == [2, 2, 2]
+    assert run.ensemble.count.max() == 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "scale", "expected"),
+    [
+        ("none", "original", 30),  # the whole main set is labelled: as the authors' code, extra rows or not
+        ("none", "paper", 30 * 60 / 100),
+        ("none", "none", 30),
+        ("12", "original", 30 * 12 / 100),
+        ("12", "paper", 30 * 12 / 100),
+        ("12", "none", 30),
+    ],
+)
+def test_the_weight_counts_extra_rows_as_the_authors_code_does(tmp_path, labels, scale, expected):
+    settings = config("temporal", f"data.labels={labels}", f"method.weight_scale={scale}", "data.extra_per_epoch=20")
+    run = train(settings.with_values("schedule", rampup_epochs=0.0), tmp_path / "run", dataset=extended())
+    assert run.history[-1]["weight"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("stop", [2, 5])
+@pytest.mark.parametrize("residence", ["device", "file"])
+def test_a_run_with_extra_rows_resumes_exactly(tmp_path, stop, residence):
+    from test_stream import StopAt
+
+    np.savez(tmp_path / "m.npz", x_train=coloured(side=8).inputs, y_train=np.arange(60) % 3)
+    np.save(tmp_path / "more.npy", bytes_like((90, 3, 8, 8)))
+    settings = config(
+        "temporal",
+        *SMALL_IMAGES,
+        f"data.extra={tmp_path / 'more.npy'}",
+        "data.extra_per_epoch=28",
+        "data.extra_rows=70",
+        f"training.residence={residence}",
+        name=str(tmp_path / "m.npz"),
+    )
+    train(settings, tmp_path / "whole", progress=Untroubled())
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "stopped", progress=StopAt(stop))
+    resume(tmp_path / "stopped", progress=Untroubled())
+    assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "stopped")) == []
+    np.save(tmp_path / "more.npy", bytes_like((90, 3, 8, 8), seed=2))
+    with pytest.raises(Exception, match="its files have changed"):
+        load_run(tmp_path / "whole").dataset()
+
+
+def test_audit_and_suggestions_know_the_extra_rows(tmp_path):
+    data = extended()
+    settings = config("temporal", "data.extra_per_epoch=18", "data.label_noise=20")
+    run = train(settings, tmp_path / "run", dataset=data)
+    assert predictions(run, data).shape == (100, CLASSES)
+    suggested = suggest_run(run, 88, data).rows
+    assert sorted(suggested) == sorted(set(range(100)) - set(run.labels.rows.tolist()))
+    audit = audit_folds(settings, data, folds=2)
+    assert sorted(audit.rows) == sorted(run.labels.rows)
+
+
+def test_an_extra_row_may_be_given_a_label(tmp_path):
+    data = extended()
+    labels = data.labels.copy()
+    labels[12:60], labels[99] = -1, 1
+    run = train(config("temporal", "data.labels=none"), tmp_path / "run", dataset=data.with_labels(labels))
+    assert run.labels.rows.tolist() == [*range(12), 99]
+
+
+def test_a_data_set_passed_without_the_extra_rows_asked_for_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"give it its extra rows by dataset\.with_extra"):
+        train(config("temporal", "data.extra=more.npy"), tmp_path / "run", dataset=features())
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    for overrides in (["data.extra_rows=5"], ["data.extra_index=i.pkl"]):
+        with pytest.raises(ConfigError, match=r"but data\.extra is none"):
+            config("temporal", *overrides)
+    with pytest.raises(ConfigError, match="visits no unlabeled rows"):
+        config("temporal", "data.extra=a.npy", "training.rows=labelled")
+
+
+def test_supervised_training_says_that_extra_rows_teach_it_nothing(tmp_path):
+    with pytest.warns(SelfensWarning, match="learns nothing from the 40 extra rows"):
+        train(config("supervised"), tmp_path / "run", dataset=extended())
+
+
+# The command
+
+
+def test_the_command_from_training_to_labelling_extra_rows(tmp_path):
+    main = coloured(side=8)
+    labels = np.where(np.arange(60) < 12, np.arange(60) % 3, -1)
+    write_npz(tmp_path / "m.npz", x_train=main.inputs, y_train=labels, x_test=main.test_inputs, y_test=main.test_labels)
+    shown = bytes_like((30, 3, 8, 8))
+    folder = written(tmp_path, "folder", shown)
+    words = sets([*SMALL_IMAGES, "training.device=cpu", "training.batch_size=10"])
+    extra = ("--extra", folder.name, "--extra-per-epoch", "18")
+    done = selfens("train", "m.npz", "--epochs", "2", *extra, "--run", "run", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "90 rows, 30 of them extra, 12 labelled" in done.stderr + done.stdout
+    run = load_run(tmp_path / "run")
+    assert run.about["extra"] == {"source": str(folder), "rows": 30}
+    assert (run.about["rows"], run.config.data.extra_per_epoch) == (90, 18)
+    assert run.ensemble.count.sum() == 2 * 30
+    assert selfens("suggest", "run", "-n", "78", cwd=tmp_path).returncode == 0
+    with (tmp_path / "suggestions.csv").open() as file:
+        lines = {int(line["row"]): line for line in csv.DictReader(file)}
+    assert set(lines) == set(range(12, 90))
+    assert lines[60]["file"] == str(folder / "0" / "00.png")
+    assert lines[12]["file"] == f"{tmp_path / 'm.npz'}:12"
+
+    (tmp_path / "more.csv").write_text(
+        "row,label,file\n" + "".join(f"{row},{row % 3},{lines[row]['file']}\n" for row in (12, 13, 14, 61))
+    )
+    again = selfens(
+        "train", "m.npz", *extra, "--epochs", "1", "--labels-file", "more.csv", "--run", "b", *words, cwd=tmp_path
+    )
+    assert again.returncode == 0, again.stderr
+    assert load_run(tmp_path / "b").labels.rows.tolist() == [12, 13, 14, 61]
+    assert selfens("audit", "b", cwd=tmp_path).returncode == 0
+    assert str(folder / "0" / "02.png") in (tmp_path / "issues.csv").read_text()
+    assert selfens("predict", "b", folder, "-o", "p.csv", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--extra", "more.npy", "--extra-per-epoch", "100"], "there are only 68 unlabeled rows"),
+        (["--extra", "more.npy", "--extra-per-epoch", "many"], "data.extra_per_epoch is 'many'"),
+        (["--extra", "small.npy"], "arrays are not resized"),
+        (["--extra", "none.npy"], "there is no file"),
+        (["--extra-index", "i.pkl"], "--extra-index was given without --extra"),
+        (["--extra", "more.npy", "--extra-index", "i.pkl"], "an index of labels goes with tiny_images.bin"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, words, sentence):
+    np.savez(tmp_path / "m.npz", x_train=coloured(side=8).inputs, y_train=np.r_[np.arange(12) % 3, [-1] * 48])
+    np.save(tmp_path / "more.npy", bytes_like((20, 3, 8, 8)))
+    np.save(tmp_path / "small.npy", bytes_like((20, 3, 4, 4)))
+    done = selfens("train", "m.npz", *words, "--run", "run", cwd=tmp_path)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+# The paper's experiment
+
+
+class Mute:
+    def send(self, event):
+        pass
+
+
+def run_cell(tmp_path, monkeypatch, name, source, index=None):
+    """A cell of the table with real code and small sizes: the data set and the network are shrunk, not what is done."""
+    monkeypatch.setenv("SELFENS_COMMIT", "abc")
+    monkeypatch.setattr("selfens.data.sources.load", lambda *words, **more: coloured())
+    cell = CELLS[f"tiny/{name}"]
+    small = cell.config.with_values("data", extra_per_epoch=30, preprocess="channel").with_overrides(
+        ["network.name=small", "network.width=4", "schedule.epochs=2", "training.batch_size=10"]
+    )
+    object.__setattr__(task := Task(cell, 0), "cell", type(cell)(**{**vars(cell), "config": small}))
+    store = Store(tmp_path / "results")
+    worker = Worker(store, Place("cpu", threads=1), None, Mute(), ExtraImages(str(source), index))
+    assert worker.consider(task)
+    return store, task
+
+
+def test_a_cell_with_images_that_stand_in_says_which_and_how_many(tmp_path, monkeypatch):
+    np.save(tmp_path / "natural.npy", bytes_like((70, 3, 32, 32)))
+    store, task = run_cell(tmp_path, monkeypatch, "temporal-aug-random", tmp_path / "natural.npy")
+    (record,) = store.read([task.cell])
+    assert record.extra == {"source": "natural.npy", "rows": 70}
+    assert str(tmp_path) not in store.record_path(task).read_text()
+    assert record.final_error is not None
+
+
+def test_a_cell_of_restricted_categories_takes_those_of_the_classes(tmp_path, monkeypatch):
+    write_tiny(tmp_path / "tiny_images.bin", bytes_like((50, 3, 32, 32)))
+    index = tmp_path / "tiny_index.pkl"
+    index.write_bytes(pickle.dumps({"0": (5, 25), "1": (30, 40), "2": (40, 48), "other": (0, 5)}, protocol=2))
+    store, task = run_cell(tmp_path, monkeypatch, "pi-aug-restricted", tmp_path / "tiny_images.bin", index)
+    (record,) = store.read([task.cell])
+    assert record.extra == {"source": "tiny_images.bin", "rows": 38}
+
+
+def test_the_report_says_what_stood_in(tmp_path):
+    from test_experiments import keep, made_record
+
+    store, cell = Store(tmp_path), CELLS["tiny/temporal-aug-random"]
+    keep(store, made_record(cell, 0, extra={"source": "natural.npy", "rows": 120_000}))
+    text = write_report(store)[0].read_text()
+    assert "Ours have 120,000 images of natural.npy as the extra images." in text
+
+
+@pytest.mark.parametrize("available", [30, 80])
+def test_no_more_than_the_papers_number_of_random_images_is_drawn(tmp_path, monkeypatch, available):
+    monkeypatch.setattr("selfens.experiments.extras.RANDOM_IMAGES", 50)
+    np.save(tmp_path / "natural.npy", bytes_like((available, 3, 32, 32)))
+    given, cell = ExtraImages(str(tmp_path / "natural.npy")), CELLS["tiny/pi-aug-random"]
+    first, other = (given.added_to(coloured(), cell, seed) for seed in (0, 1))
+    assert first.extra_rows == min(available, 50)
+    assert (first.fingerprint() == other.fingerprint()) == (available <= 50)

@@ -1,0 +1,423 @@
+"""Inputs that stream: the batches of inputs that lie on the device, from RAM, from .npy files and from a folder of images."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from support import BATCH, SMALL_IMAGES, config, differences, images, left_behind, selfens, sets
+from test_folder import photos
+
+from selfens import Dataset, load_run, resume, train
+from selfens.config import AugmentConfig
+from selfens.data import preprocess, stream
+from selfens.data.loader import Loader
+from selfens.data.order import Order
+from selfens.data.rows import LazyRows, Picked, Stacked, Turned, is_mapped, pieces
+from selfens.data.stream import Stream
+from selfens.errors import ConfigError, DataError
+from selfens.progress import Quiet, Untroubled
+
+CPU = torch.device("cpu")
+ROWS = 330  # more than two windows of steps, and no multiple of one
+EXACT = ("none", "channel", "image")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
+
+
+def raw_images(rows=ROWS, kind=np.uint8):
+    values = np.random.default_rng(0).integers(0, 256, (rows, 3, 8, 8), dtype=np.uint8)
+    return values if kind == np.uint8 else (values / 255).astype(np.float32)
+
+
+def write_npy(folder, dataset, layout="NCHW"):
+    """A data set as a folder of .npy files."""
+    folder.mkdir()
+    for split, x, y in (
+        ("train", dataset.inputs, dataset.labels),
+        ("test", dataset.test_inputs, dataset.test_labels),
+    ):
+        np.save(folder / f"x_{split}.npy", x if layout == "NCHW" else x.transpose(0, 2, 3, 1))
+        np.save(folder / f"y_{split}.npy", y)
+    np.save(folder / "classes.npy", np.array(dataset.classes))
+    return folder
+
+
+def batches(loader, epoch=0, first=0, views=2):
+    """All that the steps of an epoch see; the random draws begin the same each time."""
+    torch.manual_seed(5)
+    seen = []
+    for rows in loader.visit(loader.order(epoch)[first:]):
+        batch = loader.batch(rows, views)
+        seen.append([rows.clone(), batch.labels.clone(), *(view.clone() for view in batch.views)])
+    return seen
+
+
+def loaders(source, kind, size=BATCH, device=CPU):
+    """The same rows on the device and streamed."""
+    labels = torch.arange(len(source), device=device) % 3 - 1
+    order = Order(np.arange(len(source)), (labels != -1).cpu().numpy(), size, seed=2)
+    fitted = preprocess.fit(kind, source, device)
+    options = AugmentConfig(flip=True, translation=1)
+    resident = Loader(preprocess.apply(fitted, source, device), labels, order, options)
+    return resident, Loader(Stream(source, fitted, order.batch_size, device), labels, order, options)
+
+
+def sources(tmp_path):
+    """Each way in which inputs can lie somewhere else."""
+    raw = raw_images()
+    np.save(tmp_path / "first.npy", raw)
+    np.save(tmp_path / "last.npy", np.ascontiguousarray(raw.transpose(0, 2, 3, 1)))
+    mapped, last = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("first", "last"))
+    return {
+        "ram": raw,
+        "floats": raw_images(kind=np.float32),
+        "mapped": mapped,
+        "channels last": Turned(last, (3, 1, 2)),
+        "some rows": Picked(mapped, np.arange(0, ROWS, 2)),
+        "stacked": Stacked([raw[:100], Picked(mapped, np.arange(100, ROWS))]),
+    }
+
+
+@pytest.mark.parametrize("name", ["ram", "floats", "mapped", "channels last", "some rows", "stacked"])
+@pytest.mark.parametrize("kind", [*EXACT, "zca"])
+def test_streamed_batches_are_those_of_resident_inputs(tmp_path, name, kind):
+    resident, streamed = loaders(sources(tmp_path)[name], kind)
+    for epoch, first in ((0, 0), (1, 0), (1, 7)):
+        expected, found = batches(resident, epoch, first), batches(streamed, epoch, first)
+        assert len(expected) == len(found) == resident.steps_per_epoch - first > 0
+        for one, other in zip(expected, found, strict=True):
+            for ours, theirs in zip(one, other, strict=True):
+                if kind in EXACT:
+                    assert torch.equal(ours, theirs)
+                else:  # a matrix product of more rows rounds otherwise
+                    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("kind", [*EXACT, "zca"])
+def test_streamed_batches_are_those_of_resident_inputs_on_a_gpu(tmp_path, kind):
+    resident, streamed = loaders(sources(tmp_path)["mapped"], kind, device=torch.device("cuda"))
+    for epoch in range(3):
+        for one, other in zip(batches(resident, epoch), batches(streamed, epoch), strict=True):
+            for ours, theirs in zip(one, other, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("steps", [1, 15, 16, 17, 31, 32, 33, 48, 49])
+def test_any_number_of_steps_comes_through(steps):
+    resident, streamed = loaders(raw_images(2 * steps), "none", size=2)
+    assert len(batches(streamed)) == steps
+    for one, other in zip(batches(resident), batches(streamed), strict=True):
+        assert torch.equal(one[2], other[2])
+
+
+def test_no_steps_are_no_visit():
+    _, streamed = loaders(raw_images(), "none")
+    assert list(streamed.visit(streamed.order(0)[:0])) == []
+
+
+def test_a_visit_broken_off_leaves_nothing_behind():
+    _, streamed = loaders(raw_images(), "none")
+    before, expected = threading.active_count(), batches(streamed)
+    visit = iter(streamed.visit(streamed.order(3)))
+    next(visit)
+    visit.close()
+    assert threading.active_count() == before
+    assert all(torch.equal(a, b) for a, b in zip(expected[0], batches(streamed)[0], strict=True))
+
+
+def test_reading_happens_ahead_and_in_another_thread(monkeypatch):
+    read_by = []
+    original = stream.read_into
+    monkeypatch.setattr(
+        stream, "read_into", lambda *words: read_by.append(threading.current_thread().name) or original(*words)
+    )
+    _, streamed = loaders(raw_images(), "none")
+    visit = iter(streamed.visit(streamed.order(0)))
+    next(visit)
+    visit.close()
+    assert len(read_by) >= 2  # the window of this step and the next one
+    assert threading.main_thread().name not in read_by
+
+
+def test_what_cannot_be_read_is_raised_in_the_step_that_needs_it():
+    class Torn(LazyRows):
+        shape, dtype, is_mapped = (40, 3), np.dtype(np.float32), True
+
+        def read(self, rows):
+            raise OSError("the disk is gone")
+
+    torn = Stream(Torn(), preprocess.Nothing(), 4, CPU)
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(torn.visit(torch.arange(40).view(10, 4)))
+
+
+# Rows that are read when they are asked for
+
+
+def test_lazy_rows_answer_like_arrays(tmp_path):
+    lazy, plain = sources(tmp_path)["stacked"], raw_images()
+    rows = np.array([5, 99, 100, 329, 0, 5])
+    for key in (rows, -rows - 1, slice(90, 110), slice(None, None, 7), np.arange(ROWS) % 3 == 0, 7, -1, []):
+        np.testing.assert_array_equal(lazy[key], plain[key if len(np.shape(key)) == 0 or len(key) else slice(0)])
+    np.testing.assert_array_equal(np.asarray(lazy), plain)
+    assert (lazy.shape, lazy.dtype, lazy.ndim, lazy.nbytes, len(lazy)) == (
+        plain.shape,
+        plain.dtype,
+        4,
+        plain.nbytes,
+        ROWS,
+    )
+    for beyond in (ROWS, -ROWS - 1):
+        with pytest.raises(IndexError):
+            lazy[beyond]
+
+
+def test_what_lies_in_a_file_is_known_as_such(tmp_path):
+    found = {name: is_mapped(source) for name, source in sources(tmp_path).items()}
+    assert found == {
+        "ram": False,
+        "floats": False,
+        "mapped": True,
+        "channels last": True,
+        "some rows": True,
+        "stacked": True,
+    }
+
+
+@pytest.mark.parametrize("kind", ["channel", "zca"])
+@pytest.mark.parametrize("type_", [np.uint8, np.float32])
+def test_fitting_piece_by_piece_is_fitting_at_once(tmp_path, monkeypatch, kind, type_):
+    raw = raw_images(kind=type_)
+    rows = np.setdiff1d(np.arange(ROWS), [3, 200])
+    monkeypatch.setattr(preprocess, "CHUNK", 50)
+    fitted = preprocess.fit(kind, Picked(raw, np.arange(ROWS)), rows=rows)
+    x = raw[rows].astype(np.float64) / (255 if type_ == np.uint8 else 1)
+    if kind == "channel":
+        np.testing.assert_allclose(fitted.mean, x.mean(axis=(0, 2, 3)), rtol=1e-6)
+        np.testing.assert_allclose(fitted.deviation, x.std(axis=(0, 2, 3)), rtol=1e-6)
+    else:
+        centred = x.reshape(len(x), -1) - x.reshape(len(x), -1).mean(axis=0)
+        values, vectors = np.linalg.eigh(centred.T @ centred / len(x))
+        expected = vectors / np.sqrt(values + preprocess.ZCA_EPSILON) @ vectors.T
+        np.testing.assert_allclose(fitted.matrix, expected, rtol=1e-3, atol=1e-3 * expected.max())
+
+
+def test_pieces_may_be_written_to_and_cover_every_row(tmp_path):
+    for source in sources(tmp_path).values():
+        parts = list(pieces(source, 100))
+        assert [len(part) for part in parts][:-1] == [100] * (len(parts) - 1)
+        assert all(part.flags.writeable and part.flags.c_contiguous for part in parts)
+        np.testing.assert_array_equal(np.concatenate(parts), np.asarray(source))
+
+
+# Data sets in files
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_folder_of_npy_files_is_a_data_set_that_stays_there(tmp_path, layout):
+    plain = Dataset.from_arrays(raw_images(), np.arange(ROWS) % 3, raw_images(30), np.arange(30) % 3)
+    data = Dataset.from_npy(write_npy(tmp_path / "big", plain, layout))
+    assert is_mapped(data.inputs)
+    assert data.fingerprint() == plain.fingerprint()
+    assert (data.classes, data.input_shape) == (plain.classes, plain.input_shape)
+
+
+def test_floats_stay_in_their_file_and_are_checked_there(tmp_path):
+    x = raw_images(kind=np.float32)
+    folder = tmp_path / "f"
+    folder.mkdir()
+    np.save(folder / "y_train.npy", np.arange(ROWS) % 3)
+    np.save(folder / "x_train.npy", x)
+    assert is_mapped(Dataset.from_npy(folder).inputs)
+    np.save(folder / "x_train.npy", x.astype(np.float64))
+    assert not is_mapped(Dataset.from_npy(folder).inputs)
+    x[7, 0, 0, 0] = np.nan
+    np.save(folder / "x_train.npy", x)
+    with pytest.raises(DataError, match=r"NaN .* in 1 rows \(the first is row 7\)"):
+        Dataset.from_npy(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("y_train.npy", None, "there is no file .*y_train.npy"),
+        ("x_train.npy", b"no", "x_train.npy is not a readable .npy file"),
+        ("x_train.npy", b"", "x_train.npy is not a readable .npy file"),
+        ("y_test.npy", None, "a test set needs both inputs and labels"),
+    ],
+)
+def test_a_damaged_folder_is_one_sentence(tmp_path, name, content, sentence):
+    folder = write_npy(tmp_path / "big", images())
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(DataError, match=sentence):
+        Dataset.from_npy(folder)
+
+
+def test_the_fingerprint_of_large_inputs_takes_some_of_their_rows(monkeypatch):
+    one, other = images(), images()
+    whole = one.fingerprint()
+    monkeypatch.setattr("selfens.data.dataset.MOST_HASHED", one.inputs.nbytes // 4)
+    one, some = images(), images().fingerprint()
+    assert some != whole
+    assert one.fingerprint() == some
+    other.inputs[0] ^= 1
+    assert other.fingerprint() != some
+
+
+# Whole runs
+
+
+class StopAt(Untroubled):
+    """Stops a run as a user does, in the middle of an epoch."""
+
+    def __init__(self, step):
+        self.left = step
+
+    def step(self, number):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), 2)
+
+
+def image_config(*overrides, **more):
+    return config("temporal", *SMALL_IMAGES, *overrides, **more)
+
+
+@pytest.mark.parametrize("residence", ["ram", "file"])
+def test_a_streamed_run_is_the_resident_one_to_the_bit(tmp_path, residence):
+    folder = str(write_npy(tmp_path / "big", images()))
+    train(image_config("training.residence=device", name=folder), tmp_path / "resident")
+    run = train(image_config(f"training.residence={residence}", name=folder), tmp_path / "streamed")
+    assert run.about["residence"] == residence
+    assert differences(left_behind(tmp_path / "resident"), left_behind(tmp_path / "streamed")) == []
+
+
+@pytest.mark.parametrize("stop", [1, 4, 8])
+@pytest.mark.parametrize("kind", ["channel", "zca"])
+def test_a_streamed_run_resumed_in_mid_epoch_is_exact(tmp_path, stop, kind):
+    folder = str(write_npy(tmp_path / "big", images()))
+    settings = image_config("training.residence=file", f"data.preprocess={kind}", name=folder)
+    train(settings, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "stopped", progress=StopAt(stop))
+    assert load_run(tmp_path / "stopped").directory.reached() == divmod(stop, 6)
+    resume(tmp_path / "stopped")
+    assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "stopped")) == []
+
+
+def test_what_does_not_fit_streams_and_a_resume_does_as_the_run_did(tmp_path, monkeypatch):
+    folder = str(write_npy(tmp_path / "big", images()))
+    monkeypatch.setattr("selfens.data.stream.memory_left", lambda: 10)
+    with pytest.raises(KeyboardInterrupt):
+        train(image_config(name=folder), tmp_path / "run", progress=StopAt(2))
+    assert load_run(tmp_path / "run").about["residence"] == "file"
+    monkeypatch.undo()
+    streams = []
+    original = Stream.__init__
+    monkeypatch.setattr(Stream, "__init__", lambda self, *words: streams.append(self) or original(self, *words))
+    resume(tmp_path / "run")
+    assert len(streams) == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("switch", ["off", "on"])
+def test_a_streamed_run_is_the_resident_one_on_a_gpu(tmp_path, switch):
+    """Compiled and captured too; sums on a GPU change their order, so the last digits differ."""
+    folder, histories = str(write_npy(tmp_path / "big", images())), []
+    switches = [f"training.{name}={switch}" for name in ("compile", "capture")]
+    for residence in ("device", "ram", "file"):
+        wanted = image_config(
+            f"training.residence={residence}",
+            "training.device=cuda",
+            "training.precision=fp32",
+            *switches,
+            name=folder,
+            epochs=5,
+        )
+        run = train(wanted, tmp_path / residence)
+        histories.append([record["total"] for record in run.history])
+    np.testing.assert_allclose(histories[1], histories[0], rtol=1e-2)
+    np.testing.assert_allclose(histories[2], histories[0], rtol=1e-2)
+
+
+def test_inputs_in_memory_cannot_stream_from_a_file(tmp_path):
+    with pytest.raises(ConfigError, match="are not in a file that can be read in part; give a folder with x_train.npy"):
+        train(image_config("training.residence=file"), tmp_path / "run", dataset=images())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_images_streams_from_the_cache(tmp_path):
+    root = photos(tmp_path / "photos")
+    (root / "red" / "broken.png").write_text("no")
+    settings = ("data.image_size=8", "data.labels=none", *SMALL_IMAGES)
+    for residence in ("device", "file"):
+        wanted = config("temporal", *settings, f"training.residence={residence}", name=str(root))
+        run = train(wanted, tmp_path / residence, progress=Quiet())
+    assert is_mapped(run.dataset().inputs)
+    assert len(run.dataset().unreadable) == 1
+    assert differences(left_behind(tmp_path / "device"), left_behind(tmp_path / "file")) == []
+
+
+def test_the_command_trains_on_a_folder_of_npy_files_and_uses_the_run(tmp_path):
+    folder = write_npy(tmp_path / "big", images())
+    words = sets([*SMALL_IMAGES, "training.residence=file", "training.device=cpu"])
+    done = selfens("train", folder, "--labels", "12", "--epochs", "2", "--run", "run", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert selfens("evaluate", "run", cwd=tmp_path).stdout.startswith("test error ")
+    assert selfens("suggest", "run", "-n", "3", cwd=tmp_path).returncode == 0
+    assert len((tmp_path / "suggestions.csv").read_text().splitlines()) == 4
+
+
+MEMORY_SCRIPT = """
+import sys
+from selfens import Dataset, train
+from selfens.config import Config
+from selfens.progress import Untroubled
+
+def private():
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+class Watch(Untroubled):
+    def step(self, number):
+        seen.append(private())
+
+seen = []
+data = Dataset.from_npy(sys.argv[1])
+config = Config().with_overrides(sys.argv[3:])
+before = private()
+train(config, sys.argv[2], dataset=data, progress=Watch())
+print(max(seen) - before)
+"""
+
+
+def test_a_file_larger_than_what_may_be_kept_is_not_kept(tmp_path):
+    """300 MB of bytes, 1.2 GB as floats, of which training holds a few windows of steps."""
+    import subprocess
+    import sys
+
+    from support import environment
+
+    (tmp_path / "big").mkdir()
+    rows = 100_000
+    np.lib.format.open_memmap(tmp_path / "big" / "x_train.npy", mode="w+", dtype=np.uint8, shape=(rows, 3, 32, 32))
+    np.save(tmp_path / "big" / "y_train.npy", np.where(np.arange(rows) < 20, np.arange(rows) % 2, -1))
+    overrides = ("network.name=small", "network.width=4", "schedule.epochs=1", "data.extra_per_epoch=4000")
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY_SCRIPT, "big", "run", *overrides, "training.residence=file"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 250
