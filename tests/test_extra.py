@@ -11,7 +11,7 @@ from PIL import Image
 from support import CLASSES, SMALL_IMAGES, config, differences, features, images, left_behind, selfens, sets, write_npz
 
 from selfens import Dataset, load_run, resume, train
-from selfens.audit import audit_folds, predictions, suggest_run
+from selfens.audit import predictions, suggest_run
 from selfens.data import preprocess, sources
 from selfens.data.extra import find
 from selfens.data.labels import choose_labels
@@ -23,6 +23,7 @@ from selfens.experiments.records import Store
 from selfens.experiments.report import write_report
 from selfens.experiments.tables import CELLS, Task
 from selfens.experiments.worker import Place, Worker
+from selfens.folds import audit_folds
 from selfens.progress import Untroubled
 
 RECORD = 3072
