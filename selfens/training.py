@@ -11,7 +11,8 @@ import copy
 import importlib.util
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,15 +29,17 @@ from selfens.data.dataset import Dataset, Inputs
 from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.loader import Loader
 from selfens.device import Stopwatch, environment, resolve_device, resolve_precision, resolve_switch, torch_settings
-from selfens.errors import DivergedError, RunError
+from selfens.errors import ConfigError, DivergedError, RunError
 from selfens.interrupt import StopRequest
 from selfens.methods.base import Method
 from selfens.optim import Adam
 from selfens.progress import Progress, Silent
 from selfens.report.page import write_report
 from selfens.run import Run
-from selfens.rundir import REPORT, Checkpoint, RunDirectory, check_free
+from selfens.rundir import REPORT, Checkpoint, RunDirectory, TargetsPlace, check_free
 from selfens.step import EpochMeans, Step
+from selfens.targets import IN_MEMORY
+from selfens.targets import file as targets_file
 
 NEGLIGIBLE_WEIGHT = 1e-3
 COLLAPSED_SPREAD = 1e-2
@@ -59,7 +62,9 @@ def train(
     progress  told what happens; by default nothing is shown
     """
     device = resolve_device(config.training.device)
+    config = _with_absolute_targets(config)
     check_free(Path(run_dir), config)
+    _check_targets_free(config, Path(run_dir))
     data = dataset or sources.load(
         config.data.name,
         data_dir=config.data.folder,
@@ -74,7 +79,9 @@ def train(
         session = Session(config, device, data, choice, fitted, network, method, show.warn)
         own = {"own_data": dataset is not None, "own_network": network is not None, "own_method": method is not None}
         about = session.about(data) | own
-        directory = RunDirectory.create(run_dir, config, choice, fitted, about)
+        with session.targets_file_taken_back():
+            directory = RunDirectory.create(run_dir, config, choice, fitted, about)
+            session.claim_targets_file(directory)
         if data.unreadable:
             show.warn(f"{len(data.unreadable)} files could not be read and were left out; they are listed in run.json.")
         with directory.locked():
@@ -108,7 +115,10 @@ def resume(
         data = dataset or run.dataset()
         run.check_dataset(data)
         fitted, show = run.directory.preprocess().to(device), progress or Silent()
+        if run.directory.has_checkpoint() and run.checkpoint.targets_place:
+            _ = run.ensemble  # a file that is not there or not the run's is refused here, and not made anew below
         session = Session(config, device, data, run.labels, fitted, network, method, show.warn)
+        session.claim_targets_file(run.directory)
         if run.directory.has_checkpoint():
             session.load(run.directory.load_checkpoint())
         _warn_of_changes(run.about["environment"], environment(device, session.precision), show)
@@ -165,12 +175,16 @@ class Session:
         self.network = (
             (network or networks.build(config.network, data.input_shape, data.num_classes)).to(device).train()
         )
-        self.method = (method or methods.build(config.method, data.num_rows, data.num_classes, device)).to(device)
         networks.fuse(self.network, _kernels_usable(config, device, warn))
         if network is None:  # one that was passed may be trained already
             networks.calibrate(self.network, self.loader.batch(self.loader.order(0)[0], 1).views[0])
+        self.method = (method or methods.build(config.method, data.num_rows, data.num_classes, device)).to(device)
         if self.method.ensemble:
             self.method.ensemble.to(device)
+        elif config.method.targets != "device":
+            raise ConfigError(
+                f"method.targets is '{config.method.targets}', but {self.method_name} keeps no ensemble; leave --targets out."
+            )
         self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
         self.step = Step(
             network=self.network,
@@ -199,6 +213,24 @@ class Session:
         if scale == "none" or (scale == "original" and every_row_labelled):
             return self.config.method.weight_max
         return self.config.method.weight_max * self.num_labelled / len(self.visited)
+
+    def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
+        """The rows of each step of an epoch, with their targets at hand."""
+        order = self.loader.order(epoch)[first_step:]
+        return self.method.ensemble.visit(order) if self.method.ensemble else order
+
+    @contextmanager
+    def targets_file_taken_back(self) -> Iterator[None]:
+        """While a run is made: where that fails, nothing is left of the file for its targets either."""
+        try:
+            yield
+        finally:
+            if self.method.ensemble and self.method.ensemble.file:
+                self.method.ensemble.file.remove_unclaimed()
+
+    def claim_targets_file(self, directory: RunDirectory) -> None:
+        if self.method.ensemble and self.method.ensemble.file:
+            self.method.ensemble.file.claim(directory.about()["id"], directory.path)
 
     def about(self, data: Dataset) -> dict[str, Any]:
         """What run.json records."""
@@ -233,9 +265,13 @@ class Session:
             "optimizer": self.optimizer.state(),
             "sums": self.step.state(),
             "random": random,
-            "targets": self.method.ensemble.state() if self.method.ensemble else {},
         }
-        directory.save_checkpoint(Checkpoint(epoch, step, parts))
+        ensemble, place = self.method.ensemble, None
+        if ensemble and ensemble.file:
+            place = TargetsPlace(str(ensemble.file.path), ensemble.seal(epoch, step))
+        elif ensemble:
+            parts["targets"] = ensemble.state()
+        directory.save_checkpoint(Checkpoint(epoch, step, parts, place))
 
     def load(self, checkpoint: Checkpoint) -> None:
         parts = checkpoint.tensors
@@ -244,7 +280,9 @@ class Session:
             self.method.load_state_dict(parts.get("method", {}))
             self.optimizer.load_state(parts["optimizer"])
             self.step.load_state(parts["sums"], checkpoint.step)
-            if self.method.ensemble:
+            if self.method.ensemble and checkpoint.targets_place:
+                self.method.ensemble.restore(checkpoint.targets_place.half, checkpoint.epoch, checkpoint.step)
+            elif self.method.ensemble:
                 self.method.ensemble.load_state(parts["targets"])
         except (RuntimeError, KeyError, ValueError) as error:
             raise RunError(f"the checkpoint does not fit the run ({str(error).splitlines()[0]}).") from None
@@ -252,6 +290,24 @@ class Session:
         if self.device.type == "cuda" and "cuda" in parts["random"]:
             torch.cuda.set_rng_state(parts["random"]["cuda"], self.device)
         self.first_epoch, self.first_step = checkpoint.epoch, checkpoint.step
+
+
+def _with_absolute_targets(config: Config) -> Config:
+    """The config with the path of a targets file made good for any folder a resume is typed in."""
+    kept = config.method.targets
+    return config if kept in IN_MEMORY else config.with_values("method", targets=str(Path(kept).absolute()))
+
+
+def _check_targets_free(config: Config, run_dir: Path) -> None:
+    """Refuse a file for the targets that cannot become the run's, before anything is loaded."""
+    if config.method.targets in IN_MEMORY:
+        return
+    path = Path(config.method.targets)
+    if path.resolve().is_relative_to(run_dir.resolve()):
+        raise RunError(
+            f"{path} is inside the run's directory, which must be new; name a file elsewhere with --targets."
+        )
+    targets_file.check_free(path)
 
 
 def _kernels_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:
@@ -322,7 +378,7 @@ def _train_epoch(
     step.set(**rates)
     stopwatch.mark()
     first = session.first_step if epoch == session.first_epoch else 0
-    for number, rows in enumerate(session.loader.order(epoch)[first:], start=first):
+    for number, rows in enumerate(session.visit(epoch, first), start=first):
         if stop.requested:
             if session.is_finite():
                 session.save(directory, epoch, number)
@@ -343,8 +399,15 @@ def _train_epoch(
         "total": means.total,
         **{name: None if count is None else 100.0 * int(count) / rows for name, (count, rows) in wrong.items()},
         **rates,
+        "ensemble_variance": _ensemble_variance(session),
         "images_per_second": images / stopwatch.seconds(),
     }
+
+
+def _ensemble_variance(session: Session) -> float | None:
+    """How much the predictions of the epoch's rows have varied: summed over the classes, averaged over the rows."""
+    spread = float(session.method.ensemble.spread) if session.method.ensemble else math.nan
+    return spread if math.isfinite(spread) else None
 
 
 def _wrong(session: Session, rows: tuple[Tensor, Tensor]) -> tuple[Tensor | None, int]:

@@ -269,7 +269,7 @@ def test_an_audit_is_a_csv_that_serves_as_a_labels_file(trained, tmp_path):
     ranked = audit.audit_run(run, dataset)
     audit.write_audit(tmp_path / "issues.csv", ranked, run.classes)
     header, *lines = read(tmp_path / "issues.csv")
-    assert header == ["row", "label", "suggested", "score"]
+    assert header == ["row", "label", "suggested", "score", "deviation"]
     assert [int(line[0]) for line in lines] == ranked.rows.tolist()
     rows, labels = read_labels_file(tmp_path / "issues.csv", dataset)
     assert rows.tolist() == run.labels.rows.tolist()
