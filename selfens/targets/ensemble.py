@@ -164,7 +164,7 @@ class EnsembleTargets:
         and bring what they are given one batch at a time.
         """
         self._unseal()
-        if self.file is not None:
+        if self.file is not None and self.file.wants_single_pages:
             self.file.advise(random=True)
         if not self.windowed:
             yield from order
@@ -183,7 +183,7 @@ class EnsembleTargets:
         self._unseal()
         if self.window is not None:
             self.window.finish()
-        if self.file is not None:
+        if self.file is not None and self.file.wants_single_pages:
             self.file.advise(random=False)
         old, new = self.home, self.following
         spread, visited = torch.zeros_like(self.spread), old.written.sum()

@@ -30,6 +30,7 @@ from selfens.targets.arrays import Arrays, Layout
 
 FORMAT = "selfens targets 1"
 PAGE = 4096
+READ_AROUND = 1 << 16  # bytes; Linux reads 128 KiB where a page is missing
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -166,10 +167,17 @@ class TargetsFile:
         _write_page(self._descriptor, PAGE * (1 + half), position)
         os.fsync(self._descriptor)
 
+    @property
+    def wants_single_pages(self) -> bool:
+        """Whether what the system reads around a row would push out other rows, instead of being there for their turn."""
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return (
+            hasattr(self._map, "madvise") and _half_size(self.layout) > memory and self.layout.row_bytes < READ_AROUND
+        )
+
     def advise(self, *, random: bool) -> None:
-        """Tell the system whether single rows are about to be read, so that it reads their pages alone, or all in turn."""
-        if hasattr(self._map, "madvise"):
-            self._map.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
+        """Tell the system whether rows are about to be read at random or in turn."""
+        self._map.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
 
 
 def check_free(path: Path) -> None:
