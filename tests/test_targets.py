@@ -221,6 +221,19 @@ def test_without_variance_the_targets_are_the_same_and_the_variance_is_refused()
         plain.variance(torch.tensor([0]))
 
 
+def test_a_state_saved_without_variance_goes_on_without():
+    old, new = EnsembleTargets(ROWS, CLASSES, variance=False), EnsembleTargets(ROWS, CLASSES)
+    write(old, [0, 2], predictions(0, 2))
+    old.commit()
+    new.load_state(old.state())
+    for each in (old, new):
+        write(each, [2, 3], predictions(1, 2))
+        each.commit()
+    assert torch.equal(old.mean, new.mean)
+    assert new.square is None
+    assert new.spread.isnan()
+
+
 def test_another_type_is_refused():
     with pytest.raises(ValueError, match="the targets' type is 'float8'; expected float32 or float16"):
         EnsembleTargets(ROWS, CLASSES, dtype="float8")

@@ -259,7 +259,10 @@ class EnsembleTargets:
         self._unseal()
         self.home.mean.copy_(state["mean"])
         self.home.count.copy_(state["count"])
-        if self.home.square is not None and "square" in state:
+        if "square" not in state:  # kept without; what began too late would be no variance
+            self.home, self.layout = replace(self.home, square=None), replace(self.layout, variance=False)
+            self.following = self.home
+        elif self.home.square is not None:
             self.home.square.copy_(state["square"])
         self.decay = float(state["decay"])
         self.decay_on_device.fill_(self.decay)

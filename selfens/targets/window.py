@@ -20,7 +20,7 @@ from torch import Tensor
 
 from selfens.targets.arrays import Arrays, Layout
 
-WINDOW_ROWS = 1 << 14
+WINDOW_ROWS = 1 << 13
 WINDOW_BYTES = 1 << 26
 
 
