@@ -25,7 +25,7 @@ from selfens.targets.window import Window
 
 IN_MEMORY = ("device", "ram")
 """The places to keep Z in that are not the path of a file."""
-CHUNK_BYTES = 1 << 22  # of a matrix in float32: what `commit` works on at a time, so that a large Z has no copies
+CHUNK_BYTES = 1 << 20  # of a matrix in float32: what `commit` works on at a time, so that a large Z has no copies
 
 
 class Targets(NamedTuple):
@@ -134,10 +134,12 @@ class EnsembleTargets:
         return self._targets(*self._locate(rows))
 
     def _targets(self, arrays: Arrays, at: Tensor) -> Targets:
-        count = arrays.count[at].to(self.device)
+        # `index_select` and `index_copy_` move a row at a time, where an index in brackets moves number by number on a CPU.
+        count = arrays.count.index_select(0, at).to(self.device)
         known = count > 0
         correction = torch.where(known, 1 - self.decay_on_device ** count.double(), 1.0)
-        return Targets(arrays.mean[at].to(self.device).float() / correction[:, None].float(), known)
+        mean = arrays.mean.index_select(0, at).to(self.device).float()
+        return Targets(mean / correction[:, None].float(), known)
 
     @torch.no_grad()
     def write(self, rows: Tensor, probabilities: Tensor) -> None:
@@ -145,7 +147,7 @@ class EnsembleTargets:
         if self.sealed:
             self._unseal()
         arrays, at = self._locate(rows)
-        arrays.pending[at] = probabilities.detach().to(arrays.pending)
+        arrays.pending.index_copy_(0, at, probabilities.detach().to(arrays.pending))
         arrays.written.index_fill_(0, at, True)
 
     def _locate(self, rows: Tensor) -> tuple[Arrays, Tensor]:
