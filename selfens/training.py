@@ -79,7 +79,7 @@ def train(
         session = Session(config, device, data, choice, fitted, network, method, show.warn)
         own = {"own_data": dataset is not None, "own_network": network is not None, "own_method": method is not None}
         about = session.about(data) | own
-        with session.targets_file_taken_back():
+        with session.new_targets_file():
             directory = RunDirectory.create(run_dir, config, choice, fitted, about)
             session.claim_targets_file(directory)
         if data.unreadable:
@@ -220,13 +220,18 @@ class Session:
         return self.method.ensemble.visit(order) if self.method.ensemble else order
 
     @contextmanager
-    def targets_file_taken_back(self) -> Iterator[None]:
-        """While a run is made: where that fails, nothing is left of the file for its targets either."""
+    def new_targets_file(self) -> Iterator[None]:
+        """While a run is made: a file for its targets must be nobody's, and nothing is left of it where that fails."""
+        file = self.method.ensemble.file if self.method.ensemble else None
+        if file and not file.ours:
+            raise RunError(
+                f"{file.path} holds the targets of another run ({file.header['directory']}); name another file."
+            )
         try:
             yield
         finally:
-            if self.method.ensemble and self.method.ensemble.file:
-                self.method.ensemble.file.remove_unclaimed()
+            if file:
+                file.remove_unclaimed()
 
     def claim_targets_file(self, directory: RunDirectory) -> None:
         if self.method.ensemble and self.method.ensemble.file:

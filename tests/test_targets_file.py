@@ -134,13 +134,18 @@ def test_the_folds_of_an_audit_leave_the_file_of_the_run_alone(tmp_path, finishe
     assert (tmp_path / "z").read_bytes() == before
 
 
-def test_the_ensemble_of_a_run_can_be_read_and_not_written(finished):
-    ensemble = finished.ensemble
-    assert ensemble.all().known.all()
-    with pytest.raises(ValueError, match="can only be read"):
+@pytest.mark.parametrize("how", ["of the run", "opened by its path"])
+def test_the_ensemble_of_a_run_can_be_read_and_not_written(tmp_path, finished, how):
+    before = (tmp_path / "z").read_bytes()
+    ensemble = finished.ensemble if how == "of the run" else EnsembleTargets(60, 3, storage=tmp_path / "z")
+    assert ensemble.get(torch.arange(60)).probabilities.shape == (60, 3)
+    with pytest.raises(RunError, match=r"z belongs to a run \(.*run\) and can only be read here"):
         ensemble.write(torch.tensor([0]), torch.ones(1, 3))
-    with pytest.raises(ValueError, match="can only be read"):
+    with pytest.raises(RunError, match="can only be read here"):
         ensemble.commit()
+    with pytest.raises(RunError, match="can only be read here"):
+        next(ensemble.visit(torch.arange(60).reshape(6, 10)))
+    assert (tmp_path / "z").read_bytes() == before
 
 
 def test_a_method_of_ones_own_may_keep_its_ensemble_in_a_file(tmp_path, whole):
@@ -153,6 +158,16 @@ def test_a_method_of_ones_own_may_keep_its_ensemble_in_a_file(tmp_path, whole):
         train(config(), tmp_path / "run", dataset=features(), method=method(), progress=At(1, 1, crash))
     resume(tmp_path / "run", dataset=features(), method=method())
     assert differences(all_left_behind(tmp_path / "run"), whole(config())) == []
+
+
+def test_a_method_of_ones_own_does_not_take_the_file_of_another_run(tmp_path, finished):
+    from selfens.methods import Temporal
+
+    before = contents(tmp_path)
+    method = Temporal(EnsembleTargets(60, 3, storage=tmp_path / "z"))
+    with pytest.raises(RunError, match=r"z holds the targets of another run \(.*run\); name another file"):
+        train(config(), tmp_path / "new", dataset=features(), method=method)
+    assert contents(tmp_path) == before
 
 
 # Killed
@@ -342,7 +357,9 @@ def test_a_disk_without_room_is_refused_before_training(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     refused(
-        tmp_path, in_file(tmp_path), "z needs 0.00 GiB for the targets of 60 rows of 3 classes .* has no room for it"
+        tmp_path,
+        in_file(tmp_path),
+        "z needs 53,248 bytes for the targets of 60 rows of 3 classes .* has no room for them",
     )
 
 
@@ -352,7 +369,7 @@ def test_a_small_disk_is_refused_before_training_by_the_command(tmp_path):
     before = contents(tmp_path)
     assert finish(child(tmp_path.parent / "out", run_cli_with_small_disk, 30_000, arguments)) == 1
     said = (tmp_path.parent / "out").read_text()
-    assert "has no room for it" in said
+    assert "has no room for them" in said
     assert len(said.splitlines()) == 1
     assert contents(tmp_path) == before
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from selfens.errors import RunError
 from selfens.targets.arrays import Arrays, Layout
 from selfens.targets.file import TargetsFile
 from selfens.targets.window import Window
@@ -91,7 +92,7 @@ class EnsembleTargets:
         self.device = torch.empty(0, device=device).device
         self.stays = stays
         """Whether the arrays stay where they are when the compute device changes."""
-        self.sealed = file is not None and file.sealed
+        self.sealed = file is not None and (file.sealed or not file.ours)
         # A plain number would be copied to the device at each power, and 1 - decay^count loses digits in float32.
         self.decay_on_device = torch.tensor(decay, dtype=torch.float64, device=self.device)
         self.window: Window | None = None
@@ -235,7 +236,8 @@ class EnsembleTargets:
         at = rows.to(self.home.mean.device)
         correction = self._correction(self.home.count[at])[:, None].float()
         mean, square = self.home.mean[at].float() / correction, self.home.square[at].float() / correction
-        return (square - mean.square()).clamp_min_(0).to(self.device)
+        varied = self.home.count[at] > 1  # of one prediction, rounding would leave a little
+        return torch.where(varied[:, None], (square - mean.square()).clamp_min_(0), 0.0).to(self.device)
 
     def _correction(self, count: Tensor) -> Tensor:
         return torch.where(count > 0, 1 - self.decay ** count.double(), 1.0)
@@ -309,8 +311,10 @@ class EnsembleTargets:
         """
         if self.file is None or not self.sealed:
             return
-        if self.file.read_only:
-            raise ValueError("these targets belong to a run and can only be read; copy what you need.")
+        if not self.file.ours:
+            raise RunError(
+                f"{self.file.path} belongs to a run ({self.file.header['directory']}) and can only be read here."
+            )
         old = self.home
         self.file.turn()
         new = self.file.arrays(self.file.half)

@@ -39,6 +39,7 @@ class TargetsFile:
 
     half    the half in use
     sealed  whether a checkpoint relies on it, so that it must not change
+    ours    whether it may be changed: a file that a run has taken, by that run alone
     """
 
     def __init__(self, path: Path, descriptor: int, header: dict[str, Any], *, read_only: bool = False) -> None:
@@ -46,7 +47,7 @@ class TargetsFile:
         self.header = header
         self.layout = Layout(**header["layout"])
         self.decay: float = header["decay"]
-        self.half, self.sealed = 0, False
+        self.half, self.sealed, self.ours = 0, False, not header["run"]
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
         protection = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
@@ -114,6 +115,7 @@ class TargetsFile:
             self.header |= {"run": run, "directory": str(where.absolute())}
             _write_page(self._descriptor, 0, self.header)
             os.fsync(self._descriptor)
+        self.ours = True
         if not (self.path.exists() and os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))):
             raise RunError(f"{self.path} was replaced by another process while this one started; name another file.")
 
@@ -186,7 +188,8 @@ def check_free(path: Path) -> None:
         if not _is_free(path):
             header = TargetsFile.read(path).header
             raise RunError(
-                f"{path} holds the targets of another run ({header['directory']}); name another file with --targets."
+                f"{path} holds the targets of another run ({header['directory']}); name another file with --targets, or "
+                "delete it if that run is gone."
             )
         place = next(parent for parent in path.absolute().parents if parent.exists())
         if not os.access(place, os.W_OK):
@@ -270,7 +273,7 @@ def _size(layout: Layout) -> int:
 def _failure(path: Path, layout: Layout, error: OSError) -> str:
     if error.errno in FULL:
         return (
-            f"{path} needs {_size(layout) / 2**30:,.2f} GiB for the targets of {layout}, and the disk has no room for it; "
+            f"{path} needs {_size(layout):,} bytes for the targets of {layout}, and the disk has no room for them; "
             "free some, or name a file elsewhere with --targets."
         )
     return f"{path} cannot be made for the targets ({error.strerror or error}); name a file elsewhere with --targets."
