@@ -32,7 +32,7 @@ from pathlib import Path
 
 import torch
 
-from selfens.device import environment
+from selfens.device import environment, resolve_device
 from selfens.targets import EnsembleTargets
 
 SIZES = [(10**5, 10), (10**6, 10), (10**7, 10), (10**6, 1000)]
@@ -199,14 +199,13 @@ def verdicts(cases: list[dict]) -> list[str]:
 # Steps on a GPU
 
 
-def gpu_steps(folder: str) -> dict:
+def gpu_steps(folder: str, device: torch.device) -> dict:
     """Microseconds per step of temporal ensembling with the ensemble in each place, the median of several turns."""
     from selfens.bench.growth import made_up
     from selfens.bench.steps import build_session, config_for, endless_rows, time_steps, wait
     from selfens.device import torch_settings
 
-    device = torch.device("cuda")
-    data = made_up(50_000, 10, on_gpu=True)
+    data = made_up(50_000, 10, on_gpu=device.type == "cuda")
     with tempfile.TemporaryDirectory(dir=folder) as own:
         places = {"device": "device", "ram": "ram", "file": f"{own}/targets"}
         sessions, notes = {}, []
@@ -264,7 +263,7 @@ def main() -> None:
             how = "told that rows are read at random" if case["random"] else "left to its habit"
             print(f"{how}: {case['microseconds_per_row']:,.0f} µs and {case['bytes_per_row']:,.0f} bytes read per row")
     elif options.gpu_steps:
-        result = gpu_steps(options.folder)
+        result = gpu_steps(options.folder, resolve_device("cuda"))
         output = options.output or Path("results/benchmarks/scale-gpu-steps.json")
         for name, value in result["microseconds_per_step"].items():
             print(f"{name:<8} {value:8.1f} µs per step, {result['relative_to_device'][name]:.3f} of the device's")

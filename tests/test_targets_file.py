@@ -170,6 +170,35 @@ def test_a_method_of_ones_own_does_not_take_the_file_of_another_run(tmp_path, fi
     assert contents(tmp_path) == before
 
 
+def private_memory_of_a_large_file(folder):
+    """Prints by how many MiB RssAnon grows while a file of six matrices of 80 MB is worked in."""
+
+    def private():
+        with open("/proc/self/status") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+    torch.set_num_threads(1)
+    order = torch.randperm(200_000).view(-1, 100)
+    EnsembleTargets(100, 100).write(order[0] % 100, torch.rand(100, 100))
+    before, largest = private(), 0.0
+    ensemble = EnsembleTargets(200_000, 100, storage=folder / "z")
+    for epoch in range(2):
+        for rows in ensemble.visit(order):
+            ensemble.get(rows)
+            ensemble.write(rows, torch.rand(100, 100))
+        largest = max(largest, private())
+        ensemble.commit()
+        largest = max(largest, private())
+        ensemble.seal(epoch, 0)
+    print(largest - before)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="memory is read from /proc")
+def test_an_ensemble_in_a_file_takes_no_memory_of_its_own(tmp_path):
+    assert finish(child(tmp_path / "out", private_memory_of_a_large_file, tmp_path)) == 0
+    assert float((tmp_path / "out").read_text()) < 30
+
+
 # Killed
 
 
