@@ -175,6 +175,14 @@ def test_rows_not_visited_keep_their_averages_when_the_others_move_to_the_other_
         np.testing.assert_allclose(ensemble.get(torch.tensor([0])).probabilities, predictions(0, 3)[:1], rtol=1e-6)
 
 
+def test_a_commit_leaves_the_predictions_as_they_were_written():
+    """They may be those of a caller who looks at them, and pages of a file that need not be written again."""
+    ensemble = EnsembleTargets(ROWS, CLASSES)
+    write(ensemble, [0, 3], predictions(0, 2))
+    ensemble.commit()
+    np.testing.assert_array_equal(ensemble.pending[[0, 3]], predictions(0, 2))
+
+
 def test_commits_in_many_chunks_are_commits_in_one(monkeypatch):
     results = []
     for size in (1 << 22, 8):

@@ -201,7 +201,7 @@ class EnsembleTargets:
             new.mean[at] = mean
             new.count[at] = old.count[at] + written
             if old.square is not None and new.square is not None:
-                square = torch.where(rows, self._blend(old.square[at], present.square_()), old.square[at])
+                square = torch.where(rows, self._blend(old.square[at], present.square()), old.square[at])
                 new.square[at] = square
                 each = self._total_variance(mean.float(), square.float(), new.count[at])
                 spread += torch.where(written, each, 0.0).sum()
