@@ -11,16 +11,16 @@ A CSV written by `write_audit` can be corrected in its `label` column and given 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.errors import DataError
-from selfens.predict import write_csv
+from selfens.predict import cell, write_csv
 from selfens.run import Run
 
 Probabilities = NDArray[np.floating[Any]]
@@ -29,7 +29,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Audit:
-    """The labelled rows, most suspicious first; the four arrays run in parallel."""
+    """The labelled rows, most suspicious first; the arrays run in parallel."""
 
     rows: Rows
     labels: Labels
@@ -38,6 +38,8 @@ class Audit:
     """The most probable class; where it is the label itself, there is no quarrel."""
     scores: NDArray[np.float64]
     """From -1, sure that the label is wrong, to 1, sure that it is right."""
+    deviations: NDArray[np.float64] | None = None
+    """By how much the suggested class's probability has varied from epoch to epoch, where that is known."""
 
     @property
     def disputed(self) -> Rows:
@@ -53,6 +55,8 @@ class Suggestions:
     predicted: Labels
     uncertainty: NDArray[np.float64]
     """Entropy of the prediction over its largest possible value: 0 is certain, 1 knows nothing."""
+    variance: NDArray[np.float64] | None = None
+    """How much the predictions have varied from epoch to epoch, summed over the classes, where that is known."""
 
 
 # Functions of labels and probabilities
@@ -73,8 +77,10 @@ def label_scores(labels: ArrayLike, probabilities: ArrayLike) -> NDArray[np.floa
     return scores
 
 
-def rank(labels: ArrayLike, probabilities: ArrayLike) -> Audit:
+def rank(labels: ArrayLike, probabilities: ArrayLike, variance: ArrayLike | None = None) -> Audit:
     """The labelled rows ranked by `label_scores`, with the class to put instead.
+
+    variance  [rows, classes] of the predictions that were averaged, to say how steady each suggestion was
 
     >>> rank([0, 1, -1], [[0.9, 0.1], [0.75, 0.25], [0.5, 0.5]]).rows
     array([1, 0])
@@ -82,14 +88,19 @@ def rank(labels: ArrayLike, probabilities: ArrayLike) -> Audit:
     given, matrix = _checked(labels, probabilities)
     scores = label_scores(given, matrix)
     rows = np.argsort(scores, kind="stable")[: int((given != UNLABELED).sum())]  # NaN sorts last
-    return Audit(rows=rows, labels=given[rows], suggested=matrix[rows].argmax(axis=1), scores=scores[rows])
+    suggested = matrix[rows].argmax(axis=1)
+    deviations = None if variance is None else np.sqrt(_checked_variance(variance, matrix)[rows, suggested])
+    return Audit(rows=rows, labels=given[rows], suggested=suggested, scores=scores[rows], deviations=deviations)
 
 
-def suggest(probabilities: ArrayLike, labelled: ArrayLike, count: int) -> Suggestions:
+def suggest(
+    probabilities: ArrayLike, labelled: ArrayLike, count: int, variance: ArrayLike | None = None
+) -> Suggestions:
     """Up to `count` rows to label next: the least certain of each predicted class in turn.
 
     Uncertainty alone would pick one confused corner of the data over and over; taking the classes in turn spreads the
-    effort. `labelled` is a mask over the rows, and those rows are never suggested.
+    effort. `labelled` is a mask over the rows, and those rows are never suggested. Given `variance`, [rows, classes], the
+    rows whose predictions have varied most take the place of the least certain.
 
     >>> suggest([[0.5, 0.5], [0.6, 0.4], [0.1, 0.9]], [False, False, False], 2).rows
     array([0, 2])
@@ -100,14 +111,28 @@ def suggest(probabilities: ArrayLike, labelled: ArrayLike, count: int) -> Sugges
         raise DataError(
             f"labelled is {mask.dtype} of shape {mask.shape}; expected true or false for each of {len(matrix)} rows."
         )
+    varied = None if variance is None else _checked_variance(variance, matrix).sum(axis=1)
+    return _suggest(matrix.argmax(axis=1), uncertainty_of(matrix), varied, mask, count, by_variance=varied is not None)
+
+
+def _suggest(
+    predicted: Labels,
+    uncertainty: NDArray[np.float64],
+    variance: NDArray[np.float64] | None,
+    labelled: NDArray[np.bool_],
+    count: int,
+    *,
+    by_variance: bool,
+) -> Suggestions:
     if count < 1:
         raise DataError(f"{count} rows were asked for; expected at least 1.")
-    uncertainty, predicted = uncertainty_of(matrix), matrix.argmax(axis=1)
-    order = np.argsort(-uncertainty, kind="stable")
-    order = order[~mask[order]]
+    worth = variance if by_variance and variance is not None else uncertainty
+    order = np.argsort(-worth, kind="stable")  # NaN, a row without a variance, sorts last
+    order = order[~labelled[order]]
     turns = positions_within_groups(predicted[order])
     rows = order[np.argsort(turns, kind="stable")][:count]
-    return Suggestions(rows=rows, predicted=predicted[rows], uncertainty=uncertainty[rows])
+    varied = None if variance is None else variance[rows]
+    return Suggestions(rows=rows, predicted=predicted[rows], uncertainty=uncertainty[rows], variance=varied)
 
 
 def uncertainty_of(probabilities: Probabilities) -> NDArray[np.float64]:
@@ -151,6 +176,15 @@ def _checked_probabilities(probabilities: ArrayLike) -> Probabilities:
     return matrix
 
 
+def _checked_variance(variance: ArrayLike, probabilities: Probabilities) -> Probabilities:
+    matrix = np.asarray(variance, dtype=np.float64)
+    if matrix.shape != probabilities.shape:
+        raise DataError(
+            f"the variance has shape {matrix.shape}; expected that of the probabilities, {probabilities.shape}."
+        )
+    return matrix
+
+
 # Labels and probabilities of a run
 
 
@@ -159,12 +193,29 @@ def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
 
     dataset  passed again where the run was given one; otherwise it is loaded as the run loaded it
     """
-    return rank(run_labels(run), predictions(run, dataset or run.dataset()))
+    labels = run_labels(run)
+    rows = np.flatnonzero(labels != UNLABELED)
+    ranked = rank(labels[rows], *run.predict_training_rows(dataset or run.dataset(), rows))
+    return replace(ranked, rows=rows[ranked.rows])
 
 
-def suggest_run(run: Run, count: int, dataset: Dataset | None = None) -> Suggestions:
-    """Rows the run had no label for and is least certain of, spread over the classes it predicts."""
-    return suggest(predictions(run, dataset or run.dataset()), run_labels(run) != UNLABELED, count)
+def suggest_run(
+    run: Run, count: int, dataset: Dataset | None = None, by: Literal["uncertainty", "variance"] = "uncertainty"
+) -> Suggestions:
+    """Rows the run had no label for and is least certain of, spread over the classes it predicts.
+
+    by  how that is judged: by the entropy of the prediction, or by how much predictions have varied over the epochs
+    """
+    data, blocks = dataset or run.dataset(), []
+    for rows in run.training_blocks():
+        made = run.predict_training_rows(data, rows)
+        if by == "variance" and made.variance is None:
+            raise DataError(f"{run.path} keeps no variance of its predictions, so rank by uncertainty.")
+        varied = np.full(len(rows), np.nan) if made.variance is None else made.variance.sum(axis=1, dtype=np.float64)
+        blocks.append((made.predicted, uncertainty_of(made.probabilities.astype(np.float64)), varied))
+    predicted, uncertainty, variance = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    kept = None if np.isnan(variance).all() else variance
+    return _suggest(predicted, uncertainty, kept, run_labels(run) != UNLABELED, count, by_variance=by == "variance")
 
 
 def predictions(run: Run, dataset: Dataset) -> Probabilities:
@@ -172,15 +223,7 @@ def predictions(run: Run, dataset: Dataset) -> Probabilities:
 
     Rows that training never visited (held out, or left out by an incomplete batch) have the network's too.
     """
-    run.check_dataset(dataset)
-    ensemble = run.ensemble
-    if ensemble is None:
-        return run.predict_rows(dataset.inputs)
-    targets = ensemble.all()
-    probabilities, known = targets.probabilities.numpy(), targets.known.numpy()
-    if not known.all():
-        probabilities[~known] = run.predict_rows(dataset.inputs, np.flatnonzero(~known))
-    return probabilities
+    return run.predict_training_rows(dataset).probabilities
 
 
 def run_labels(run: Run) -> Labels:
@@ -192,25 +235,44 @@ def run_labels(run: Run) -> Labels:
 
 
 def write_audit(path: Path, audit: Audit, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
-    """A CSV of row, label, suggested, score (and file, given `names`), most suspicious first: a labels file to correct."""
+    """A CSV of row, label, suggested, score, most suspicious first: a labels file to correct.
+
+    With the deviation of the suggested class's probability where it is known, and with file, given `names`.
+    """
     columns = (audit.rows, audit.labels, audit.suggested, audit.scores)
     lines = (
         (row, classes[label], classes[suggested], f"{score:.6f}")
         for row, label, suggested, score in zip(*columns, strict=True)
     )
-    _write(path, ("row", "label", "suggested", "score"), lines, names)
+    _write(path, ("row", "label", "suggested", "score"), lines, names, deviation=audit.deviations)
 
 
 def write_suggestions(
     path: Path, suggestions: Suggestions, classes: Sequence[str], names: Sequence[str] | None = None
 ) -> None:
-    """A CSV of row, label (left empty, to be filled in), predicted, uncertainty (and file, given `names`)."""
+    """A CSV of row, label (left empty, to be filled in), predicted, uncertainty.
+
+    With the variance where it is known, and with file, given `names`.
+    """
     columns = (suggestions.rows, suggestions.predicted, suggestions.uncertainty)
     lines = ((row, "", classes[best], f"{value:.6f}") for row, best, value in zip(*columns, strict=True))
-    _write(path, ("row", "label", "predicted", "uncertainty"), lines, names)
+    _write(path, ("row", "label", "predicted", "uncertainty"), lines, names, variance=suggestions.variance)
 
 
-def _write(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]], names: Sequence[str] | None) -> None:
-    named = names is not None and len(names) > 0
-    rows = [[*line, names[line[0]]] if named and names is not None else list(line) for line in lines]
-    write_csv(path, [*header, "file"] if named else list(header), rows)
+def _write(
+    path: Path,
+    header: Sequence[str],
+    lines: Iterable[Sequence[Any]],
+    names: Sequence[str] | None,
+    **more: NDArray[np.float64] | None,
+) -> None:
+    """A CSV of the lines, with the columns of `more` that there are, and with the file of each row, given `names`."""
+    columns, rows = list(header), [list(line) for line in lines]
+    for name, values in more.items():
+        if values is not None:
+            columns.append(name)
+            rows = [[*row, cell(value)] for row, value in zip(rows, values, strict=True)]
+    if names is not None and len(names) > 0:
+        columns.append("file")
+        rows = [[*row, names[row[0]]] for row in rows]
+    write_csv(path, columns, rows)

@@ -48,6 +48,11 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class Ranking(StrEnum):
+    uncertainty = "uncertainty"
+    variance = "variance"
+
+
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
 TensorBoardOption = Annotated[
     bool, typer.Option("--tensorboard", help="Write the history for TensorBoard too, into RUN/tensorboard.")
@@ -87,6 +92,10 @@ def train(
     extra_index: Annotated[
         Path | None, typer.Option(help="tiny_index.pkl: only images of tiny_images.bin under a class's name.")
     ] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Keep the ensemble in this file, or in 'ram'; by default on the device."),
+    ] = None,
     size: Annotated[int | None, typer.Option(help="Side to which a folder's images are brought.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download; also by SELFENS_OFFLINE=1.")] = False,
     run: Annotated[Path | None, typer.Option("--run", help="Directory of the run; a new one by default.")] = None,
@@ -120,6 +129,8 @@ def train(
         raise ConfigError("--extra-index was given without --extra; write --extra tiny_images.bin --extra-index FILE.")
     if extra_per_epoch is not None:
         config = config.with_overrides([f"data.extra_per_epoch={extra_per_epoch}"])
+    if targets is not None:
+        config = config.with_values("method", targets=targets)
     config = config.with_overrides(overrides or [])
     directory = run or _new_directory(config)
     if offline:
@@ -156,20 +167,28 @@ def evaluate(run: RunArgument, device: Annotated[Device, typer.Option(help="Wher
 @app.command()
 def predict(
     run: RunArgument,
-    inputs: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="An .npz or .npy file, a folder of images, or a CSV.")
-    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write: row or file, class, probability.")],
+    inputs: Annotated[
+        Path | None, typer.Argument(metavar="INPUT", help="An .npz or .npy file, a folder of images, or a CSV.")
+    ] = None,
+    training_rows: Annotated[
+        bool,
+        typer.Option("--training-rows", help="The run's own rows, by its ensemble, with a deviation over the epochs."),
+    ] = False,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
 ) -> None:
     """Predict the class of each row of a file, or of each image of a folder."""
     from selfens.data.folder import is_folder_source
-    from selfens.predict import predict_arrays, predict_images
+    from selfens.predict import predict_arrays, predict_images, predict_training_rows
 
+    if training_rows == (inputs is not None):
+        raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
     trained = _loaded(run, device.value)
     failures: list[str] = []
     source = ""
-    if is_folder_source(inputs):
+    if inputs is None:
+        count = predict_training_rows(trained, trained.dataset(), output)
+    elif is_folder_source(inputs):
         count, failures = predict_images(trained, inputs, output)
     else:
         count, taken = predict_arrays(trained, inputs, output)
@@ -243,6 +262,9 @@ def suggest(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The CSV to write, with an empty column to fill in.")
     ] = Path("suggestions.csv"),
+    by: Annotated[
+        Ranking, typer.Option(help="The least certain, or those whose predictions have varied most over the epochs.")
+    ] = Ranking.uncertainty,
 ) -> None:
     """Say which unlabeled rows to label next: the least certain, spread over the predicted classes."""
     from selfens import audit as auditing
@@ -251,7 +273,7 @@ def suggest(
     page = _page_beside(output)
     trained = _loaded(run)
     dataset = trained.dataset()
-    result = auditing.suggest_run(trained, count, dataset)
+    result = auditing.suggest_run(trained, count, dataset, by.value)
     auditing.write_suggestions(output, result, trained.classes, dataset.row_names)
     write_suggestions_page(page, result, dataset)
     _say(f"{len(result.rows):,} rows to label next written to {output}, to look at in {page}")

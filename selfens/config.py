@@ -99,6 +99,14 @@ class MethodConfig:
     """How two predictions are compared."""
     unseen_rows: Literal["skip", "zero"] = "skip"
     """A row without an ensemble yet: no unsupervised loss, or compared with zeros as in the authors' code."""
+    certainty: bool = False
+    """Rows whose ensemble is certain count more in the unsupervised loss (temporal ensembling)."""
+    variance: bool = True
+    """Keep the ensemble's second moment too, for the variance of each row's predictions; off saves a third of its memory."""
+    targets: str = "device"
+    """Where the ensemble is kept: on the `device`, in the host's `ram`, or in the file of this path."""
+    targets_type: Literal["float32", "float16"] = "float32"
+    """In which the ensemble is kept; arithmetic is in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +361,7 @@ def _check_values(config: Config) -> None:
     need("network.mean_momentum", 0 <= network.mean_momentum < 1, "a momentum from 0 to below 1")
     need("network.width", network.width is None or network.width >= 1, "at least 1")
     need("method.weight_max", method.weight_max >= 0, "0 or more")
+    need("method.targets", method.targets.strip() != "", "device, ram or the path of a file")
     need("method.decay", 0 <= method.decay < 1, "a momentum from 0 to below 1")
     need("optimizer.learning_rate", optimizer.learning_rate > 0, "more than 0")
     need("optimizer.beta1", 0 <= optimizer.beta1 < 1, "a momentum from 0 to below 1")

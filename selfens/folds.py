@@ -17,6 +17,7 @@ from selfens.data.labels import choose_labels
 from selfens.errors import DataError
 from selfens.progress import Progress, Untroubled
 from selfens.randomness import FOLDS, stream
+from selfens.targets import IN_MEMORY
 from selfens.training import train
 
 
@@ -47,9 +48,15 @@ def fold_predictions(
         hidden = parts == fold
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
         with tempfile.TemporaryDirectory() as folder:
-            run = train(explicit, Path(folder) / "run", dataset=partly, progress=progress or Untroubled())
+            own = explicit if explicit.method.targets in IN_MEMORY else _with_targets_in(explicit, Path(folder))
+            run = train(own, Path(folder) / "run", dataset=partly, progress=progress or Untroubled())
             probabilities[hidden] = predictions(run, partly)[hidden]
     return labels, probabilities
+
+
+def _with_targets_in(config: Config, folder: Path) -> Config:
+    """The file of the run that is audited is its own."""
+    return config.with_values("method", targets=str(folder / "targets"))
 
 
 def _untested(dataset: Dataset) -> Dataset:

@@ -6,6 +6,8 @@ would change its weight against the other term by N/M, which is 146 for SVHN wit
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -24,12 +26,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, labelled: Tensor) -> Tensor:
 def squared_difference(first: Tensor, second: Tensor, counted: Tensor | None = None) -> Tensor:
     """Squared difference of two sets of probabilities, summed, divided by rows times classes.
 
-    Gradients flow into both. Rows where `counted` is False add nothing; the divisor stays the whole batch.
+    Gradients flow into both. `counted` says which rows count, or with numbers how much each does; the divisor stays the
+    whole batch.
     """
-    each = (first - second).square().sum(dim=1)
-    if counted is not None:
-        each = torch.where(counted, each, 0.0)
-    return each.sum() / first.numel()
+    return _count(counted, (first - second).square().sum(dim=1)).sum() / first.numel()
 
 
 def consistency_cross_entropy(first: Tensor, second: Tensor, counted: Tensor | None = None) -> Tensor:
@@ -37,10 +37,27 @@ def consistency_cross_entropy(first: Tensor, second: Tensor, counted: Tensor | N
 
     The predictions are floored at 1e-8 so that a certain and wrong one gives a large loss, not an infinite one.
     """
-    each = -(second * first.clamp_min(1e-8).log()).sum(dim=1)
-    if counted is not None:
-        each = torch.where(counted, each, 0.0)
-    return each.sum() / first.numel()
+    return _count(counted, -(second * first.clamp_min(1e-8).log()).sum(dim=1)).sum() / first.numel()
+
+
+def _count(counted: Tensor | None, each: Tensor) -> Tensor:
+    if counted is None:
+        return each
+    return torch.where(counted, each, 0.0) if counted.dtype == torch.bool else counted * each
+
+
+def certainty(targets: Tensor, known: Tensor) -> Tensor:
+    """[rows] how much each row should count: 1 - H/log C, H the entropy of its target, over the mean of the known rows.
+
+    A certain target has 1 and one that knows nothing 0 before the division, which keeps the size of the loss: where all
+    are equally certain, each counts once. A row that is not known counts nothing.
+
+    >>> certainty(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([True, True]))
+    tensor([2., 0.])
+    """
+    entropy = torch.special.entr(targets).sum(dim=1) / math.log(max(targets.shape[1], 2))
+    each = torch.where(known, (1 - entropy).clamp_min(0), 0.0)
+    return each * known.sum() / each.sum().clamp_min(1e-6)
 
 
 CONSISTENCY = {"squared": squared_difference, "cross_entropy": consistency_cross_entropy}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from selfens.data import folder
+from selfens.data.dataset import Dataset
 from selfens.data.inputs import read_inputs
 from selfens.errors import DataError
 from selfens.run import Run
@@ -45,6 +46,29 @@ def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]
     ]
     write_csv(output, ["file", "class", "probability", "second_class", "second_probability"], lines)
     return len(lines), decoded.failures
+
+
+def predict_training_rows(run: Run, dataset: Dataset, output: Path) -> int:
+    """Write row, class, probability and deviation for each training row, from the run's ensemble.
+
+    The deviation says by how much that probability has varied from epoch to epoch. It is empty for rows the ensemble has
+    not seen, and for all of them where the run has no ensemble; their class and probability are the network's.
+    """
+    named = len(dataset.row_names or ()) > 0
+    lines: list[list[Any]] = []
+    for rows in run.training_blocks():
+        made = run.predict_training_rows(dataset, rows)
+        deviation = np.full(len(rows), np.nan) if made.deviation is None else made.deviation
+        best = made.probabilities.max(axis=1)
+        for row, k, p, d in zip(rows.tolist(), made.predicted, best, deviation, strict=True):
+            lines.append([row, run.classes[k], f"{p:.6f}", cell(d), *([dataset.row_names[row]] if named else [])])
+    write_csv(output, ["row", "class", "probability", "deviation", *(["file"] if named else [])], lines)
+    return len(lines)
+
+
+def cell(value: float) -> str:
+    """As a cell of a CSV; nothing where there is no number."""
+    return "" if np.isnan(value) else f"{value:.6f}"
 
 
 def write_csv(path: Path, header: list[str], lines: list[list[Any]]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +24,29 @@ from selfens.device import resolve_device, resolve_precision
 from selfens.errors import DataError, RunError
 from selfens.rundir import Checkpoint, RunDirectory
 from selfens.targets import EnsembleTargets
+
+BLOCK_BYTES = 1 << 24
+
+
+class TrainingPredictions(NamedTuple):
+    """What a run makes of training rows."""
+
+    probabilities: NDArray[np.float32]
+    """[rows, classes] the ensemble's, where the run has one and it has seen the row; else the network's."""
+    variance: NDArray[np.float32] | None
+    """[rows, classes] of the predictions behind the ensemble; NaN where there are none, None where it is not kept."""
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """The most probable class of each row."""
+        return np.asarray(self.probabilities.argmax(axis=1))
+
+    @property
+    def deviation(self) -> NDArray[np.float32] | None:
+        """By how much the probability of each row's most probable class has varied, as a standard deviation."""
+        if self.variance is None:
+            return None
+        return np.sqrt(self.variance[np.arange(len(self.variance)), self.predicted])
 
 
 class Run:
@@ -93,14 +117,19 @@ class Run:
             )
         return networks.build(self.config.network, self.input_shape, len(self.classes))
 
-    @property
+    @cached_property
     def ensemble(self) -> EnsembleTargets | None:
-        """The targets as of the last checkpoint, where the method keeps any."""
+        """The targets as of the last checkpoint, where the method keeps any; those in a file are read where they are."""
+        place = self.checkpoint.targets_place
+        if place is not None:
+            position = self.checkpoint.epoch, self.checkpoint.step
+            return EnsembleTargets.read(place.path, place.half, *position, run=self.about.get("id"))
         state = self.checkpoint.tensors.get("targets")
         if state is None:
             return None
         num_rows, num_classes = state["mean"].shape
-        ensemble = EnsembleTargets(num_rows, num_classes)
+        dtype = str(state["mean"].dtype).removeprefix("torch.")
+        ensemble = EnsembleTargets(num_rows, num_classes, dtype=dtype, variance="square" in state)
         ensemble.load_state(state)
         return ensemble
 
@@ -137,6 +166,29 @@ class Run:
         """The same for inputs of a data set, all or those of some rows, read a piece at a time."""
         probabilities = [self._probabilities(piece) for piece in pieces(source, PIECE, rows)]
         return np.concatenate([np.empty((0, len(self.classes)), dtype=np.float32), *probabilities])
+
+    def predict_training_rows(self, dataset: Dataset, rows: NDArray[np.int64] | None = None) -> TrainingPredictions:
+        """What the run makes of its own training rows, all of them by default."""
+        self.check_dataset(dataset)
+        numbers = np.arange(dataset.num_rows) if rows is None else np.asarray(rows)
+        ensemble = self.ensemble
+        if ensemble is None:
+            return TrainingPredictions(self.predict_rows(dataset.inputs, numbers), None)
+        at = torch.from_numpy(numbers)
+        targets = ensemble.get(at)
+        probabilities, unknown = targets.probabilities.cpu().numpy(), ~targets.known.cpu().numpy()
+        variance = None if ensemble.square is None else ensemble.variance(at).cpu().numpy()
+        if unknown.any():
+            probabilities[unknown] = self.predict_rows(dataset.inputs, numbers[unknown])
+            if variance is not None:
+                variance[unknown] = np.nan
+        return TrainingPredictions(probabilities, variance)
+
+    def training_blocks(self) -> Iterator[NDArray[np.int64]]:
+        """The numbers of the training rows in parts, so that predictions for all of them need not be in memory at once."""
+        size = max(BLOCK_BYTES // (4 * len(self.classes)), 1)
+        for start in range(0, self.about["rows"], size):
+            yield np.arange(start, min(start + size, self.about["rows"]))
 
     def _checked(self, inputs: ArrayLike) -> Inputs:
         shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), self.input_shape

@@ -6,13 +6,14 @@
     preprocess.safetensors   what is done to inputs before the network
     history.jsonl            one line per epoch
     checkpoint.safetensors   network, optimizer, random state; names the ensemble file it belongs to
-    targets/                 the ensemble of temporal ensembling, one file per generation
+    targets/                 the ensemble of temporal ensembling, one file per generation, unless it has a file of its own
     report.html              a page to look at, written when the last epoch is done
     lock                     held by the process that is training
 
 Every file but the history is written under a temporary name and renamed. A checkpoint names its generation of the ensemble,
 which is written before it and removed only after the next checkpoint is in place, so the pair found after a crash belongs
-together whatever the moment. History lines later than the checkpoint are dropped on a resume and written again.
+together whatever the moment; of an ensemble in a file of its own it names the half (see `selfens.targets.file`). History
+lines later than the checkpoint are dropped on a resume and written again.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -51,6 +53,13 @@ ABOUT_KEYS = (
 )
 
 
+class TargetsPlace(NamedTuple):
+    """Where the ensemble is, if it has a file of its own."""
+
+    path: str
+    half: int
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """The state at the beginning of `step` of `epoch`."""
@@ -59,6 +68,7 @@ class Checkpoint:
     step: int
     tensors: dict[str, dict[str, Tensor]]
     """By part: network, evaluated, method, optimizer, sums, random, targets."""
+    targets_place: TargetsPlace | None = None
 
 
 class RunDirectory:
@@ -78,7 +88,7 @@ class RunDirectory:
         try:
             draft.path.mkdir(parents=True)
             (draft.path / "targets").mkdir()
-            identity = {"format": FORMAT, "config": _digest(config.to_json())}
+            identity = {"format": FORMAT, "id": secrets.token_hex(16), "config": _digest(config.to_json())}
             draft._write("run.json", json.dumps(identity | about, indent=2) + "\n")
             draft._write("labels.json", choice.to_json())
             save_preprocess(draft.path / "preprocess.safetensors", config.data.preprocess, preprocess)
@@ -197,6 +207,9 @@ class RunDirectory:
             for name, tensor in tensors.items()
         }
         metadata = {"format": FORMAT, "epoch": checkpoint.epoch, "step": checkpoint.step, "targets": generation}
+        if checkpoint.targets_place:
+            path, half = checkpoint.targets_place
+            metadata |= {"targets_file": path, "targets_half": half}
         save_tensors(self.path / "checkpoint.safetensors", flat, {key: str(value) for key, value in metadata.items()})
         self._remove_generations_but(generation)
 
@@ -245,7 +258,16 @@ class RunDirectory:
             tensors.setdefault(part, {})[name] = tensor
         if metadata["targets"]:
             tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
-        return Checkpoint(epoch, step, tensors)
+        return Checkpoint(epoch, step, tensors, self._targets_place(metadata))
+
+    def _targets_place(self, metadata: dict[str, str]) -> TargetsPlace | None:
+        if "targets_file" not in metadata:
+            return None
+        if metadata.get("targets_half") not in ("0", "1"):
+            raise RunError(
+                f"the checkpoint of {self.path} does not say which half of its targets it needs; it is damaged."
+            )
+        return TargetsPlace(metadata["targets_file"], int(metadata["targets_half"]))
 
     # Small files
 

@@ -11,7 +11,8 @@ import copy
 import importlib.util
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,10 @@ from selfens.optim import Adam
 from selfens.progress import Progress, Silent
 from selfens.report.page import write_report
 from selfens.run import Run
-from selfens.rundir import REPORT, Checkpoint, RunDirectory, check_free
+from selfens.rundir import REPORT, Checkpoint, RunDirectory, TargetsPlace, check_free
 from selfens.step import EpochMeans, Step
+from selfens.targets import IN_MEMORY
+from selfens.targets import file as targets_file
 
 Rows = NDArray[np.int64]
 NEGLIGIBLE_WEIGHT = 1e-3
@@ -62,7 +65,9 @@ def train(
     progress  told what happens; by default nothing is shown
     """
     device = resolve_device(config.training.device)
+    config = _with_absolute_targets(config)
     check_free(Path(run_dir), config)
+    _check_targets_free(config, Path(run_dir))
     data = dataset or sources.from_config(config, progress=progress is not None and progress.talkative)
     if config.data.extra is not None and data.extra_rows == 0:
         raise ConfigError(
@@ -76,7 +81,9 @@ def train(
         session = Session(config, device, data, choice, fitted, network, method, show.warn)
         own = {"own_data": dataset is not None, "own_network": network is not None, "own_method": method is not None}
         about = session.about(data) | own
-        directory = RunDirectory.create(run_dir, config, choice, fitted, about)
+        with session.new_targets_file():
+            directory = RunDirectory.create(run_dir, config, choice, fitted, about)
+            session.claim_targets_file(directory)
         if data.unreadable:
             show.warn(f"{len(data.unreadable)} files could not be read and were left out; they are listed in run.json.")
         with directory.locked():
@@ -114,7 +121,10 @@ def resume(
             here = "ram" if before == "file" and not is_mapped(data.inputs) else before
             config = config.with_values("training", residence=here)
         fitted, show = run.directory.preprocess().to(device), progress or Silent()
+        if run.directory.has_checkpoint() and run.checkpoint.targets_place:
+            _ = run.ensemble  # a file that is not there or not the run's is refused here, and not made anew below
         session = Session(config, device, data, run.labels, fitted, network, method, show.warn)
+        session.claim_targets_file(run.directory)
         if run.directory.has_checkpoint():
             session.load(run.directory.load_checkpoint())
         _warn_of_changes(run.about["environment"], environment(device, session.precision), show)
@@ -186,13 +196,17 @@ class Session:
         self.network = (
             (network or networks.build(config.network, data.input_shape, data.num_classes)).to(device).train()
         )
-        self.method = (method or methods.build(config.method, data.num_rows, data.num_classes, device)).to(device)
         networks.fuse(self.network, _kernels_usable(config, device, warn))
         if network is None:  # one that was passed may be trained already
             for rows in self.loader.visit(self.loader.order(0)[:1]):
                 networks.calibrate(self.network, self.loader.batch(rows, 1).views[0])
+        self.method = (method or methods.build(config.method, data.num_rows, data.num_classes, device)).to(device)
         if self.method.ensemble:
             self.method.ensemble.to(device)
+        elif config.method.targets != "device":
+            raise ConfigError(
+                f"method.targets is '{config.method.targets}', but {self.method_name} keeps no ensemble; leave --targets out."
+            )
         self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
         self.step = Step(
             network=self.network,
@@ -220,6 +234,30 @@ class Session:
         if scale == "none" or (scale == "original" and self.main_is_labelled):
             return self.config.method.weight_max
         return self.config.method.weight_max * self.num_labelled / len(self.visited)
+
+    def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
+        """The rows of each step of an epoch, each when its inputs and targets are at hand."""
+        order = self.loader.order(epoch)[first_step:]
+        targets = self.method.ensemble.visit(order) if self.method.ensemble else order
+        return (rows for rows, _ in zip(targets, self.loader.visit(order), strict=True))
+
+    @contextmanager
+    def new_targets_file(self) -> Iterator[None]:
+        """While a run is made: a file for its targets must be nobody's, and nothing is left of it where that fails."""
+        file = self.method.ensemble.file if self.method.ensemble else None
+        if file and not file.ours:
+            raise RunError(
+                f"{file.path} holds the targets of another run ({file.header['directory']}); name another file."
+            )
+        try:
+            yield
+        finally:
+            if file:
+                file.remove_unclaimed()
+
+    def claim_targets_file(self, directory: RunDirectory) -> None:
+        if self.method.ensemble and self.method.ensemble.file:
+            self.method.ensemble.file.claim(directory.about()["id"], directory.path)
 
     def about(self, data: Dataset) -> dict[str, Any]:
         """What run.json records."""
@@ -256,9 +294,13 @@ class Session:
             "optimizer": self.optimizer.state(),
             "sums": self.step.state(),
             "random": random,
-            "targets": self.method.ensemble.state() if self.method.ensemble else {},
         }
-        directory.save_checkpoint(Checkpoint(epoch, step, parts))
+        ensemble, place = self.method.ensemble, None
+        if ensemble and ensemble.file:
+            place = TargetsPlace(str(ensemble.file.path), ensemble.seal(epoch, step))
+        elif ensemble:
+            parts["targets"] = ensemble.state()
+        directory.save_checkpoint(Checkpoint(epoch, step, parts, place))
 
     def load(self, checkpoint: Checkpoint) -> None:
         parts = checkpoint.tensors
@@ -267,7 +309,9 @@ class Session:
             self.method.load_state_dict(parts.get("method", {}))
             self.optimizer.load_state(parts["optimizer"])
             self.step.load_state(parts["sums"], checkpoint.step)
-            if self.method.ensemble:
+            if self.method.ensemble and checkpoint.targets_place:
+                self.method.ensemble.restore(checkpoint.targets_place.half, checkpoint.epoch, checkpoint.step)
+            elif self.method.ensemble:
                 self.method.ensemble.load_state(parts["targets"])
         except (RuntimeError, KeyError, ValueError) as error:
             raise RunError(f"the checkpoint does not fit the run ({str(error).splitlines()[0]}).") from None
@@ -275,6 +319,24 @@ class Session:
         if self.device.type == "cuda" and "cuda" in parts["random"]:
             torch.cuda.set_rng_state(parts["random"]["cuda"], self.device)
         self.first_epoch, self.first_step = checkpoint.epoch, checkpoint.step
+
+
+def _with_absolute_targets(config: Config) -> Config:
+    """The config with the path of a targets file made good for any folder a resume is typed in."""
+    kept = config.method.targets
+    return config if kept in IN_MEMORY else config.with_values("method", targets=str(Path(kept).absolute()))
+
+
+def _check_targets_free(config: Config, run_dir: Path) -> None:
+    """Refuse a file for the targets that cannot become the run's, before anything is loaded."""
+    if config.method.targets in IN_MEMORY:
+        return
+    path = Path(config.method.targets)
+    if path.resolve().is_relative_to(run_dir.resolve()):
+        raise RunError(
+            f"{path} is inside the run's directory, which must be new; name a file elsewhere with --targets."
+        )
+    targets_file.check_free(path)
 
 
 def _kernels_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:
@@ -348,7 +410,7 @@ def _train_epoch(
     step.set(**rates)
     stopwatch.mark()
     first = session.first_step if epoch == session.first_epoch else 0
-    for number, rows in enumerate(session.loader.visit(session.loader.order(epoch)[first:]), start=first):
+    for number, rows in enumerate(session.visit(epoch, first), start=first):
         if stop.requested:
             if session.is_finite():
                 session.save(directory, epoch, number)
@@ -369,8 +431,15 @@ def _train_epoch(
         "total": means.total,
         **{name: None if count is None else 100.0 * int(count) / rows for name, (count, rows) in wrong.items()},
         **rates,
+        "ensemble_variance": _ensemble_variance(session),
         "images_per_second": images / stopwatch.seconds(),
     }
+
+
+def _ensemble_variance(session: Session) -> float | None:
+    """How much the predictions of the epoch's rows have varied: summed over the classes, averaged over the rows."""
+    spread = float(session.method.ensemble.spread) if session.method.ensemble else math.nan
+    return spread if math.isfinite(spread) else None
 
 
 def _wrong(session: Session, rows: tuple[Tensor, Tensor]) -> tuple[Tensor | None, int]:

@@ -269,11 +269,28 @@ def test_an_audit_is_a_csv_that_serves_as_a_labels_file(trained, tmp_path):
     ranked = audit.audit_run(run, dataset)
     audit.write_audit(tmp_path / "issues.csv", ranked, run.classes)
     header, *lines = read(tmp_path / "issues.csv")
-    assert header == ["row", "label", "suggested", "score"]
+    assert header == ["row", "label", "suggested", "score", "deviation"]
     assert [int(line[0]) for line in lines] == ranked.rows.tolist()
     rows, labels = read_labels_file(tmp_path / "issues.csv", dataset)
     assert rows.tolist() == run.labels.rows.tolist()
     assert labels.tolist() == run.labels.labels.tolist()
+
+
+def test_the_deviation_is_that_of_the_suggested_class():
+    variance = np.arange(15).reshape(5, 3) / 100
+    ranked = audit.rank(LABELS, PROBABILITIES, variance)
+    np.testing.assert_allclose(ranked.deviations, np.sqrt(variance[ranked.rows, ranked.suggested]))
+    assert audit.rank(LABELS, PROBABILITIES).deviations is None
+    with pytest.raises(DataError, match=r"the variance has shape \(5, 2\)"):
+        audit.rank(LABELS, PROBABILITIES, variance[:, :2])
+
+
+def test_given_a_variance_the_rows_that_varied_most_are_suggested_first():
+    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7]])
+    variance = np.array([[0.2, 0.2], [0.1, 0.1], [0.0, 0.0], [0.3, 0.3]])
+    got = audit.suggest(probabilities, np.zeros(4, dtype=bool), 4, variance)
+    assert got.rows.tolist() == [3, 0, 1, 2]
+    np.testing.assert_allclose(got.variance, [0.6, 0.4, 0.2, 0.0])
 
 
 def test_suggestions_are_a_csv_with_a_label_to_fill_in(tmp_path):

@@ -250,6 +250,50 @@ def test_predict_writes_class_and_probability_of_every_row(typed, trained, kind)
     assert list(rows[0]) == ["row", "class", "probability"]
 
 
+def test_predict_on_the_training_rows_adds_how_much_predictions_have_varied(typed, trained):
+    code, out, err = typed("predict", "run", "--training-rows", "-o", "out.csv")
+    assert (code, out, err) == (0, "60 predictions written to out.csv\n", "")
+    rows = read_csv("out.csv")
+    assert list(rows[0]) == ["row", "class", "probability", "deviation"]
+    ensemble = trained.ensemble
+    expected, variance = ensemble.all().probabilities.numpy(), ensemble.variance(torch.arange(60)).numpy()
+    best = expected.argmax(axis=1)
+    assert [row["class"] for row in rows] == [trained.classes[i] for i in best]
+    assert np.allclose([float(row["probability"]) for row in rows], expected.max(axis=1), atol=1e-6)
+    assert np.allclose([float(row["deviation"]) for row in rows], np.sqrt(variance[np.arange(60), best]), atol=1e-6)
+    assert max(float(row["deviation"]) for row in rows) > 0
+
+
+@pytest.mark.parametrize("words", [[], ["new.npz", "--training-rows"]])
+def test_predict_wants_one_thing_to_predict(typed, trained, words):
+    code, _, err = typed("predict", "run", *words, "-o", "out.csv")
+    assert (code, "either an INPUT or --training-rows" in err, len(err.splitlines())) == (1, True, 1)
+    assert not Path("out.csv").exists()
+
+
+def test_training_rows_that_the_ensemble_has_not_seen_have_the_networks_class_and_no_deviation(typed, here):
+    write_npz(here / "data.npz")
+    assert typed("train", "data.npz", "--run", "run", *TINY, "--set", "data.validation=0.5")[0] == 0
+    assert typed("predict", "run", "--training-rows", "-o", "out.csv")[0] == 0
+    rows, held_out = read_csv("out.csv"), set(load_run("run").labels.validation.tolist())
+    assert len(rows) == 60
+    assert {int(row["row"]) for row in rows if row["deviation"] == ""} >= held_out > set()
+    assert all(row["class"] for row in rows)
+
+
+def test_the_ensemble_in_a_file(typed, here, npz):
+    assert typed("train", "blobs.npz", "--run", "filed", "--targets", "z", *TINY)[0] == 0
+    assert load_run("filed").config.method.targets == str(here / "z")
+    assert typed("train", "blobs.npz", "--run", "plain", *TINY)[0] == 0
+    assert load_run("filed").test_error == load_run("plain").test_error
+    assert torch.equal(load_run("filed").ensemble.mean, load_run("plain").ensemble.mean)
+    refused(typed("train", "blobs.npz", "--run", "other", "--targets", "z", *TINY), "holds the targets of another run")
+    refused(
+        typed("train", "blobs.npz", "--run", "other", "--targets", "x", "--method", "pi", *TINY), "keeps no ensemble"
+    )
+    assert not (here / "x").exists()
+
+
 def test_predict_takes_images_in_either_layout_and_bytes_or_floats(typed, here):
     data = images()
     nhwc = data.inputs.transpose(0, 2, 3, 1)
@@ -723,3 +767,19 @@ def test_suggest_names_unlabeled_rows_alone(typed, here):
     assert len(rows) == 7
     assert not set(rows) & set(load_run("trained").labels.rows.tolist())
     refused(typed("suggest", "trained", "-n", "0"), "0 rows were asked for")
+
+
+def test_suggest_can_rank_by_how_much_predictions_have_varied(typed, here):
+    write_npz(here / "data.npz")
+    typed("train", "data.npz", "--run", "trained", *TINY)
+    assert typed("suggest", "trained", "-n", "9", "--by", "variance", "-o", "next.csv")[0] == 0
+    rows = read_csv("next.csv")
+    assert list(rows[0]) == ["row", "label", "predicted", "uncertainty", "variance"]
+    by_class: dict = {}
+    for row in rows:
+        by_class.setdefault(row["predicted"], []).append(float(row["variance"]))
+    assert all(values == sorted(values, reverse=True) for values in by_class.values())
+    typed("train", "data.npz", "--run", "without", "--set", "method.variance=false", *TINY)
+    refused(typed("suggest", "without", "--by", "variance"), "keeps no variance of its predictions")
+    assert typed("suggest", "without", "-n", "9", "-o", "next.csv")[0] == 0
+    assert list(read_csv("next.csv")[0]) == ["row", "label", "predicted", "uncertainty"]

@@ -5,8 +5,10 @@ import importlib
 
 import pytest
 
+MODULES = ["targets.ensemble", "losses", "schedules", "errors", "progress", "config", "audit", "estimator"]
 
-@pytest.mark.parametrize("name", ["targets", "schedules", "errors", "progress", "config", "audit", "estimator"])
+
+@pytest.mark.parametrize("name", MODULES)
 def test_examples_of_the_module_hold(name):
     results = doctest.testmod(importlib.import_module(f"selfens.{name}"))
     assert results.attempted > 0

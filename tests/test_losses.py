@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reference import losses as twin
 from reference.differences import numerical_gradient
 
-from selfens.losses import CONSISTENCY, consistency_cross_entropy, cross_entropy, squared_difference
+from selfens.losses import CONSISTENCY, certainty, consistency_cross_entropy, cross_entropy, squared_difference
 
 # Single precision against double: a few of its 1.2e-7 steps for each of at most 60 terms.
 CLOSE = {"rel": 1e-5, "abs": 1e-6}
@@ -48,6 +48,32 @@ def test_consistency_is_the_twins_with_and_without_a_mask(shape, pair, masked):
     mask = None if counted is None else torch.from_numpy(counted)
     value = ours(*tensors(first.astype(np.float32), second.astype(np.float32)), mask)
     assert float(value) == pytest.approx(theirs(first.tolist(), second.tolist(), counted), **CLOSE)
+
+
+@given(shapes, st.sampled_from(PAIRS))
+def test_rows_count_as_much_as_their_targets_are_certain(shape, pair):
+    ours, theirs = pair
+    first, second = two_predictions(*shape)
+    known = np.random.default_rng(shape[2]).random(shape[0]) < 0.7
+    second[~known] = 0
+    counted = certainty(*tensors(second.astype(np.float32), known))
+    expected = twin.certainty(second.tolist(), known)
+    np.testing.assert_allclose(counted, expected, rtol=1e-4, atol=1e-5)
+    value = ours(*tensors(first.astype(np.float32), second.astype(np.float32)), counted)
+    assert float(value) == pytest.approx(theirs(first.tolist(), second.tolist(), expected), rel=1e-4, abs=1e-6)
+
+
+def test_equally_certain_rows_count_once_each():
+    targets = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.0, 0.0, 0.0]])
+    counted = certainty(targets, torch.tensor([True, True, False]))
+    torch.testing.assert_close(counted, torch.tensor([1.0, 1.0, 0.0]))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_targets_that_know_nothing_count_nothing(known):
+    counted = certainty(torch.full((4, 5), 0.2), torch.full((4,), known))
+    assert counted.isfinite().all()
+    assert counted.max() < 2  # what rounding leaves of an entropy is magnified to no more than an ordinary row
 
 
 def test_cross_entropy_is_divided_by_the_whole_batch():

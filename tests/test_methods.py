@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from reference import losses as twin_losses
 from reference import schedules as twin_schedules
 from reference.algorithms import NormalizedNetwork, PlainNetwork, Trainer
 from torch import nn
@@ -352,7 +353,26 @@ def test_temporal_skips_unseen_rows_or_compares_them_with_zeros(batch, skip):
     torch.testing.assert_close(losses.unsupervised.detach(), expected, rtol=1e-5, atol=0)
 
 
+def test_temporal_with_certainty_weighs_rows_by_their_targets(batch):
+    ensemble = EnsembleTargets(10, CLASSES)
+    known = torch.tensor([True, True, False, False, True, False])
+    z_old = torch.tensor([[0.9, 0.1, 0.0], [0.4, 0.3, 0.3], [0.2, 0.8, 0.0]])
+    ensemble.write(batch.rows[known], z_old)
+    ensemble.commit()
+    losses = losses_of(Temporal(ensemble, certainty=True), small_network(), batch)
+    targets = torch.zeros(6, CLASSES)
+    targets[known] = z_old
+    counted = twin_losses.certainty(targets.tolist(), known)
+    expected = twin_losses.squared_difference(losses.probabilities.tolist(), targets.tolist(), counted)
+    assert float(losses.unsupervised.detach()) == pytest.approx(expected, rel=1e-4)
+    assert not torch.isclose(
+        losses.unsupervised, losses_of(Temporal(ensemble), small_network(), batch).unsupervised, rtol=1e-3
+    )
+
+
 def test_options_reach_the_methods():
+    method = methods.build(MethodConfig(certainty=True, variance=False, targets_type="float16"), 10, CLASSES, CPU)
+    assert (method.certainty, method.ensemble.square, method.ensemble.mean.dtype) == (True, None, torch.float16)
     for unseen, skip in (("skip", True), ("zero", False)):
         options = MethodConfig(decay=0.3, unseen_rows=unseen, consistency="cross_entropy")
         method = methods.build(options, 10, CLASSES, CPU)

@@ -23,7 +23,7 @@ from selfens.report.gallery import LARGEST_SIDE, SHOWN_FIRST, Entry, gallery, pi
 from selfens.report.page import PICTURE_BYTES, write_audit_page, write_suggestions_page
 from selfens.rundir import RunDirectory
 
-CHARTS = ["Error per epoch", "Losses per epoch", "w(t) and learning rate"]
+CHARTS = ["Error per epoch", "Losses per epoch", "w(t) and learning rate", "Variance of the ensemble"]
 TEST_CHARTS = ["Confusion matrix", "Error per class", "Calibration"]
 GALLERIES = ["Most uncertain", "Most confident mistakes", "Labels that look wrong"]
 AWKWARD = ("<b>bold</b>", 'R&D "quoted"', "größe 日本 $x_1$ \N{CAT FACE}")
@@ -115,12 +115,22 @@ def test_a_network_that_is_always_sure_and_half_the_time_right_is_off_by_a_half(
 # The page of one run
 
 
+def test_labels_that_look_wrong_are_shown_with_how_much_their_predictions_varied(tmp_path, data):
+    run = train(config(epochs=2), tmp_path / "run", dataset=data)
+    made = run.predict_training_rows(data, run.labels.rows)
+    disputed = np.flatnonzero(made.predicted != run.labels.labels)
+    assert len(disputed)
+    text = Page(write_report(run, tmp_path / "page.html", dataset=data)).text
+    for place in disputed[:3]:
+        assert f"± {100 * made.deviation[place]:.0f} %" in text
+
+
 def test_the_page_of_a_run_says_its_result_and_shows_everything(trained, page):
     error = f"{trained.test_error:.2f} % of 20 test rows"
     assert f"Temporal ensembling, trained on arrays with 12 of 60 rows labelled, puts {error}" in page.text
     labels = [found["aria-label"] for found in page.all("div", role="img")]
     assert labels == CHARTS + TEST_CHARTS
-    assert len(page.all("svg")) == 6
+    assert len(page.all("svg")) == 7
     for title in GALLERIES:
         assert title in page.text
     assert "Expected calibration error" in page.text
@@ -338,7 +348,7 @@ def test_a_run_stopped_half_way_says_how_far_it_is(tmp_path, data, monkeypatch):
     page = Page(write_report(tmp_path / "run", tmp_path / "page.html", dataset=data))
     assert f"This run has done 2 of 3 epochs; 'selfens resume {tmp_path / 'run'}' completes it." in page.text
     assert "that of the last checkpoint, after epoch 1" in page.text
-    assert len(page.all("svg")) == 6
+    assert len(page.all("svg")) == 7
 
 
 def test_epochs_without_a_checkpoint_still_have_curves(tmp_path, data, monkeypatch):
@@ -353,7 +363,7 @@ def test_epochs_without_a_checkpoint_still_have_curves(tmp_path, data, monkeypat
     page = Page(write_report(tmp_path / "run", tmp_path / "page.html", dataset=data))
     assert "galleries are missing" in page.text
     assert "has no checkpoint yet" in page.text
-    assert len(page.all("svg")) == 3
+    assert len(page.all("svg")) == 4
 
 
 def test_a_run_killed_before_its_first_epoch_is_one_sentence(tmp_path, data, monkeypatch):
@@ -380,7 +390,7 @@ def test_a_run_on_arrays_of_ones_own_says_what_it_lacks(trained, tmp_path):
     page = Page(write_report(trained.path, tmp_path / "page.html"))
     assert "galleries are missing" in page.text
     assert "was trained on arrays passed in Python; pass the dataset again." in page.text
-    assert len(page.all("svg")) == 3
+    assert len(page.all("svg")) == 4
 
 
 def test_other_data_than_the_runs_is_not_shown_as_its_own(trained, tmp_path):
@@ -427,7 +437,7 @@ def test_a_network_of_ones_own_is_asked_for_and_then_used(tmp_path):
     assert "was trained with a module of your own" in page.text
     assert "a module of your own" in page.text
     page = Page(write_report(load_run(run.path, network=Own()), tmp_path / "page.html", dataset=dataset))
-    assert len(page.all("svg")) == 6
+    assert len(page.all("svg")) == 7
 
 
 def test_no_run_and_no_place_for_the_page_are_one_sentence(trained, data, tmp_path):
@@ -454,7 +464,7 @@ def test_a_few_runs_are_compared_and_then_shown_one_by_one(several, tmp_path):
     runs, dataset = several
     page = Page(write_report([run.path for run in runs[:3]], tmp_path / "page.html", dataset=dataset))
     assert page.text.count("Test error per epoch") == 1
-    assert len(page.all("svg")) == 1 + 3 * 6
+    assert len(page.all("svg")) == 1 + 7 + 7 + 6  # two of temporal ensembling, which has a variance, and one supervised
     assert "Test error of 3 runs on arrays, after the last epoch:" in page.text
     mean = np.mean([run.test_error for run in runs[:2]])
     assert f"temporal ensembling (2 runs) {mean:.2f} ±" in page.text
@@ -495,7 +505,7 @@ def test_a_report_is_written_when_the_last_epoch_is_done(tmp_path, data, monkeyp
     monkeypatch.setattr("selfens.data.sources.load", None)  # the data is in memory already
     run = train(config("temporal", *SMALL_IMAGES, "training.report=true"), tmp_path / "run", dataset=data)
     page = Page(run.path / "report.html")
-    assert len(page.all("svg")) == 6
+    assert len(page.all("svg")) == 7
     before = page.source
     resume(run.path, dataset=data)
     assert (run.path / "report.html").read_text() == before
@@ -531,7 +541,7 @@ def test_the_users_own_module_is_left_as_training_left_it(tmp_path):
     network = Own()
     train(config("temporal", "training.report=true"), tmp_path / "run", dataset=features(), network=network)
     assert network.training
-    assert len(Page(tmp_path / "run" / "report.html").all("svg")) == 6
+    assert len(Page(tmp_path / "run" / "report.html").all("svg")) == 7
 
 
 def test_the_report_changes_no_random_number(tmp_path):
@@ -565,7 +575,7 @@ def test_train_report_and_suggest_as_typed(tmp_path):
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-2:]
     assert last == ["report in my run/report.html", "to predict: selfens predict 'my run' INPUT -o out.csv"]
-    assert len(Page(tmp_path / "my run" / "report.html").all("svg")) == 6
+    assert len(Page(tmp_path / "my run" / "report.html").all("svg")) == 7
     done = selfens("report", "my run", "my run", "-o", "both.html", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "report written to both.html\n", "")
 

@@ -8,6 +8,8 @@ digit; how much is measured on the spot, by changing the initial weights that li
 zero into a whole step.
 """
 
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,7 @@ from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
 from selfens.device import torch_settings
+from selfens.targets import EnsembleTargets
 from selfens.training import Session
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -43,10 +46,11 @@ def made_up_images(side=16, rows=400):
     )
 
 
-def session_after(overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0):
+def session_after(overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0, windowed=False):
     """A session after some steps with changing rates, its warnings, and the losses per step.
 
     perturbed  relative size of a random change to the initial weights
+    windowed   bring the targets to the step through a window where that is not needed too
     """
     data, warnings, losses = made_up_images(), [], []
     config = presets.get(f"cifar10-{method}").with_overrides(
@@ -61,9 +65,11 @@ def session_after(overrides, *, method, device, network=None, steps=STEPS, pertu
         if perturbed:
             factors = 1 + perturbed * np.random.default_rng(1).standard_normal(len(session.optimizer.flat))
             session.optimizer.flat.mul_(torch.from_numpy(factors).float().to(device))
+        if windowed:
+            session.method.ensemble.windowed = True
         done = 0
         while done < steps:
-            for rows in session.loader.order(done)[: steps - done]:
+            for rows in islice(session.visit(done), steps - done):
                 session.step.set(learning_rate=1e-3 / (1 + done), beta1=0.9 - 0.01 * done, weight=0.1 * done)
                 session.step(rows)
                 done += 1
@@ -88,7 +94,8 @@ def differences(one, other):
         "losses": max(abs(a - b) / abs(b) for a, b in zip(first_losses, second_losses, strict=True)),
     }
     if first.method.ensemble:
-        result["ensemble"] = relative_difference(first.method.ensemble.mean, second.method.ensemble.mean)
+        mine, theirs = (s.method.ensemble.all().probabilities for s in (first, second))
+        result["ensemble"] = relative_difference(mine, theirs)
     return result
 
 
@@ -132,6 +139,55 @@ def test_compiled_on_a_cpu_is_the_same():
         rounding=1e-6,
         against=[*SMALL, *same, *PLAIN],
     )
+
+
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_a_step_that_finds_its_targets_in_a_window_is_the_same(monkeypatch, compile):
+    monkeypatch.setattr("selfens.targets.window.WINDOW_ROWS", 200)  # two steps of the four of an epoch
+    same = [*SMALL, *without_unshared_draws("cpu"), f"training.compile={compile}", "method.certainty=true"]
+    plain = session_after(same, method="temporal", device="cpu")
+    windowed = session_after(same, method="temporal", device="cpu", windowed=True)
+    assert windowed[1] == []
+    assert windowed[0].method.ensemble.window is not None
+    assert max(differences(windowed, plain).values()) < 1e-6
+
+
+@needs_gpu
+@pytest.mark.parametrize("place", ["ram", "file"])
+@pytest.mark.parametrize("type", ["float32", "float16"])
+@pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("on", "off"), ("off", "on"), ("on", "on")])
+def test_a_step_is_the_same_wherever_the_targets_are_kept(tmp_path, monkeypatch, place, type, compile, capture):
+    monkeypatch.setattr("selfens.targets.window.WINDOW_ROWS", 200)
+    same = ["training.precision=fp32", "training.kernels=off", f"method.targets_type={type}"]
+    same += [f"training.compile={compile}", f"training.capture={capture}"]
+    kept = str(tmp_path / "z") if place == "file" else place
+    plain = session_after(same, method="temporal", device="cuda")
+    allowed = differences(session_after(same, method="temporal", device="cuda", perturbed=1e-6), plain)
+    elsewhere = session_after([*same, f"method.targets={kept}"], method="temporal", device="cuda")
+    assert elsewhere[1] == []
+    assert elsewhere[0].method.ensemble.mean.device.type == "cpu"
+    for what, difference in differences(elsewhere, plain).items():
+        assert difference < 3 * allowed[what] + 1e-6, f"{what}: {difference:.1e}, allowed {allowed[what]:.1e}"
+
+
+@needs_gpu
+def test_targets_that_pass_through_a_window_on_a_gpu_are_those_kept_there(monkeypatch):
+    """Get, write and commit alone, over rows that come again, in windows of four rows that chase each other."""
+    monkeypatch.setattr("selfens.targets.window.WINDOW_ROWS", 4)
+    one, other = (EnsembleTargets(50, 10, device="cuda", storage=place) for place in ("device", "ram"))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        order = torch.stack([torch.randperm(50, generator=generator)[:2] for _ in range(40)]).cuda()
+        predictions = torch.rand(40, 2, 10, generator=generator).softmax(dim=2).cuda()
+        for ensemble in (one, other):
+            for number, rows in enumerate(ensemble.visit(order)):
+                targets = ensemble.get(rows)
+                assert targets.probabilities.is_cuda
+                ensemble.write(rows, predictions[number])
+            ensemble.commit()
+        assert torch.equal(one.count.cpu(), other.count)
+        torch.testing.assert_close(one.all().probabilities, other.all().probabilities, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(one.spread.cpu(), other.spread, rtol=1e-5, atol=1e-8)
 
 
 def test_a_step_that_cannot_be_compiled_runs_plainly_and_says_so_once(monkeypatch):

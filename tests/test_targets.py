@@ -1,4 +1,9 @@
-"""EnsembleTargets against Algorithm 2 and against a loop over rows."""
+"""EnsembleTargets against Algorithm 2 and against a loop over rows, wherever it is kept."""
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -7,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference.targets import RowEnsemble, algorithm_2
 
-from selfens.targets import EnsembleTargets
+from selfens.targets import EnsembleTargets, window
 
 ROWS, CLASSES = 6, 3
 # A value is at most 1 and a handful of roundings of 6e-8 away; 1/(1 - 0.95) = 20 magnifies them.
@@ -47,6 +52,212 @@ def test_any_pattern_of_visits_follows_the_row_by_row_twin(pattern, decay):
         ensemble.commit()
         twin.commit()
         assert_like_twin(ensemble, twin)
+
+
+# Where it is kept
+
+
+@contextmanager
+def kept(place, **options):
+    """An ensemble of a small problem, kept somewhere; `staged` goes through a window as on a GPU, of a few rows here."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(window, "WINDOW_ROWS", 4):
+        kind, _, staged = place.partition(" ")
+        storage = Path(folder) / "z" if kind == "file" else kind
+        ensemble = EnsembleTargets(ROWS, CLASSES, storage=storage, **options)
+        ensemble.windowed = bool(staged)
+        yield ensemble
+
+
+PLACES = ["device", "ram", "file", "ram staged", "file staged"]
+
+
+@st.composite
+def orders(draw):
+    """Epochs of [steps, batch] row numbers; a row may come again in a later step, or not at all."""
+    batch = draw(st.integers(1, ROWS))
+    steps = st.lists(st.permutations(range(ROWS)).map(lambda rows: rows[:batch]), max_size=5)
+    return [np.array(epoch, dtype=np.int64).reshape(-1, batch) for epoch in draw(st.lists(steps, max_size=5))]
+
+
+def visit_epochs(ensemble, pattern):
+    """Follow the pattern; all targets that were seen on the way, and those at the end."""
+    seen = []
+    for t, order in enumerate(pattern):
+        for b, rows in enumerate(ensemble.visit(torch.from_numpy(order))):
+            assert rows.tolist() == order[b].tolist()
+            seen += [*ensemble.get(rows)]
+            ensemble.write(rows, torch.from_numpy(predictions([t, b], len(rows))))
+        ensemble.commit()
+        if t == 2 and ensemble.file:  # as a checkpoint does
+            ensemble.seal(t + 1, 0)
+    return [*seen, *ensemble.all(), ensemble.variance(torch.arange(ROWS)), ensemble.count, ensemble.spread]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@given(orders(), decays)
+def test_wherever_it_is_kept_the_targets_are_the_same_to_the_bit_and_those_of_the_twin(dtype, pattern, decay):
+    twin = RowEnsemble(ROWS, CLASSES, decay)
+    for t, order in enumerate(pattern):
+        for b, rows in enumerate(order):
+            twin.write(rows, predictions([t, b], len(rows)))
+        twin.commit()
+    results = []
+    for place in PLACES:
+        with kept(place, decay=decay, dtype=dtype) as ensemble:
+            assert ensemble.mean.dtype == getattr(torch, dtype)
+            results.append([tensor.clone() for tensor in visit_epochs(ensemble, pattern)])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) or a.isnan().all() for a, b in zip(results[0], other, strict=True))
+    *_, probabilities, known, variance, count, _ = results[0]
+    # Half precision keeps 11 bits of each of the averages, rounded once per epoch; 20 magnifies as above.
+    close = CLOSE if dtype == "float32" else {"rtol": 2e-2, "atol": 2e-2}
+    np.testing.assert_allclose(probabilities, [twin.target(row) for row in range(ROWS)], **close)
+    np.testing.assert_allclose(variance, [twin.variance(row) for row in range(ROWS)], **close)
+    assert known.tolist() == [twin.known(row) for row in range(ROWS)]
+    assert count.tolist() == [len(past) for past in twin.past]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_without_a_visit_rows_can_be_asked_for_and_written_in_any_order(place):
+    with kept(place) as ensemble:
+        twin = RowEnsemble(ROWS, CLASSES, 0.6)
+        for t, rows in enumerate([[0, 5], [5, 1, 2], [4]]):
+            write(ensemble, rows, predictions(t, len(rows)))
+            twin.write(rows, predictions(t, len(rows)))
+            ensemble.commit()
+            twin.commit()
+            assert_like_twin(ensemble, twin)
+
+
+@pytest.mark.parametrize("place", ["ram staged", "file staged"])
+def test_a_visit_given_up_keeps_what_was_written_until_then(place):
+    order = torch.arange(ROWS).reshape(-1, 1)
+    with kept(place) as ensemble:
+        for number, rows in enumerate(ensemble.visit(order)):
+            if number == 3:
+                break
+            ensemble.write(rows, torch.from_numpy(predictions(number, 1)))
+        ensemble.commit()
+        assert ensemble.count.tolist() == [1, 1, 1, 0, 0, 0]
+        assert ensemble.get(torch.arange(ROWS)).known.tolist() == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_state_taken_in_the_middle_of_a_visit_holds_all_that_was_written_and_the_visit_goes_on(place):
+    order = torch.arange(ROWS).flip(0).reshape(-1, 2)
+    with kept(place) as ensemble, kept("device") as other:
+        for number, rows in enumerate(ensemble.visit(order)):
+            ensemble.write(rows, torch.from_numpy(predictions(number, 2)))
+            if number == 1:
+                other.load_state(ensemble.state())
+        write(other, order[2].tolist(), predictions(2, 2))
+        for each in (ensemble, other):
+            each.commit()
+        assert torch.equal(ensemble.all().probabilities, other.all().probabilities)
+        assert ensemble.count.tolist() == [1] * ROWS
+
+
+def test_within_a_visit_a_row_that_is_not_at_hand_is_an_error_and_not_a_wrong_target():
+    with kept("ram staged") as ensemble:
+        visit = ensemble.visit(torch.arange(ROWS).reshape(-1, 1))
+        next(visit)
+        with pytest.raises(IndexError):
+            ensemble.get(torch.tensor([5]))
+
+
+def test_rows_not_visited_keep_their_averages_when_the_others_move_to_the_other_half_of_a_file():
+    with kept("file") as ensemble:
+        for t, rows in enumerate([[0, 1, 2], [1], [2, 3]]):
+            write(ensemble, rows, predictions(t, len(rows)))
+            ensemble.commit()
+            ensemble.seal(t + 1, 0)
+        assert ensemble.count.tolist() == [1, 2, 2, 1, 0, 0]
+        np.testing.assert_allclose(ensemble.get(torch.tensor([0])).probabilities, predictions(0, 3)[:1], rtol=1e-6)
+
+
+def test_a_commit_leaves_the_predictions_as_they_were_written():
+    """They may be those of a caller who looks at them, and pages of a file that need not be written again."""
+    ensemble = EnsembleTargets(ROWS, CLASSES)
+    write(ensemble, [0, 3], predictions(0, 2))
+    ensemble.commit()
+    np.testing.assert_array_equal(ensemble.pending[[0, 3]], predictions(0, 2))
+
+
+def test_commits_in_many_chunks_are_commits_in_one(monkeypatch):
+    results = []
+    for size in (1 << 22, 8):
+        monkeypatch.setattr("selfens.targets.ensemble.CHUNK_BYTES", size)
+        ensemble = EnsembleTargets(ROWS, CLASSES)
+        for t in range(3):
+            write(ensemble, [t, t + 1, 5], predictions(t, 3))
+            ensemble.commit()
+        results.append([ensemble.mean, ensemble.square, ensemble.count])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+# Variance
+
+
+def test_the_variance_of_one_prediction_and_of_none_is_zero():
+    ensemble = EnsembleTargets(ROWS, CLASSES)
+    write(ensemble, [1], predictions(0, 1))
+    ensemble.commit()
+    assert not ensemble.variance(torch.arange(ROWS)).any()
+
+
+def test_large_arrays_on_the_host_are_zeros_that_can_be_written():
+    ensemble = EnsembleTargets(500_000, 10)
+    assert not ensemble.mean.any()
+    assert ensemble.mean.nbytes > 1 << 24
+    rows = torch.tensor([0, 499_999])
+    ensemble.write(rows, torch.tensor([[1.0] + [0.0] * 9, [0.1] * 10]))
+    ensemble.commit()
+    assert ensemble.get(rows).probabilities[0, 0] == 1
+    assert int(ensemble.count.sum()) == 2
+
+
+def test_the_spread_of_an_epoch_is_that_of_the_rows_it_visited():
+    ensemble, twin = EnsembleTargets(ROWS, CLASSES), RowEnsemble(ROWS, CLASSES, 0.6)
+    assert ensemble.spread.isnan()
+    for t, rows in enumerate([[0, 1, 2], [0, 1], [1, 2, 4]]):
+        write(ensemble, rows, predictions(t, len(rows)))
+        twin.write(rows, predictions(t, len(rows)))
+        ensemble.commit()
+        twin.commit()
+        expected = np.mean([twin.variance(row).sum() for row in rows])
+        assert float(ensemble.spread) == pytest.approx(expected, abs=1e-7)
+
+
+def test_without_variance_the_targets_are_the_same_and_the_variance_is_refused():
+    plain, full = EnsembleTargets(ROWS, CLASSES, variance=False), EnsembleTargets(ROWS, CLASSES)
+    for each in (plain, full):
+        write(each, [0, 2], predictions(0, 2))
+        each.commit()
+    assert torch.equal(plain.all().probabilities, full.all().probabilities)
+    assert "square" not in plain.state()
+    with pytest.raises(ValueError, match="knows no variance"):
+        plain.variance(torch.tensor([0]))
+
+
+def test_a_state_saved_without_variance_goes_on_without():
+    old, new = EnsembleTargets(ROWS, CLASSES, variance=False), EnsembleTargets(ROWS, CLASSES)
+    write(old, [0, 2], predictions(0, 2))
+    old.commit()
+    new.load_state(old.state())
+    for each in (old, new):
+        write(each, [2, 3], predictions(1, 2))
+        each.commit()
+    assert torch.equal(old.mean, new.mean)
+    assert new.square is None
+    assert new.spread.isnan()
+
+
+def test_another_type_is_refused():
+    with pytest.raises(ValueError, match="the targets' type is 'float8'; expected float32 or float16"):
+        EnsembleTargets(ROWS, CLASSES, dtype="float8")
+
+
+# Algorithm 2
 
 
 @given(st.integers(1, 12), decays, st.integers(0, 1000))
@@ -164,11 +375,11 @@ def test_a_state_saved_within_an_epoch_goes_on_as_if_never_saved(pattern, last_r
 
 def test_pending_predictions_are_saved_only_within_an_epoch():
     ensemble = EnsembleTargets(ROWS, CLASSES)
-    assert set(ensemble.state()) == {"mean", "count", "decay"}
+    assert set(ensemble.state()) == {"mean", "square", "count", "decay"}
     write(ensemble, [0], predictions(0, 1))
-    assert set(ensemble.state()) == {"mean", "count", "decay", "pending", "written"}
+    assert set(ensemble.state()) == {"mean", "square", "count", "decay", "pending", "written"}
     ensemble.commit()
-    assert set(ensemble.state()) == {"mean", "count", "decay"}
+    assert set(ensemble.state()) == {"mean", "square", "count", "decay"}
 
 
 def test_state_of_another_size_is_refused():

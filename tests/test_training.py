@@ -46,6 +46,7 @@ HISTORY_FIELDS = {
     "learning_rate",
     "beta1",
     "weight",
+    "ensemble_variance",
     "seconds",
     "images_per_second",
 }

@@ -55,7 +55,7 @@ def _time_epoch(session: Session, epoch: int) -> float:
     """All steps and the update of the ensemble; evaluation does not depend on the training rows and is left out."""
     wait(session.device)
     began = time.perf_counter()
-    for rows in session.loader.order(epoch):
+    for rows in session.visit(epoch):
         session.step(rows)
     session.method.end_epoch()
     wait(session.device)

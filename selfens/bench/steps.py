@@ -122,7 +122,7 @@ def build_session(config: Config, data: Dataset, device: torch.device, notes: li
 def endless_rows(session: Session) -> Any:
     epoch = 0
     while True:
-        yield from session.loader.order(epoch)
+        yield from session.visit(epoch)
         epoch += 1
 
 

@@ -18,8 +18,16 @@ __all__ = ["METHODS", "Losses", "Method", "Pi", "Supervised", "Temporal", "build
 
 
 def _temporal(options: MethodConfig, rows: int, classes: int, device: torch.device) -> Method:
-    ensemble = EnsembleTargets(rows, classes, options.decay, device)
-    return Temporal(ensemble, options.consistency, skip_unseen=options.unseen_rows == "skip")
+    ensemble = EnsembleTargets(
+        rows,
+        classes,
+        options.decay,
+        device,
+        storage=options.targets,
+        dtype=options.targets_type,
+        variance=options.variance,
+    )
+    return Temporal(ensemble, options.consistency, options.unseen_rows == "skip", options.certainty)
 
 
 METHODS: dict[str, Callable[[MethodConfig, int, int, torch.device], Method]] = {

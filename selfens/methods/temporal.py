@@ -7,7 +7,7 @@ from typing import final
 from torch import Tensor, nn
 
 from selfens.batch import Batch
-from selfens.losses import CONSISTENCY, cross_entropy
+from selfens.losses import CONSISTENCY, certainty, cross_entropy
 from selfens.methods.base import Losses, Method
 from selfens.targets import EnsembleTargets, Targets
 
@@ -17,15 +17,23 @@ class Temporal(Method):
     """What is averaged are the probabilities of the training pass itself: noise, dropout and augmentation included.
 
     skip_unseen  no unsupervised loss for rows the ensemble has not seen; the authors' code compares them with zeros
+    certainty    rows whose targets are certain count more (`losses.certainty`); those not seen do not count then
     """
 
     num_views = 1
 
-    def __init__(self, ensemble: EnsembleTargets, consistency: str = "squared", skip_unseen: bool = True) -> None:
+    def __init__(
+        self,
+        ensemble: EnsembleTargets,
+        consistency: str = "squared",
+        skip_unseen: bool = True,
+        certainty: bool = False,
+    ) -> None:
         super().__init__()
         self.ensemble: EnsembleTargets = ensemble
         self.consistency = CONSISTENCY[consistency]
         self.skip_unseen = skip_unseen
+        self.certainty = certainty
 
     def targets(self, rows: Tensor) -> Targets:
         return self.ensemble.get(rows)
@@ -35,8 +43,14 @@ class Temporal(Method):
         logits = network(batch.views[0])
         z = logits.float().softmax(dim=1)
         supervised = cross_entropy(logits, batch.labels, batch.labelled)
-        unsupervised = self.consistency(z, targets.probabilities, targets.known if self.skip_unseen else None)
+        unsupervised = self.consistency(z, targets.probabilities, self._counted(targets))
         return Losses(supervised, unsupervised, supervised + weight * unsupervised, z.detach())
+
+    def _counted(self, targets: Targets) -> Tensor | None:
+        """Which rows count in the unsupervised loss, or how much."""
+        if self.certainty:
+            return certainty(targets.probabilities, targets.known)
+        return targets.known if self.skip_unseen else None
 
     def after_step(self, rows: Tensor, losses: Losses) -> None:
         self.ensemble.write(rows, losses.probabilities)

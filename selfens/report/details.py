@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.audit import Probabilities, predictions, rank, run_labels, uncertainty_of
+from selfens.audit import Probabilities, rank, run_labels, uncertainty_of
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.rows import Source
 from selfens.errors import RunError, SelfensError
@@ -69,6 +69,7 @@ def details(run: Run, dataset: Dataset | None, name: str, budget: int) -> Detail
         figures.error_chart(history, name),
         figures.loss_chart(history, name),
         figures.rates_chart(history, name),
+        figures.variance_chart(history, name),
     ]
     return Details(
         name=shown(name),
@@ -162,7 +163,7 @@ def _looked_at(run: Run, data: Dataset, name: str, budget: int) -> tuple[list[Ch
     classes = data.classes
     charts: list[Chart] = []
     galleries: list[Gallery] = []
-    known, training = run_labels(run), predictions(run, data)
+    known = run_labels(run)
     if len(data.test_labels):
         probabilities = run.test_probabilities(data)
         matrix = measures.confusion(data.test_labels, probabilities.argmax(axis=1), len(classes))
@@ -171,23 +172,33 @@ def _looked_at(run: Run, data: Dataset, name: str, budget: int) -> tuple[list[Ch
             figures.class_error_chart(matrix, classes, name),
             figures.reliability_chart(measures.calibration(data.test_labels, probabilities), name),
         ]
-        test = Looked(data.test_inputs, data.test_labels, probabilities, data.test_row_names, classes, budget // 3)
+        every, names = np.arange(len(data.test_labels)), data.test_row_names
+        test = Looked(data.test_inputs, every, data.test_labels, probabilities, None, names, classes, budget // 3)
         galleries = [_uncertain_tests(test), _confident_mistakes(test)]
     else:
         unlabeled = np.flatnonzero(known == UNLABELED)
-        rows = Looked(data.inputs, known, training, data.row_names, classes, budget // 2)
-        galleries = [_uncertain_rows(rows, unlabeled)] if len(unlabeled) else []
-    rows = Looked(data.inputs, known, training, data.row_names, classes, budget // 3)
-    return charts, [*galleries, _doubtful_labels(rows)]
+        galleries = [_uncertain_rows(_training_rows(run, data, unlabeled, budget // 2))] if len(unlabeled) else []
+    labelled = _training_rows(run, data, np.flatnonzero(known != UNLABELED), budget // 3)
+    return charts, [*galleries, _doubtful_labels(labelled)]
+
+
+def _training_rows(run: Run, data: Dataset, rows: NDArray[np.int64], budget: int) -> Looked:
+    """Some of the training rows, as the run sees them: of a large ensemble no more is read than is looked at."""
+    made = run.predict_training_rows(data, rows)
+    labels = run_labels(run)[rows]
+    return Looked(data.inputs, rows, labels, made.probabilities, made.deviation, data.row_names, data.classes, budget)
 
 
 @dataclass(frozen=True)
 class Looked:
-    """Rows with what is known and what is predicted of them."""
+    """Rows with what is known and what is predicted of them; all but inputs and files run parallel to `numbers`."""
 
     inputs: Source
+    numbers: NDArray[np.int64]
     labels: Labels
     probabilities: Probabilities
+    deviation: NDArray[np.float32] | None
+    """By how much the probability of the predicted class has varied over the epochs."""
     files: Sequence[str]
     classes: tuple[str, ...]
     budget: int
@@ -196,11 +207,11 @@ class Looked:
     def predicted(self) -> NDArray[np.int64]:
         return np.asarray(self.probabilities.argmax(axis=1))
 
-    def gallery(self, rows: NDArray[np.int64], groups: Labels, **words: Any) -> Gallery:
-        """A gallery of `rows`, each found under its class of `groups`."""
+    def gallery(self, places: NDArray[np.int64], groups: Labels, **words: Any) -> Gallery:
+        """A gallery of the rows at these places, each found under its class of `groups`."""
         return gallery(
-            groups[rows],
-            lambda place: self._entry(int(rows[place])),
+            groups[places],
+            lambda place: self._entry(int(places[place])),
             self.inputs,
             self.budget,
             classes=self.classes,
@@ -208,13 +219,15 @@ class Looked:
             **words,
         )
 
-    def _entry(self, row: int) -> Entry:
-        label, best = int(self.labels[row]), int(self.probabilities[row].argmax())
+    def _entry(self, place: int) -> Entry:
+        row, label, best = int(self.numbers[place]), int(self.labels[place]), int(self.probabilities[place].argmax())
+        varied = np.nan if self.deviation is None else self.deviation[place]
         return Entry(
             row=row,
             given="" if label == UNLABELED else shown(self.classes[label]),
             predicted=shown(self.classes[best]),
-            measure=percent(float(self.probabilities[row, best])),
+            measure=percent(float(self.probabilities[place, best]))
+            + ("" if np.isnan(varied) else f" ± {100 * varied:.0f} %"),
             wrong=label not in (UNLABELED, best),
             file=shown(self.files[row]) if self.files else "",
         )
@@ -234,8 +247,8 @@ def _uncertain_tests(test: Looked) -> Gallery:
     return test.gallery(order, test.labels, title="Most uncertain", note=note, given_word="true")
 
 
-def _uncertain_rows(rows: Looked, unlabeled: NDArray[np.int64]) -> Gallery:
-    order = unlabeled[np.argsort(-uncertainty_of(rows.probabilities[unlabeled].astype(np.float64)), kind="stable")]
+def _uncertain_rows(rows: Looked) -> Gallery:
+    order = np.argsort(-uncertainty_of(rows.probabilities.astype(np.float64)), kind="stable")
     note = "Unlabeled training rows whose probabilities are spread most evenly over the classes."
     return rows.gallery(order, rows.predicted, title="Most uncertain", note=note, given_word="")
 

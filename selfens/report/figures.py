@@ -125,6 +125,19 @@ def loss_chart(history: Sequence[Record], name: str) -> Chart:
     return Chart("Losses per epoch", svg(draw, f"{name}-loss"))
 
 
+def variance_chart(history: Sequence[Record], name: str) -> Chart | None:
+    """How much the ensemble's predictions vary; None where that is not kept."""
+    variance = [record.get("ensemble_variance") for record in history]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        _line(axes, history, variance, color=COLORS[3])
+        _over_epochs(axes, "variance of a row, summed over classes")
+
+    kept = any(value is not None for value in variance)
+    return Chart("Variance of the ensemble", svg(draw, f"{name}-variance")) if kept else None
+
+
 def rates_chart(history: Sequence[Record], name: str) -> Chart:
     def draw(figure: Figure) -> None:
         upper, lower = figure.subplots(2, sharex=True)

@@ -41,5 +41,11 @@ class RowEnsemble:
         visits = len(self.past[row])
         return self.mean(row) / (1 - self.decay**visits) if visits else np.zeros(self.num_classes)
 
+    def variance(self, row):
+        """The weighted variance of the past predictions around the target, with the weights of the target."""
+        past = np.array(self.past[row]).reshape(-1, self.num_classes)
+        weights = (1 - self.decay) * float(self.decay) ** np.arange(len(past))[::-1]
+        return weights @ (past - self.target(row)) ** 2 / max(weights.sum(), 1e-300)
+
     def known(self, row):
         return len(self.past[row]) > 0

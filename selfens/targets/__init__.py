@@ -1,0 +1,7 @@
+"""The ensemble Z of temporal ensembling: its arithmetic, where its arrays are kept, and how they reach the step."""
+
+from __future__ import annotations
+
+from selfens.targets.ensemble import IN_MEMORY, EnsembleTargets, Targets
+
+__all__ = ["IN_MEMORY", "EnsembleTargets", "Targets"]

@@ -1,0 +1,525 @@
+"""A run whose ensemble is in a file: the same bits as in memory, after kills at any moment too, and one sentence for what
+is wrong with the file."""
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from support import (
+    STEPS,
+    Crash,
+    child,
+    config,
+    contents,
+    crashed,
+    differences,
+    features,
+    finish,
+    left_behind,
+    run_cli,
+    run_cli_with_small_disk,
+    run_cli_without_privileges,
+    train_arguments,
+    write_npz,
+)
+
+from selfens import audit, load_run, resume, train
+from selfens.errors import ConfigError, RunError
+from selfens.progress import Silent
+from selfens.rundir import RunDirectory
+from selfens.targets import EnsembleTargets, ensemble
+from selfens.targets.file import PAGE, TargetsFile
+
+
+class At(Silent):
+    """Calls `what` after a step (epoch and step from 0), once."""
+
+    def __init__(self, epoch, step, what):
+        self.countdown, self.what = epoch * STEPS + step, what
+
+    def step(self, step):
+        if self.countdown == 0:
+            self.what()
+        self.countdown -= 1
+
+
+def crash():
+    raise Crash
+
+
+def stop():
+    signal.raise_signal(signal.SIGINT)
+
+
+def in_file(folder, *overrides, epochs=3, **more):
+    return config("temporal", f"method.targets={folder / 'z'}", *overrides, epochs=epochs, **more)
+
+
+def all_left_behind(path):
+    """Besides what any run leaves: the ensemble, from wherever it is."""
+    left = {key: value for key, value in left_behind(path).items() if not key.startswith("targets/")}
+    state = load_run(path).ensemble.state()
+    return left | {f"ensemble/{name}": tensor.numpy().tobytes() for name, tensor in state.items()}
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """What the same run never interrupted, with its ensemble in memory, leaves behind."""
+
+    def leave(settings):
+        run = train(settings.with_values("method", targets="device"), tmp_path / "whole", dataset=features())
+        return all_left_behind(run.path)
+
+    return leave
+
+
+@pytest.fixture
+def finished(tmp_path):
+    return train(in_file(tmp_path), tmp_path / "run", dataset=features())
+
+
+# The same as in memory
+
+
+@pytest.mark.parametrize("override", ["method.targets_type=float16", "method.variance=false", "method.certainty=true"])
+@pytest.mark.parametrize("place", ["ram", "file"])
+def test_a_run_is_the_same_wherever_its_ensemble_is_kept(tmp_path, whole, place, override):
+    kept = str(tmp_path / "z") if place == "file" else place
+    settings = config("temporal", override).with_values("method", targets=kept)
+    run = train(settings, tmp_path / "run", dataset=features())
+    assert differences(all_left_behind(run.path), whole(settings)) == []
+
+
+def test_steps_through_a_window_are_the_same(tmp_path, whole, monkeypatch):
+    """As on a GPU, here on a CPU and with windows of two steps."""
+    genuine = EnsembleTargets._set_up
+
+    def windowed(self, *arguments, **options):
+        genuine(self, *arguments, **options)
+        self.windowed = True
+
+    settings = in_file(tmp_path)
+    expected = whole(settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(EnsembleTargets, "_set_up", windowed)
+        patched.setattr(EnsembleTargets, "to", lambda self, device: None)
+        patched.setattr("selfens.targets.window.WINDOW_ROWS", 20)
+        with pytest.raises(KeyboardInterrupt):
+            train(settings, tmp_path / "run", dataset=features(), progress=At(1, 2, stop))
+        resume(tmp_path / "run", dataset=features())
+    assert differences(all_left_behind(tmp_path / "run"), expected) == []
+
+
+def test_what_is_made_of_the_ensemble_is_the_same(tmp_path, finished):
+    other = train(config(), tmp_path / "other", dataset=features())
+    for by in ("uncertainty", "variance"):
+        ours, theirs = (audit.suggest_run(run, 20, features(), by) for run in (finished, other))
+        assert ours.rows.tolist() == theirs.rows.tolist()
+        np.testing.assert_array_equal(ours.variance, theirs.variance)
+    ours, theirs = (audit.audit_run(run, features()) for run in (finished, other))
+    assert ours.rows.tolist() == theirs.rows.tolist()
+    np.testing.assert_array_equal(ours.deviations, theirs.deviations)
+
+
+def test_the_folds_of_an_audit_leave_the_file_of_the_run_alone(tmp_path, finished):
+    before = (tmp_path / "z").read_bytes()
+    assert len(audit.audit_folds(finished.config, features(), 2).rows) == 12
+    assert (tmp_path / "z").read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["of the run", "opened by its path"])
+def test_the_ensemble_of_a_run_can_be_read_and_not_written(tmp_path, finished, how):
+    before = (tmp_path / "z").read_bytes()
+    ensemble = finished.ensemble if how == "of the run" else EnsembleTargets(60, 3, storage=tmp_path / "z")
+    assert ensemble.get(torch.arange(60)).probabilities.shape == (60, 3)
+    with pytest.raises(RunError, match=r"z belongs to a run \(.*run\) and can only be read here"):
+        ensemble.write(torch.tensor([0]), torch.ones(1, 3))
+    with pytest.raises(RunError, match="can only be read here"):
+        ensemble.commit()
+    with pytest.raises(RunError, match="can only be read here"):
+        next(ensemble.visit(torch.arange(60).reshape(6, 10)))
+    assert (tmp_path / "z").read_bytes() == before
+
+
+def test_a_method_of_ones_own_may_keep_its_ensemble_in_a_file(tmp_path, whole):
+    from selfens.methods import Temporal
+
+    def method():
+        return Temporal(EnsembleTargets(60, 3, storage=tmp_path / "own"))
+
+    with crashed():
+        train(config(), tmp_path / "run", dataset=features(), method=method(), progress=At(1, 1, crash))
+    resume(tmp_path / "run", dataset=features(), method=method())
+    assert differences(all_left_behind(tmp_path / "run"), whole(config())) == []
+
+
+def test_a_method_of_ones_own_does_not_take_the_file_of_another_run(tmp_path, finished):
+    from selfens.methods import Temporal
+
+    before = contents(tmp_path)
+    method = Temporal(EnsembleTargets(60, 3, storage=tmp_path / "z"))
+    with pytest.raises(RunError, match=r"z holds the targets of another run \(.*run\); name another file"):
+        train(config(), tmp_path / "new", dataset=features(), method=method)
+    assert contents(tmp_path) == before
+
+
+def private_memory_of_a_large_file(folder):
+    """Prints by how many MiB RssAnon grows while a file of six matrices of 80 MB is worked in."""
+
+    def private():
+        with open("/proc/self/status") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+    torch.set_num_threads(1)
+    order = torch.randperm(200_000).view(-1, 100)
+    EnsembleTargets(100, 100).write(order[0] % 100, torch.rand(100, 100))
+    before, largest = private(), 0.0
+    ensemble = EnsembleTargets(200_000, 100, storage=folder / "z")
+    for epoch in range(2):
+        for rows in ensemble.visit(order):
+            ensemble.get(rows)
+            ensemble.write(rows, torch.rand(100, 100))
+        largest = max(largest, private())
+        ensemble.commit()
+        largest = max(largest, private())
+        ensemble.seal(epoch, 0)
+    print(largest - before)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="memory is read from /proc")
+def test_an_ensemble_in_a_file_takes_no_memory_of_its_own(tmp_path):
+    assert finish(child(tmp_path / "out", private_memory_of_a_large_file, tmp_path)) == 0
+    assert float((tmp_path / "out").read_text()) < 30
+
+
+# Killed
+
+
+def test_killed_at_random_moments_and_resumed_until_done_the_bits_are_the_same(tmp_path):
+    npz = write_npz(tmp_path / "data.npz")
+    settings = in_file(tmp_path, name=str(npz), epochs=40)
+    expected = all_left_behind(train(settings.with_values("method", targets="device"), tmp_path / "whole").path)
+    chance, kills, run, reached = random.Random(0), 0, tmp_path / "run", 0
+    while True:
+        begun = ["resume", str(run)] if run.exists() else train_arguments(npz, run, settings)
+        process = child(tmp_path / "out", run_cli, [*begun, "--quiet"])
+        wanted = reached + chance.randint(0, 4)
+        while process.is_alive() and (not run.exists() or len(RunDirectory(run).history()) < wanted):
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.02))
+        process.kill()
+        code = finish(process)
+        if code == 0:  # it came to its end before the kill
+            break
+        assert code == -signal.SIGKILL, (tmp_path / "out").read_text()
+        kills += 1
+        reached = len(RunDirectory(run).history()) if run.exists() else 0
+    assert kills >= 5
+    assert differences(all_left_behind(run), expected) == []
+
+
+PLACES = {
+    "commit": (EnsembleTargets, "_blend"),
+    "copy": (ensemble, "_copy_averages"),
+    "turn": (TargetsFile, "turn"),
+    "stamp": (TargetsFile, "_stamp"),
+    "claim": (TargetsFile, "claim"),
+    "create": (TargetsFile, "_create"),
+    "checkpoint": (RunDirectory, "save_checkpoint"),
+    "replace": (os, "replace"),
+    "rename": (os, "rename"),
+    "fsync": (os, "fsync"),
+}
+
+
+SMALL_CHUNK = 15 * 4 * 3  # bytes: a commit has four parts of 15 rows
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Here as in the processes that are killed, because sums over other parts round differently."""
+    monkeypatch.setattr(ensemble, "CHUNK_BYTES", SMALL_CHUNK)
+
+
+def dying_in(place, number, before, function, arguments):
+    """Call the function in a process that is killed before or after the given call of something it needs."""
+    ensemble.CHUNK_BYTES = SMALL_CHUNK
+    owner, name = PLACES[place]
+    genuine, seen = getattr(owner, name), []
+
+    def watched(*args, **kwargs):
+        seen.append(name)
+        if len(seen) == number and before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = genuine(*args, **kwargs)
+        if len(seen) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, watched)
+    function(*arguments)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "copy"])
+@pytest.mark.usefixtures("small_chunks")
+def test_killed_at_every_point_of_commit_and_checkpoint_the_bits_are_the_same(tmp_path, place, every):
+    npz = write_npz(tmp_path / "data.npz")
+    expected = {}
+    killed = 0
+    for before in (True, False):
+        for number in (1, 2, 3, 5, 8, 12, 17, 24):
+            folder = tmp_path / f"{before}-{number}"
+            folder.mkdir()
+            settings = in_file(folder, f"training.checkpoint_every={every}", name=str(npz), epochs=3)
+            if not expected:
+                expected = all_left_behind(
+                    train(settings.with_values("method", targets="ram"), tmp_path / "whole").path
+                )
+            run = folder / "run"
+            code = finish(child(tmp_path / "out", dying_in, place, number, before, train, (settings, run)))
+            if code == 0:
+                break  # there are no more of these calls
+            assert code == -signal.SIGKILL, (tmp_path / "out").read_text()
+            resume(run) if run.exists() else train(settings, run)
+            assert differences(all_left_behind(run), expected) == [], (before, number)
+            killed += 1
+    assert killed >= 2
+
+
+@pytest.mark.parametrize("place", ["commit", "copy", "turn", "checkpoint", "fsync"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.usefixtures("small_chunks")
+def test_stopped_within_an_epoch_and_killed_after_the_resume_the_bits_are_the_same(tmp_path, place, number):
+    """The checkpoint in the middle of the epoch must survive what the resumed process does to its predictions."""
+    npz = write_npz(tmp_path / "data.npz")
+    settings = in_file(tmp_path, name=str(npz))
+    expected = all_left_behind(train(settings.with_values("method", targets="device"), tmp_path / "whole").path)
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, run, progress=At(1, 2, stop))
+    assert int(load_run(run).ensemble.written.sum()) == 30
+    code = finish(child(tmp_path / "out", dying_in, place, number, True, resume, (run,)))
+    assert code in (0, -signal.SIGKILL), (tmp_path / "out").read_text()
+    if code:
+        assert RunDirectory(run).reached() in ((1, 3), (2, 0), (3, 0))
+        resume(run)
+    assert differences(all_left_behind(run), expected) == []
+
+
+@pytest.mark.parametrize(("epoch", "step"), [(0, 0), (0, 3), (1, 0), (4, 2), (5, 5)])
+def test_a_checkpoint_some_epochs_old_finds_the_ensemble_as_it_was_then(tmp_path, whole, epoch, step):
+    settings = in_file(tmp_path, "training.checkpoint_every=3", epochs=7)
+    with crashed():
+        train(settings, tmp_path / "run", dataset=features(), progress=At(epoch, step, crash))
+    run = load_run(tmp_path / "run")
+    saved = epoch // 3 * 3
+    assert run.checkpoint.epoch == saved
+    assert run.ensemble.count.tolist() == [saved] * 60
+    resume(tmp_path / "run", dataset=features())
+    assert differences(all_left_behind(tmp_path / "run"), whole(settings)) == []
+
+
+def test_stopped_at_every_step_of_an_epoch_in_turn_the_bits_are_the_same(tmp_path, whole):
+    with pytest.raises(KeyboardInterrupt):
+        train(in_file(tmp_path), tmp_path / "run", dataset=features(), progress=At(1, 0, stop))
+    for _ in range(STEPS):
+        with pytest.raises(KeyboardInterrupt):
+            resume(tmp_path / "run", dataset=features(), progress=At(0, 0, stop))
+    resume(tmp_path / "run", dataset=features())
+    assert differences(all_left_behind(tmp_path / "run"), whole(in_file(tmp_path))) == []
+
+
+# What can be wrong before training starts
+
+
+def refused(tmp_path, settings, sentence, error=RunError):
+    """One sentence, no run, and every file as before."""
+    before = contents(tmp_path)
+    with pytest.raises(error, match=sentence) as raised:
+        train(settings, tmp_path / "new", dataset=features())
+    assert "\n" not in str(raised.value)
+    assert contents(tmp_path) == before
+
+
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "z").write_text("years of work")
+    refused(tmp_path, in_file(tmp_path), "z is not a file of targets")
+
+
+def test_the_file_of_another_run_is_refused_and_left_alone(tmp_path, finished):
+    refused(
+        tmp_path, in_file(tmp_path), r"z holds the targets of another run \(.*run\); name another file with --targets"
+    )
+
+
+def test_the_run_itself_again_points_to_resume(tmp_path, finished):
+    with pytest.raises(RunError, match="already holds this run; continue it with"):
+        train(in_file(tmp_path), tmp_path / "run", dataset=features())
+
+
+def test_a_folder_is_refused(tmp_path):
+    (tmp_path / "z").mkdir()
+    refused(tmp_path, in_file(tmp_path), "z is a folder; name a file")
+
+
+def test_a_file_within_the_directory_of_the_run_is_refused(tmp_path):
+    refused(tmp_path, in_file(tmp_path / "new"), "is inside the run's directory")
+
+
+@pytest.mark.parametrize("place", ["ram", "z"])
+def test_a_method_without_an_ensemble_has_nothing_to_keep(tmp_path, place):
+    settings = config("pi").with_values("method", targets=place)
+    refused(tmp_path, settings, "pi keeps no ensemble; leave --targets out", ConfigError)
+
+
+def test_a_disk_without_room_is_refused_before_training(tmp_path, monkeypatch):
+    def full(descriptor, start, size):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    refused(
+        tmp_path,
+        in_file(tmp_path),
+        "z needs 53,248 bytes for the targets of 60 rows of 3 classes .* has no room for them",
+    )
+
+
+def test_a_small_disk_is_refused_before_training_by_the_command(tmp_path):
+    npz = write_npz(tmp_path / "data.npz")
+    arguments = train_arguments(npz, tmp_path / "run", in_file(tmp_path, name=str(npz)))
+    before = contents(tmp_path)
+    assert finish(child(tmp_path.parent / "out", run_cli_with_small_disk, 30_000, arguments)) == 1
+    said = (tmp_path.parent / "out").read_text()
+    assert "has no room for them" in said
+    assert len(said.splitlines()) == 1
+    assert contents(tmp_path) == before
+
+
+def test_a_read_only_folder_is_refused_before_training(tmp_path):
+    npz = write_npz(tmp_path / "data.npz")
+    (tmp_path / "closed").mkdir(mode=0o555)
+    arguments = train_arguments(npz, tmp_path / "run", in_file(tmp_path / "closed", name=str(npz)))
+    assert finish(child(tmp_path / "out", run_cli_without_privileges, arguments)) == 1
+    said = (tmp_path / "out").read_text()
+    assert said.startswith(
+        f"error: {tmp_path / 'closed' / 'z'} cannot be written, because {tmp_path / 'closed'} is read-only"
+    )
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("what", ["nothing", "empty", "abandoned", "folder"])
+def test_what_may_be_there_or_not(tmp_path, what):
+    if what == "empty":
+        (tmp_path / "z").touch()
+    elif what == "abandoned":  # by a process that was killed before its run was made
+        EnsembleTargets(5, 2, storage=tmp_path / "z")
+    place = tmp_path / "a" / "b" if what == "folder" else tmp_path
+    assert train(in_file(place), tmp_path / "run", dataset=features()).finished
+
+
+def test_a_run_that_cannot_be_made_leaves_no_file(tmp_path, monkeypatch):
+    def fails(*arguments):
+        raise RunError("no.")
+
+    monkeypatch.setattr(RunDirectory, "create", fails)
+    refused(tmp_path, in_file(tmp_path), "no.")
+
+
+def test_a_relative_path_is_found_again_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with crashed():
+        settings = config().with_values("method", targets="z")
+        train(settings, tmp_path / "run", dataset=features(), progress=At(1, 1, crash))
+    monkeypatch.chdir(tmp_path.parent)
+    assert resume(tmp_path / "run", dataset=features()).finished
+
+
+# What can be wrong when a run goes on
+
+
+@pytest.fixture
+def half(tmp_path):
+    with crashed():
+        train(in_file(tmp_path), tmp_path / "run", dataset=features(), progress=At(2, 2, crash))
+    return tmp_path / "run"
+
+
+def not_resumed(run, sentence):
+    before = contents(run)
+    with pytest.raises(RunError, match=sentence) as raised:
+        resume(run, dataset=features())
+    assert "\n" not in str(raised.value)
+    assert {k: v for k, v in contents(run).items() if k != "history.jsonl"} == {
+        k: v for k, v in before.items() if k != "history.jsonl"
+    }
+    with pytest.raises(RunError, match=sentence):
+        _ = load_run(run).ensemble
+
+
+def test_a_missing_file_is_named_and_not_made_anew(tmp_path, half):
+    (tmp_path / "z").rename(tmp_path / "elsewhere")
+    not_resumed(half, "z, where the run keeps its targets, is not there; put the file back, or a link to it")
+    assert not (tmp_path / "z").exists()
+    assert load_run(half).predict(features().test_inputs).shape == (30,)  # the network is there all the same
+    (tmp_path / "z").symlink_to(tmp_path / "elsewhere")
+    assert resume(half, dataset=features()).finished
+
+
+def test_a_file_cut_short_is_refused(tmp_path, half):
+    os.truncate(tmp_path / "z", 20_000)
+    not_resumed(half, "z is 20,000 bytes long and should be [0-9,]+; it is cut short or damaged")
+
+
+def change_header(path, **changes):
+    with open(path, "r+b") as file:
+        header = json.loads(file.read(PAGE)) | changes
+        file.seek(0)
+        file.write(json.dumps(header).encode().ljust(PAGE))
+
+
+def test_a_file_of_another_format_is_refused(tmp_path, half):
+    change_header(tmp_path / "z", format="selfens targets 2")
+    not_resumed(half, "z is in the format 'selfens targets 2'; this version of selfens keeps targets in the format")
+
+
+def test_a_file_of_another_shape_is_refused(tmp_path, half):
+    (tmp_path / "z").unlink()
+    other = EnsembleTargets(61, 3, storage=tmp_path / "z")
+    other.file.claim(RunDirectory(half).about()["id"], half)
+    other.seal(2, 0)
+    with pytest.raises(
+        RunError, match="z holds targets of 61 rows of 3 classes .*; this run needs 60 rows of 3 classes"
+    ):
+        resume(half, dataset=features())
+
+
+def test_a_file_of_another_run_is_refused_on_a_resume(tmp_path, half):
+    (tmp_path / "other").mkdir()
+    train(in_file(tmp_path / "other"), tmp_path / "other" / "run", dataset=features())
+    shutil.copy(tmp_path / "other" / "z", tmp_path / "z")
+    not_resumed(half, r"z belongs to another run \(.*other/run\), not to this one")
+
+
+def test_a_checkpoint_put_back_from_an_older_copy_is_refused(tmp_path):
+    run = tmp_path / "run"
+    with crashed():
+        train(in_file(tmp_path), run, dataset=features(), progress=At(1, 2, crash))
+    old = (run / "checkpoint.safetensors").read_bytes()
+    resume(run, dataset=features())
+    (run / "checkpoint.safetensors").write_bytes(old)
+    not_resumed(run, "z is not as the checkpoint after epoch 1 and 0 steps left it")
+
+
+def test_a_run_moved_elsewhere_still_finds_its_file(tmp_path, half):
+    half.rename(tmp_path / "moved")
+    assert resume(tmp_path / "moved", dataset=features()).finished
+    assert load_run(tmp_path / "moved").ensemble.count.tolist() == [3] * 60
