@@ -30,7 +30,7 @@ from support import (
     write_npz,
 )
 
-from selfens import audit, load_run, resume, train
+from selfens import audit, folds, load_run, resume, train
 from selfens.errors import ConfigError, RunError
 from selfens.progress import Silent
 from selfens.rundir import RunDirectory
@@ -130,7 +130,7 @@ def test_what_is_made_of_the_ensemble_is_the_same(tmp_path, finished):
 
 def test_the_folds_of_an_audit_leave_the_file_of_the_run_alone(tmp_path, finished):
     before = (tmp_path / "z").read_bytes()
-    assert len(audit.audit_folds(finished.config, features(), 2).rows) == 12
+    assert len(folds.audit_folds(finished.config, features(), 2).rows) == 12
     assert (tmp_path / "z").read_bytes() == before
 
 
