@@ -26,7 +26,7 @@ from selfens.config import Config
 from selfens.data import preprocess
 from selfens.data.labels import choose_labels
 from selfens.device import environment, resolve_device, torch_settings
-from selfens.training import Session
+from selfens.session import Session
 
 RESIDENCES = ("device", "ram", "file")
 

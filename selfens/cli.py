@@ -98,7 +98,9 @@ def train(
     ] = None,
     size: Annotated[int | None, typer.Option(help="Side to which a folder's images are brought.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download; also by SELFENS_OFFLINE=1.")] = False,
-    run: Annotated[Path | None, typer.Option("--run", help="Directory of the run; a new one by default.")] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", "--run-dir", help="Directory of the run; a new one by default.")
+    ] = None,
     tensorboard: TensorBoardOption = False,
     quiet: QuietOption = False,
     overrides: SetOption = None,
@@ -420,6 +422,10 @@ def _label_count(text: str) -> int | None:
 
 def _new_directory(config: Config) -> Path:
     """runs/DATA-METHOD-seedN, or the first free name after it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "several processes train together and must agree on a directory; name it with --run-dir DIRECTORY."
+        )
     name = f"{Path(config.data.name).stem}-{config.method.name}-seed{config.seed.base}"
     candidates = [Path("runs") / name, *(Path("runs") / f"{name}-{number}" for number in range(2, 10_000))]
     return next(path for path in candidates if not path.exists())
@@ -483,11 +489,18 @@ def _say_result(run: Run, quiet: bool) -> None:
 
 
 def _say(text: str) -> None:
-    print(text)  # noqa: T201
+    if _process() == 0:
+        print(text)  # noqa: T201
 
 
 def _complain(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201
+    name = f"process {_process()}: " if _process() else ""
+    print(f"{name}{text}", file=sys.stderr)  # noqa: T201
+
+
+def _process() -> int:
+    """The number of this process among those that torchrun started, 0 if it is alone."""
+    return int(os.environ.get("RANK", "0"))
 
 
 def main(arguments: list[str] | None = None) -> None:

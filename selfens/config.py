@@ -162,6 +162,8 @@ class TrainingConfig:
     """Rows in random order; or labelled ones spread evenly over the batches; or that, repeated so that no batch lacks them."""
     residence: Literal["auto", "device", "ram", "file"] = "auto"
     """Where the inputs lie: on the device, or in RAM or a file from which they stream; auto: on the device if they fit."""
+    means: Literal["own", "joint"] = "own"
+    """Where several processes train together: batch means of each one's batch, or of all their batches."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto: a GPU if there is one."""
     precision: Literal["auto", "bf16", "tf32", "fp32"] = "auto"

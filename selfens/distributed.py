@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selfens.errors import LostProcessError
+from selfens.randomness import PROCESS, stream
 
 Value = TypeVar("Value")
 Rows = NDArray[np.int64]
 
+LEAST, MOST = dist.ReduceOp.MIN, dist.ReduceOp.MAX
 ANSWER_WITHIN = timedelta(seconds=60)
 LOAD_WITHIN = timedelta(hours=2)
 
@@ -45,11 +47,14 @@ class Group:
     # Whose rows are whose
 
     def share(self, rows: Rows, labelled: NDArray[np.bool_], rank: int | None = None) -> Rows:
-        """The rows that a process owns, rising: every size-th of the labelled ones and of the others.
+        """The rows that a process owns, rising: every size-th of the labelled ones and of the others, in a fixed shuffle.
 
-        The division depends on the rows and the number of processes alone, so a row has the same owner in every epoch.
+        The division depends on the rows and the number of processes alone, so a row has the same owner in every epoch. It
+        is shuffled because rows may come in a pattern, such as one class after another, that would leave a process without
+        some classes.
         """
-        ordered = np.concatenate([rows[labelled], rows[~labelled]])
+        shuffle = stream(0, PROCESS).permutation
+        ordered = np.concatenate([shuffle(rows[labelled]), shuffle(rows[~labelled])])
         return np.sort(ordered[self.rank if rank is None else rank :: self.size])
 
     # What is exchanged in every step
@@ -72,23 +77,23 @@ class Group:
         averaged: Tensor = _Mean.apply(tensor, self) if self.size > 1 else tensor  # type: ignore[no-untyped-call]
         return averaged
 
-    def total(self, tensor: Tensor, how: Any = None) -> Tensor:
-        """The tensor added up over the processes (or its `how`: dist.ReduceOp.MIN, MAX), in place."""
+    def total(self, tensor: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
+        """The tensor added up over the processes, or the LEAST or MOST of each value, in place."""
         if self.size > 1:
             with _noticing_losses():
-                dist.all_reduce(tensor, how or dist.ReduceOp.SUM)
+                dist.all_reduce(tensor, how)
         return tensor
 
     # What is agreed on now and then
 
-    def any(self, flag: bool) -> bool:
-        """Whether it is so in one of the processes at least."""
+    def agreed(self, number: int, how: Any) -> int:
+        """The LEAST or MOST of the numbers that the processes have."""
         if self.size == 1:
-            return flag
+            return number
         with _noticing_losses():
-            told = torch.tensor(int(flag))
-            dist.all_reduce(told, dist.ReduceOp.MAX, group=self._patient)
-        return bool(told)
+            told = torch.tensor(number)
+            dist.all_reduce(told, how, group=self._patient)
+        return int(told)
 
     def first_says(self, value: Value) -> Value:
         """What the first process has."""
@@ -169,11 +174,6 @@ def joined(device: torch.device) -> Iterator[Group]:
 def local_rank() -> int:
     """The number of this process among those on its machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))
-
-
-def is_first_process() -> bool:
-    """Whether this process is alone or the first of its group, before the group is joined."""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def was_restarted() -> bool:

@@ -52,6 +52,13 @@ class Untroubled(Silent):
             super().warn(message)
 
 
+class Mute(Silent):
+    """Nothing at all: for the processes of a training beside the first."""
+
+    def warn(self, message: str) -> None:
+        pass
+
+
 class Quiet(Silent):
     """Nothing but warnings, as lines."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-ORDER, HELD_OUT, CORRUPTION, TEST_SPLIT, FOLDS, EXTRA = (2**31 + purpose for purpose in range(6))
+ORDER, HELD_OUT, CORRUPTION, TEST_SPLIT, FOLDS, EXTRA, PROCESS = (2**31 + purpose for purpose in range(7))
 
 
 def stream(seed: int, purpose: int, *more: int) -> np.random.Generator:

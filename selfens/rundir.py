@@ -120,8 +120,14 @@ class RunDirectory:
         return directory
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes out; the system lets go of the lock when this one ends, however it ends."""
+    def locked(self, is_writer: bool = True) -> Iterator[None]:
+        """Keep other processes out; the system lets go of the lock when this one ends, however it ends.
+
+        A process that trains beside the one that writes takes no lock.
+        """
+        if not is_writer:
+            yield
+            return
         try:
             file = open(self.path / "lock", "a")  # noqa: SIM115  held open on purpose
         except OSError as error:

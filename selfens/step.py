@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from selfens.data.loader import Loader
 from selfens.device import autocast, generator
+from selfens.distributed import Group
 from selfens.methods.base import Losses, Method
 from selfens.networks.layers import update_running_means
 from selfens.optim import Adam
@@ -35,6 +36,7 @@ class EpochMeans(NamedTuple):
 class Step:
     """Call it with the rows of a batch.
 
+    group    the processes over which gradients are averaged
     compile  compile losses and update with torch.compile
     capture  record the step once as a CUDA graph and replay it
     warn     told once, in a sentence, when either is not possible and the plain way is taken
@@ -48,13 +50,14 @@ class Step:
         optimizer: Adam,
         loader: Loader,
         num_classes: int,
+        group: Group | None = None,
         precision: str = "fp32",
         compile: bool = False,
         capture: bool = False,
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         self.network, self.method, self.optimizer, self.loader = network, method, optimizer, loader
-        self.precision = precision
+        self.precision, self.group = precision, group or Group()
         self.device = loader.device
         self.weight = torch.zeros((), device=self.device)  # w(t)
         self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)
@@ -91,7 +94,7 @@ class Step:
     def _body(self, rows: Tensor) -> None:
         losses = self.losses(rows)
         gradients = torch.autograd.grad(losses.total, self.optimizer.parameters, allow_unused=True)
-        self.update(rows, Losses(*(part.detach() for part in losses)), gradients)
+        self.update(rows, Losses(*(part.detach() for part in losses)), self.group.averaged(gradients))
 
     def _losses(self, rows: Tensor) -> Losses:
         batch = self.loader.batch(rows, self.method.num_views)

@@ -1,6 +1,6 @@
 """train(): from a config to a run directory. Read this file and `step.py`, and you know what a run does.
 
-set up    data, labels, preprocessing, network, method, optimizer; or the state of a checkpoint
+set up    data, labels, preprocessing; then network, method, optimizer (`session.py`), or the state of a checkpoint
 epoch     set the schedules, take the steps, end the epoch, evaluate, write history and checkpoint
 end       write the report
 """
@@ -8,44 +8,41 @@ end       write the report
 from __future__ import annotations
 
 import copy
-import importlib.util
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from selfens import evaluate, methods, networks, schedules
+from selfens import distributed
 from selfens.config import Config
-from selfens.data import preprocess, sources, stream
-from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data import preprocess, sources
+from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels
-from selfens.data.loader import Loader
-from selfens.data.order import Order
 from selfens.data.rows import is_mapped
-from selfens.device import Stopwatch, environment, resolve_device, resolve_precision, resolve_switch, torch_settings
+from selfens.device import Stopwatch, environment, resolve_device, torch_settings
+from selfens.distributed import MOST, Group
 from selfens.errors import ConfigError, DivergedError, RunError
 from selfens.interrupt import StopRequest
 from selfens.methods.base import Method
-from selfens.optim import Adam
-from selfens.progress import Progress, Silent
+from selfens.progress import Mute, Progress, Silent
+from selfens.randomness import PROCESS, stream
 from selfens.report.page import write_report
 from selfens.run import Run
-from selfens.rundir import REPORT, Checkpoint, RunDirectory, TargetsPlace, check_free
-from selfens.step import EpochMeans, Step
+from selfens.rundir import REPORT, RunDirectory, check_free
+from selfens.session import Session
+from selfens.step import EpochMeans
 from selfens.targets import IN_MEMORY
 from selfens.targets import file as targets_file
 
 Rows = NDArray[np.int64]
 NEGLIGIBLE_WEIGHT = 1e-3
 COLLAPSED_SPREAD = 1e-2
+STEPS_TO_AGREE = 8  # after which several processes ask each other whether one was told to stop
 
 
 def train(
@@ -64,32 +61,41 @@ def train(
     method    used instead of `config.method.name`: any `Method`
     progress  told what happens; by default nothing is shown
     """
-    device = resolve_device(config.training.device)
+    path, device = Path(run_dir), resolve_device(config.training.device)
     config = _with_absolute_targets(config)
-    check_free(Path(run_dir), config)
-    _check_targets_free(config, Path(run_dir))
-    data = dataset or sources.from_config(config, progress=progress is not None and progress.talkative)
-    if config.data.extra is not None and data.extra_rows == 0:
-        raise ConfigError(
-            f"data.extra is {config.data.extra}, but a data set of your own was passed; give it its extra rows by "
-            "dataset.with_extra(...)."
-        )
-    choice = choose_labels(data, config.data, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split"))
-    fitted = preprocess.fit(config.data.preprocess, data.inputs, device, _fitted_rows(data, choice))
-    show = progress or Silent()
-    with torch_settings(config.training, device, config.seed.of("training")):
-        session = Session(config, device, data, choice, fitted, network, method, show.warn)
-        own = {"own_data": dataset is not None, "own_network": network is not None, "own_method": method is not None}
-        about = session.about(data) | own
-        with session.new_targets_file():
-            directory = RunDirectory.create(run_dir, config, choice, fitted, about)
-            session.claim_targets_file(directory)
-        if data.unreadable:
-            show.warn(f"{len(data.unreadable)} files could not be read and were left out; they are listed in run.json.")
-        with directory.locked():
-            _train_epochs(session, directory, show)
-    run = Run(directory.path, network=network, device=device.type)
-    _write_report(run, data, network, show)
+    if distributed.was_restarted() and (path / "config.json").is_file():
+        return resume(path, dataset=dataset, network=network, method=method, progress=progress)
+    with distributed.joined(device) as group:
+        show = (progress or Silent()) if group.is_first else Mute()
+        with group.first_before_others():
+            if group.is_first:
+                check_free(path, config)
+                _check_targets_free(config, path)
+            data = dataset or sources.from_config(config, progress=show.talkative)
+        _check_extra(config, data)
+        seeds = config.seed
+        choice = choose_labels(data, config.data, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
+        fitted = preprocess.fit(config.data.preprocess, data.inputs, device, _fitted_rows(data, choice)).to(device)
+        group.take_from_first([*fitted.state_dict().values()])
+        with torch_settings(config.training, device, _process_seed(config, group)):
+            session = Session(config, device, data, choice, fitted, network, method, show.warn, group)
+            own = {"data": dataset, "network": network, "method": method}
+            about = session.about(data) | {f"own_{part}": given is not None for part, given in own.items()}
+            directory = RunDirectory(path)
+            with session.new_targets_file():
+                if group.is_first:
+                    RunDirectory.create(path, config, choice, fitted, about)
+                    session.claim_targets_file(directory)
+            if data.unreadable:
+                show.warn(
+                    f"{len(data.unreadable)} files could not be read and were left out; they are listed in run.json."
+                )
+            with directory.locked(group.is_first):
+                _train_epochs(session, directory, show)
+        group.first_says("done")  # only now is everything written
+        run = Run(path, network=network, device=device.type)
+        if group.is_first:
+            _write_report(run, data, network, show)
     return run
 
 
@@ -113,27 +119,44 @@ def resume(
             )
     # The same number of threads as before, because sums over threads round differently.
     options = replace(config.training, threads=config.training.threads or run.about["environment"]["threads"])
-    with run.directory.locked(), torch_settings(options, device, config.seed.of("training")):
-        data = dataset or run.dataset()
+    with distributed.joined(device) as group, run.directory.locked(group.is_first):
+        show, was_finished = (progress or Silent()) if group.is_first else Mute(), run.finished
+        with group.first_before_others():
+            data = dataset or run.dataset()
         run.check_dataset(data)
         if config.training.residence == "auto":  # as before, though memory may be scarcer now, or not
             before = run.about.get("residence", "device")
             here = "ram" if before == "file" and not is_mapped(data.inputs) else before
             config = config.with_values("training", residence=here)
-        fitted, show = run.directory.preprocess().to(device), progress or Silent()
+        fitted = run.directory.preprocess().to(device)
         if run.directory.has_checkpoint() and run.checkpoint.targets_place:
             _ = run.ensemble  # a file that is not there or not the run's is refused here, and not made anew below
-        session = Session(config, device, data, run.labels, fitted, network, method, show.warn)
-        session.claim_targets_file(run.directory)
-        if run.directory.has_checkpoint():
-            session.load(run.directory.load_checkpoint())
-        _warn_of_changes(run.about["environment"], environment(device, session.precision), show)
-        before = run.finished
-        _train_epochs(session, run.directory, show)
-    run = Run(run.path, network=network, device=device.type)
-    if not before:
-        _write_report(run, data, network, show)
+        with torch_settings(options, device, _process_seed(config, group)):
+            session = Session(config, device, data, run.labels, fitted, network, method, show.warn, group)
+            session.claim_targets_file(run.directory)
+            if run.directory.has_checkpoint():
+                session.load(run.directory.load_checkpoint())
+            _warn_of_changes(run.about["environment"], environment(device, session.precision), show)
+            _train_epochs(session, run.directory, show)
+        group.first_says("done")
+        run = Run(run.path, network=network, device=device.type)
+        if group.is_first and not was_finished:
+            _write_report(run, data, network, show)
     return run
+
+
+def _process_seed(config: Config, group: Group) -> int:
+    """The seed itself for the first process, one of its own for each other."""
+    seed = config.seed.of("training")
+    return seed if group.is_first else int(stream(seed, PROCESS, group.rank).integers(2**62))
+
+
+def _check_extra(config: Config, data: Dataset) -> None:
+    if config.data.extra is not None and data.extra_rows == 0:
+        raise ConfigError(
+            f"data.extra is {config.data.extra}, but a data set of your own was passed; give it its extra rows by "
+            "dataset.with_extra(...)."
+        )
 
 
 def _write_report(run: Run, data: Dataset, network: nn.Module | None, show: Progress) -> None:
@@ -147,178 +170,6 @@ def _write_report(run: Run, data: Dataset, network: nn.Module | None, show: Prog
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         show.warn(f"the run is complete, but its report could not be written ({reason.rstrip('.')}).")
-
-
-class Session:
-    """The live objects of a run: what `train` sets up and a checkpoint saves."""
-
-    def __init__(
-        self,
-        config: Config,
-        device: torch.device,
-        data: Dataset,
-        choice: LabelChoice,
-        fitted: nn.Module,
-        network: nn.Module | None,
-        method: Method | None,
-        warn: Callable[[str], None],
-    ) -> None:
-        self.config, self.device = config, device
-        self.data_name, self.extra_rows = data.name, data.extra_rows
-        self.network_name = type(network).__name__ if network else config.network.name
-        self.method_name = type(method).__name__ if method else config.method.name
-        self.precision = resolve_precision(config.training.precision, device)
-        labels = choice.training_labels(data.num_rows)
-        self.visited = _visited_rows(config, data.num_rows, choice)
-        order = Order(
-            self.visited,
-            labels[self.visited] != UNLABELED,
-            config.training.batch_size,
-            config.seed.of("training"),
-            config.training.batches,
-            config.data.extra_per_epoch,
-        )
-        self.residence = stream.choose_residence(config.training.residence, data.inputs, data.name, device)
-        self.loader = Loader(
-            stream.from_residence(self.residence, data.inputs, fitted, order.batch_size, device),
-            torch.from_numpy(labels).to(device),
-            order,
-            config.augment,
-        )
-        self.num_labelled = len(choice.rows)
-        self.main_is_labelled = int((choice.rows < data.main_rows).sum()) == int((self.visited < data.main_rows).sum())
-        self.validation = (
-            preprocess.apply(fitted, data.inputs[choice.validation], device),
-            torch.from_numpy(choice.validation_labels).to(device),
-        )
-        self.test = (preprocess.apply(fitted, data.test_inputs, device), torch.from_numpy(data.test_labels).to(device))
-
-        self.network = (
-            (network or networks.build(config.network, data.input_shape, data.num_classes)).to(device).train()
-        )
-        networks.fuse(self.network, _kernels_usable(config, device, warn))
-        if network is None:  # one that was passed may be trained already
-            for rows in self.loader.visit(self.loader.order(0)[:1]):
-                networks.calibrate(self.network, self.loader.batch(rows, 1).views[0])
-        self.method = (method or methods.build(config.method, data.num_rows, data.num_classes, device)).to(device)
-        if self.method.ensemble:
-            self.method.ensemble.to(device)
-        elif config.method.targets != "device":
-            raise ConfigError(
-                f"method.targets is '{config.method.targets}', but {self.method_name} keeps no ensemble; leave --targets out."
-            )
-        self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
-        self.step = Step(
-            network=self.network,
-            method=self.method,
-            optimizer=self.optimizer,
-            loader=self.loader,
-            num_classes=data.num_classes,
-            precision=self.precision,
-            compile=resolve_switch(config.training.compile, device),
-            capture=_capture_usable(config, device, warn),
-            warn=warn,
-        )
-        self.learning_rate = schedules.learning_rate(config.schedule, config.optimizer.learning_rate)
-        self.beta1 = schedules.beta1(config.schedule, config.optimizer)
-        self.weight_max = self._weight_max()
-        self.weight = schedules.unsupervised_weight(config.schedule, self.weight_max)
-        self.first_epoch = self.first_step = 0
-        self.warned_of_collapse = False
-
-    def _weight_max(self) -> float:
-        """w_max M/N, with the M/N left out where `method.weight_scale` says so; N counts extra rows, drawn or not."""
-        scale = self.config.method.weight_scale
-        if not self.method.uses_unlabeled:
-            return 0.0
-        if scale == "none" or (scale == "original" and self.main_is_labelled):
-            return self.config.method.weight_max
-        return self.config.method.weight_max * self.num_labelled / len(self.visited)
-
-    def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
-        """The rows of each step of an epoch, each when its inputs and targets are at hand."""
-        order = self.loader.order(epoch)[first_step:]
-        targets = self.method.ensemble.visit(order) if self.method.ensemble else order
-        return (rows for rows, _ in zip(targets, self.loader.visit(order), strict=True))
-
-    @contextmanager
-    def new_targets_file(self) -> Iterator[None]:
-        """While a run is made: a file for its targets must be nobody's, and nothing is left of it where that fails."""
-        file = self.method.ensemble.file if self.method.ensemble else None
-        if file and not file.ours:
-            raise RunError(
-                f"{file.path} holds the targets of another run ({file.header['directory']}); name another file."
-            )
-        try:
-            yield
-        finally:
-            if file:
-                file.remove_unclaimed()
-
-    def claim_targets_file(self, directory: RunDirectory) -> None:
-        if self.method.ensemble and self.method.ensemble.file:
-            self.method.ensemble.file.claim(directory.about()["id"], directory.path)
-
-    def about(self, data: Dataset) -> dict[str, Any]:
-        """What run.json records."""
-        return {
-            "data": data.name,
-            "fingerprint": data.fingerprint(),
-            "rows": data.num_rows,
-            "extra": {"source": data.extra_name, "rows": data.extra_rows},
-            "residence": self.residence,
-            "labelled": self.num_labelled,
-            "test_rows": len(data.test_labels),
-            "classes": list(data.classes),
-            "input_shape": list(data.input_shape),
-            "input_type": str(data.inputs.dtype),
-            "unreadable": list(data.unreadable),
-            "parameters": sum(p.numel() for p in self.optimizer.parameters),
-            "environment": environment(self.device, self.precision),
-        }
-
-    def is_finite(self) -> bool:
-        """Whether sums and parameters are still numbers."""
-        return bool(self.step.sums.isfinite().all() and self.optimizer.flat.isfinite().all())
-
-    def save(self, directory: RunDirectory, epoch: int, step: int) -> None:
-        """A checkpoint from which the run goes on at `step` of `epoch`."""
-        evaluated = self.method.evaluated(self.network)
-        random = {"cpu": torch.get_rng_state()}
-        if self.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.device)
-        parts = {
-            "network": self.network.state_dict(),
-            "evaluated": {} if evaluated is self.network else evaluated.state_dict(),
-            "method": self.method.state_dict(),
-            "optimizer": self.optimizer.state(),
-            "sums": self.step.state(),
-            "random": random,
-        }
-        ensemble, place = self.method.ensemble, None
-        if ensemble and ensemble.file:
-            place = TargetsPlace(str(ensemble.file.path), ensemble.seal(epoch, step))
-        elif ensemble:
-            parts["targets"] = ensemble.state()
-        directory.save_checkpoint(Checkpoint(epoch, step, parts, place))
-
-    def load(self, checkpoint: Checkpoint) -> None:
-        parts = checkpoint.tensors
-        try:
-            self.network.load_state_dict(parts["network"])
-            self.method.load_state_dict(parts.get("method", {}))
-            self.optimizer.load_state(parts["optimizer"])
-            self.step.load_state(parts["sums"], checkpoint.step)
-            if self.method.ensemble and checkpoint.targets_place:
-                self.method.ensemble.restore(checkpoint.targets_place.half, checkpoint.epoch, checkpoint.step)
-            elif self.method.ensemble:
-                self.method.ensemble.load_state(parts["targets"])
-        except (RuntimeError, KeyError, ValueError) as error:
-            raise RunError(f"the checkpoint does not fit the run ({str(error).splitlines()[0]}).") from None
-        torch.set_rng_state(parts["random"]["cpu"])
-        if self.device.type == "cuda" and "cuda" in parts["random"]:
-            torch.cuda.set_rng_state(parts["random"]["cuda"], self.device)
-        self.first_epoch, self.first_step = checkpoint.epoch, checkpoint.step
 
 
 def _with_absolute_targets(config: Config) -> Config:
@@ -339,23 +190,6 @@ def _check_targets_free(config: Config, run_dir: Path) -> None:
     targets_file.check_free(path)
 
 
-def _kernels_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:
-    wanted = resolve_switch(config.training.kernels, device)
-    if wanted and device.type != "cuda":
-        warn("training.kernels=on has no effect: our kernels run on a GPU.")
-    elif wanted and importlib.util.find_spec("triton") is None:
-        warn("our kernels need Triton, which is not installed; the plain operations are used.")
-        return False
-    return wanted and device.type == "cuda"
-
-
-def _capture_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:
-    wanted = resolve_switch(config.training.capture, device)
-    if wanted and device.type != "cuda":
-        warn("training.capture=on has no effect: CUDA graphs exist on a GPU.")
-    return wanted and device.type == "cuda"
-
-
 def _fitted_rows(data: Dataset, choice: LabelChoice) -> Rows | None:
     """The rows that preprocessing may be fitted on, neither extra nor held out; None where these are all."""
     if data.extra_rows == 0 and len(choice.validation) == 0:
@@ -363,16 +197,11 @@ def _fitted_rows(data: Dataset, choice: LabelChoice) -> Rows | None:
     return np.setdiff1d(np.arange(data.main_rows), choice.validation)
 
 
-def _visited_rows(config: Config, num_rows: int, choice: LabelChoice) -> Rows:
-    """The rows training visits: all but those held out, or the labelled ones alone."""
-    if config.training.rows == "labelled":
-        return np.sort(choice.rows)
-    return np.setdiff1d(np.arange(num_rows), choice.validation, assume_unique=True)
-
-
 def _train_epochs(session: Session, directory: RunDirectory, progress: Progress) -> None:
     epochs, every = session.config.schedule.epochs, session.config.training.checkpoint_every
-    directory.truncate_history(session.first_epoch)
+    first = session.group.is_first
+    if first:
+        directory.truncate_history(session.first_epoch)
     progress.start(
         _title(session, directory),
         epochs=epochs,
@@ -380,7 +209,7 @@ def _train_epochs(session: Session, directory: RunDirectory, progress: Progress)
         steps_per_epoch=session.loader.steps_per_epoch,
     )
     _warn_before(session, progress)
-    if not directory.has_checkpoint():
+    if not session.group.first_says(directory.has_checkpoint()):
         session.save(directory, 0, 0)  # the weights of a module of the user's own are nowhere else
     try:
         with StopRequest() as stop:
@@ -389,7 +218,8 @@ def _train_epochs(session: Session, directory: RunDirectory, progress: Progress)
                 record = _train_epoch(session, directory, epoch, stop, progress)
                 # From the end of the epoch before, its checkpoint included: the seconds of a run add up to its time.
                 record["seconds"], ended = time.perf_counter() - ended, time.perf_counter()
-                directory.append_history(record)
+                if first:
+                    directory.append_history(record)
                 if (epoch + 1) % every == 0 or epoch + 1 == epochs:
                     session.save(directory, epoch + 1, 0)
                 progress.epoch(record)
@@ -411,44 +241,36 @@ def _train_epoch(
     stopwatch.mark()
     first = session.first_step if epoch == session.first_epoch else 0
     for number, rows in enumerate(session.visit(epoch, first), start=first):
-        if stop.requested:
+        if _told_to_stop(session, stop, number):
             if session.is_finite():
                 session.save(directory, epoch, number)
             raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; go on with 'selfens resume {directory.path}'.")
         step(rows)
         progress.step(number)
-    session.method.end_epoch()
+    session.end_epoch()
     stopwatch.mark()
-    wrong = {"validation_error": _wrong(session, session.validation), "test_error": _wrong(session, session.test)}
-    means = step.read()  # the one place where an epoch waits for the device, after all its work has been given out
+    errors = session.errors()
+    means = session.means()  # the one place where an epoch waits for the device, after all its work has been given out
     _check_finite(session, directory, epoch, means)
     _warn_of_collapse(session, epoch, means, progress)
-    images = (session.loader.steps_per_epoch - first) * session.loader.batch_size
+    images = (session.loader.steps_per_epoch - first) * session.loader.batch_size * session.group.size
     return {
         "epoch": epoch,
         "supervised": means.supervised,
         "unsupervised": means.unsupervised,
         "total": means.total,
-        **{name: None if count is None else 100.0 * int(count) / rows for name, (count, rows) in wrong.items()},
+        **{name: None if wrong is None else 100.0 * int(wrong) / count for name, (wrong, count) in errors.items()},
         **rates,
-        "ensemble_variance": _ensemble_variance(session),
+        "ensemble_variance": session.ensemble_variance(),
         "images_per_second": images / stopwatch.seconds(),
     }
 
 
-def _ensemble_variance(session: Session) -> float | None:
-    """How much the predictions of the epoch's rows have varied: summed over the classes, averaged over the rows."""
-    spread = float(session.method.ensemble.spread) if session.method.ensemble else math.nan
-    return spread if math.isfinite(spread) else None
-
-
-def _wrong(session: Session, rows: tuple[Tensor, Tensor]) -> tuple[Tensor | None, int]:
-    """How many of the rows are put into the wrong class, still on the device, and of how many."""
-    inputs, labels = rows
-    if len(labels) == 0:
-        return None, 0
-    network = session.method.evaluated(session.network)
-    return evaluate.error_count(network, inputs, labels, session.precision), len(labels)
+def _told_to_stop(session: Session, stop: StopRequest, step: int) -> bool:
+    """Whether this process was; of several, whether one was, which they ask each other now and then to stop at one step."""
+    if session.group.size == 1:
+        return stop.requested
+    return step % STEPS_TO_AGREE == 0 and bool(session.group.agreed(int(stop.requested), MOST))
 
 
 def _check_finite(session: Session, directory: RunDirectory, epoch: int, means: EpochMeans) -> None:
@@ -471,7 +293,7 @@ def _title(session: Session, directory: RunDirectory) -> str:
     streamed = {"device": "", "ram": ", inputs streamed from RAM", "file": ", inputs streamed from their file"}
     return (
         f"{session.data_name}: {len(session.visited):,} rows, {extra}{session.num_labelled:,} labelled, "
-        f"{len(session.test[1]):,} to test on; run in {directory.path}\n"
+        f"{session.num_tested:,} to test on; run in {directory.path}\n"
         f"{session.method_name}, {session.network_name} ({parameters:,} parameters), {session.device.type} "
         f"{session.precision}; {config.schedule.epochs} epochs, w_max {config.method.weight_max:g}, learning rate "
         f"{config.optimizer.learning_rate:g}, translation {config.augment.translation}, preprocessing {config.data.preprocess}"
@@ -481,7 +303,7 @@ def _title(session: Session, directory: RunDirectory) -> str:
 
 def _warn_before(session: Session, progress: Progress) -> None:
     """Say so when self-ensembling cannot be working."""
-    if len(session.test[1]) == 0:
+    if session.num_tested == 0:
         progress.warn("there are no test rows, so no test error is reported.")
     if not session.method.uses_unlabeled:
         if session.extra_rows:

@@ -2,18 +2,27 @@
 
 import multiprocessing
 import os
+import shutil
+import signal
 import socket
+import subprocess
+import sys
+import time
 import traceback
 
 import numpy as np
 import pytest
 import torch
+from support import config, environment
 from torch import nn
 
-from selfens import distributed, networks
+from selfens import load_run, networks, resume, train
 from selfens.config import NetworkConfig
-from selfens.distributed import Group, joined
+from selfens.data.dataset import Dataset
+from selfens.distributed import LEAST, MOST, Group, joined
 from selfens.networks.layers import synchronize_means
+from selfens.progress import Silent
+from selfens.rundir import RunDirectory
 
 CPU = torch.device("cpu")
 
@@ -24,31 +33,43 @@ def free_port():
         return found.getsockname()[1]
 
 
-def _process(rank, size, port, function, arguments, answers):
+def _process(rank, size, port, join, function, arguments, answers):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     try:
-        with joined(CPU) as group:
-            answers.put((rank, function(group, *arguments)))
+        if join:
+            with joined(CPU) as group:
+                answers.put((rank, function(group, *arguments)))
+        else:
+            answers.put((rank, function(*arguments)))
     except BaseException:
         answers.put((rank, traceback.format_exc()))
-        raise
+        raise SystemExit(1) from None
 
 
-def in_processes(size, function, *arguments):
-    """What `function(group, *arguments)` gives in each of several processes, forked because torch is imported already."""
+class FailedError(Exception):
+    """One of the processes did."""
+
+
+def in_processes(size, function, *arguments, join=True):
+    """What `function(group, *arguments)` gives in each of several processes, forked because torch is imported already.
+
+    join  False for functions that join the group by themselves, as `train` does, and are not given it
+    """
     context = multiprocessing.get_context("fork")
     answers, port = context.Queue(), free_port()
     processes = [
-        context.Process(target=_process, args=(rank, size, port, function, arguments, answers)) for rank in range(size)
+        context.Process(target=_process, args=(rank, size, port, join, function, arguments, answers))
+        for rank in range(size)
     ]
     for process in processes:
         process.start()
     results = dict(answers.get(timeout=120) for _ in processes)
     for process in processes:
         process.join(60)
-        assert process.exitcode == 0, results
+    if any(process.exitcode for process in processes):
+        raise FailedError("\n".join(map(str, results.values())))
     return [results[rank] for rank in range(size)]
 
 
@@ -61,8 +82,8 @@ SIZES = [1, 2, 3]
 def exchange(group):
     tensor = torch.arange(3.0) + group.rank
     low, high = torch.tensor(group.rank), torch.tensor(group.rank)
-    group.total(low, torch.distributed.ReduceOp.MIN)
-    group.total(high, torch.distributed.ReduceOp.MAX)
+    group.total(low, LEAST)
+    group.total(high, MOST)
     gradients = group.averaged([tensor.clone(), None, torch.full((2, 2), float(group.rank))])
     own = torch.full((group.rank + 1, 2), group.rank)
     parts = group.gathered(own, [(rank + 1, 2) for rank in range(group.size)])
@@ -74,7 +95,7 @@ def exchange(group):
         "low": int(low),
         "high": int(high),
         "gradients": [None if g is None else g.tolist() for g in gradients],
-        "any": (group.any(False), group.any(group.rank == group.size - 1)),
+        "agreed": (group.agreed(group.rank, LEAST), group.agreed(group.rank, MOST)),
         "first": group.first_says(f"from {group.rank}"),
         "gathered": None if parts is None else [part.tolist() for part in parts],
         "taken": taken.tolist(),
@@ -92,7 +113,7 @@ def test_processes_tell_each_other_what_they_should(size):
         assert first == pytest.approx(told["mean"])
         assert middle is None
         assert last == pytest.approx(np.full((2, 2), sum(ranks) / size))
-        assert told["any"] == (False, True)
+        assert told["agreed"] == (0, size - 1)
         assert told["first"] == "from 0"
         assert told["taken"] == [0.0, 0.0]
         expected = [[[r, r]] * (r + 1) for r in ranks]
@@ -151,6 +172,206 @@ def test_gradients_with_synchronised_means_are_those_of_the_joint_batch(size):
 
 
 def test_a_process_alone_needs_no_torchrun():
-    assert distributed.is_first_process()
     with joined(CPU) as group:
         assert (group.rank, group.size, group.is_first) == (0, 1, True)
+
+
+# Training
+
+
+class FollowsRows(nn.Module):
+    """Predictions that depend on the row alone: no noise, no batch means."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+
+def rows_and_labels(rows=120):
+    random = np.random.default_rng(0)
+    labels = np.arange(rows) % 3
+    x = random.normal(labels[:, None], 1, (rows, 6)).astype(np.float32)
+    return Dataset.from_arrays(x, np.where(np.arange(rows) < 30, labels, -1), x[:50], labels[:50])
+
+
+def settings(*overrides, epochs=3):
+    return config(
+        "temporal", "data.labels=none", "training.batch_size=20", "training.report=false", *overrides, epochs=epochs
+    )
+
+
+def _train(path, settings, own_network, stop):
+    network = FollowsRows() if own_network else None
+    progress = StopsItself(*stop) if stop and os.environ["RANK"] == "0" else None
+    train(settings, path, dataset=rows_and_labels(), network=network, progress=progress)
+
+
+def train_in(size, path, settings, *, own_network=False, stop=None):
+    in_processes(size, _train, path, settings, own_network, stop, join=False)
+
+
+def _resume(path):
+    resume(path, dataset=rows_and_labels())
+
+
+def resume_in(size, path):
+    in_processes(size, _resume, path, join=False)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_targets_after_three_epochs_are_those_of_one_process(size, tmp_path):
+    ensembles = {}
+    for number in (1, size):
+        path = tmp_path / str(number)
+        train_in(number, path, settings("optimizer.learning_rate=1e-30"), own_network=True)
+        ensembles[number] = load_run(path, network=FollowsRows()).ensemble
+    assert (ensembles[size].count == 3).all()
+    torch.testing.assert_close(ensembles[size].mean, ensembles[1].mean, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(ensembles[size].square, ensembles[1].square, atol=1e-6, rtol=1e-6)
+
+
+def errors_of(path):
+    return [record["test_error"] for record in load_run(path).history]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_training_goes_the_same_way_twice_and_learns(size, tmp_path):
+    for name in ("one", "other"):
+        train_in(size, tmp_path / name, settings(epochs=40))
+    one, other = load_run(tmp_path / "one"), load_run(tmp_path / "other")
+    assert one.finished
+    assert one.test_error < 50
+    assert errors_of(tmp_path / "one") == errors_of(tmp_path / "other")
+    assert_same_state(one, other)
+    assert one.evaluate(rows_and_labels())["test_error"] == pytest.approx(one.test_error)
+    assert one.history[0]["images_per_second"] > 0
+
+
+def assert_same_state(one, other):
+    for part, tensors in one.checkpoint.tensors.items():
+        for name, tensor in tensors.items():
+            if "running_mean" in name:  # averaged once more where a run was stopped
+                torch.testing.assert_close(tensor, other.checkpoint.tensors[part][name], atol=1e-6, rtol=1e-5)
+            else:
+                assert torch.equal(tensor, other.checkpoint.tensors[part][name]), f"{part}/{name}"
+
+
+class StopsItself(Silent):
+    """Tells one of the processes to stop, in the middle of an epoch."""
+
+    def __init__(self, epoch, step):
+        self.epochs_left, self.at = epoch, step
+
+    def step(self, step):
+        if self.epochs_left == 0 and step == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def epoch(self, record):
+        self.epochs_left -= 1
+
+
+def test_a_training_of_two_stopped_within_an_epoch_goes_on_in_one_two_and_three(tmp_path):
+    """One process is told to stop and the other learns of it; both stop at the same step."""
+    smaller = settings("training.batch_size=5", epochs=4)  # 12 steps an epoch: they ask each other at steps 0 and 8
+    train_in(2, tmp_path / "whole", smaller)
+    with pytest.raises(FailedError, match="KeyboardInterrupt: stopped in epoch 2"):
+        train_in(2, tmp_path / "stopped", smaller, stop=(1, 2))
+    reached = load_run(tmp_path / "stopped").directory.reached()
+    assert reached == (1, 8)
+    for size in (1, 2, 3):
+        shutil.copytree(tmp_path / "stopped", tmp_path / f"by{size}")
+        resume_in(size, tmp_path / f"by{size}")
+        run = load_run(tmp_path / f"by{size}")
+        assert run.finished
+        assert [record["epoch"] for record in run.history] == [0, 1, 2, 3]
+        assert int(run.ensemble.count.min()) == 4
+    assert_same_state(load_run(tmp_path / "by2"), load_run(tmp_path / "whole"))
+
+
+def test_joint_means_train_too(tmp_path):
+    train_in(2, tmp_path / "run", settings("training.means=joint", epochs=40))
+    assert load_run(tmp_path / "run").test_error < 50
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [([f"method.targets={os.sep}tmp{os.sep}no-such-z"], "a file is for one process and there are 2")],
+)
+def test_what_several_processes_cannot_do_is_said(overrides, sentence, tmp_path):
+    with pytest.raises(FailedError, match=sentence):
+        train_in(2, tmp_path / "run", settings(*overrides))
+    assert not (tmp_path / "run").exists()
+
+
+# As a user starts it
+
+
+def torchrun(tmp_path, *words, restarts=0):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
+    command += ["--master-port", str(free_port()), "-m", "selfens", *words]
+    return subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+QUICKLY = ["--set", "schedule.epochs=6", "--set", "training.checkpoint_every=1", "--set", "training.threads=1"]
+SLOWLY = ["--set", "schedule.epochs=40", "--set", "training.checkpoint_every=1", "--set", "training.threads=1"]
+
+
+def wait_for_checkpoint(path, process, epoch, seconds=90):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        if (path / "checkpoint.safetensors").exists() and RunDirectory(path).reached()[0] >= epoch:
+            return
+        time.sleep(0.05)
+    raise AssertionError(process.communicate(timeout=60)[0])
+
+
+def workers_of(process):
+    """The training processes that torchrun has started."""
+    listed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout
+    return [int(number) for number in listed.split()]
+
+
+def test_two_processes_of_torchrun_leave_one_run(tmp_path):
+    process = torchrun(tmp_path, "train", "digits-temporal", "--run-dir", "two", *QUICKLY)
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, out
+    assert out.count("test error") == 6 + 1  # of each epoch and of the run: one process talks
+    run = load_run(tmp_path / "two")
+    assert run.finished
+    assert (tmp_path / "two" / "report.html").exists()
+
+
+def test_a_directory_must_be_named(tmp_path):
+    process = torchrun(tmp_path, "train", "digits-temporal", *QUICKLY)
+    out, _ = process.communicate(timeout=100)
+    assert process.returncode != 0
+    assert "must agree on a directory; name it with --run-dir DIRECTORY." in out
+
+
+def test_a_killed_process_ends_the_others_and_the_run_can_go_on(tmp_path):
+    process = torchrun(tmp_path, "train", "digits-temporal", "--run-dir", "two", *SLOWLY)
+    wait_for_checkpoint(tmp_path / "two", process, 2)
+    os.kill(workers_of(process)[1], signal.SIGKILL)
+    began = time.monotonic()
+    out, _ = process.communicate(timeout=60)
+    assert time.monotonic() - began < 60
+    assert process.returncode != 0
+    assert "another process of this training has ended or no longer answers" in out
+    assert load_run(tmp_path / "two").directory.reached()[0] >= 2
+
+
+def test_torchrun_restarts_from_the_last_checkpoint(tmp_path):
+    process = torchrun(tmp_path, "train", "digits-temporal", "--run-dir", "two", *SLOWLY, restarts=1)
+    wait_for_checkpoint(tmp_path / "two", process, 2)
+    os.kill(workers_of(process)[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    run = load_run(tmp_path / "two")
+    assert run.finished
+    assert [record["epoch"] for record in run.history] == list(range(40))

@@ -19,7 +19,7 @@ LEVELS = [
     {"errors", "config", "batch", "losses", "schedules", "tensorfile", "kernels", "randomness", "extras"},
     {"targets", "optim", "networks", "data", "device", "distributed", "interrupt", "progress", "presets"},
     {"methods", "step", "evaluate", "rundir"},
-    {"run", "predict", "audit", "tensorboard"},
+    {"run", "predict", "audit", "tensorboard", "session"},
     {"report"},
     {"training", "estimator", "folds", "export"},
     {"demo", "bench", "experiments"},

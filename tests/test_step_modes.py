@@ -21,8 +21,8 @@ from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
 from selfens.device import torch_settings
+from selfens.session import Session
 from selfens.targets import EnsembleTargets
-from selfens.training import Session
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 STEPS = 20

@@ -676,7 +676,7 @@ def test_learning_rate_and_beta1_follow_their_ramps(tmp_path):
 
 def test_the_error_reported_is_the_last_epochs_not_the_best(tmp_path, monkeypatch):
     wrong = iter([12, 3, 9])
-    monkeypatch.setattr("selfens.training.evaluate.error_count", lambda *arguments: next(wrong))
+    monkeypatch.setattr("selfens.session.evaluate.error_count", lambda *arguments: next(wrong))
     run = selfens.train(config(), tmp_path / "run", dataset=features())
     assert run.test_error == 100.0 * 9 / 30
 

@@ -15,7 +15,7 @@ from selfens.bench.steps import build_session, config_for, endless_rows, time_st
 from selfens.data.dataset import Dataset
 from selfens.device import torch_settings
 from selfens.networks.layers import update_running_means
-from selfens.training import Session
+from selfens.session import Session
 
 ALTERNATIONS = 5
 

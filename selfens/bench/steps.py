@@ -21,7 +21,7 @@ from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
 from selfens.device import torch_settings
-from selfens.training import Session
+from selfens.session import Session
 
 MODES: dict[str, list[str]] = {
     "plain": ["training.compile=off", "training.capture=off", "training.kernels=off"],

@@ -32,6 +32,8 @@ class Order:
     seed: int
     batches: str = "shuffled"
     per_epoch: int | None = None
+    most_steps: int | None = None
+    """Take no more, because other processes have no more rows."""
 
     def __post_init__(self) -> None:
         others = len(self.visited) - int(self.labelled.sum())
@@ -51,7 +53,8 @@ class Order:
 
     @property
     def steps(self) -> int:
-        return self.rows_per_epoch // self.batch_size
+        steps = self.rows_per_epoch // self.batch_size
+        return steps if self.most_steps is None else min(steps, self.most_steps)
 
     def of_epoch(self, epoch: int) -> Rows:
         """[steps, batch size] the rows of each step."""

@@ -1,0 +1,377 @@
+"""Session: the live objects of a run, set up from a config, saved in a checkpoint and loaded from one.
+
+Where several processes train together (see `selfens.distributed`), each has a session for the rows it owns, numbered from 0
+as they lie there: inputs, labels and ensemble of those rows alone. A checkpoint is of all rows, so any number of processes
+can go on from it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from selfens import evaluate, methods, networks, schedules
+from selfens.config import Config
+from selfens.data import preprocess, stream
+from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.labels import LabelChoice
+from selfens.data.loader import Loader
+from selfens.data.order import Order
+from selfens.data.rows import Picked
+from selfens.device import environment, generator, resolve_precision, resolve_switch
+from selfens.distributed import LEAST, MOST, Group
+from selfens.errors import ConfigError, RunError
+from selfens.methods.base import Method
+from selfens.networks.layers import normalized_layers, synchronize_means
+from selfens.optim import Adam
+from selfens.randomness import PROCESS
+from selfens.randomness import stream as random_stream
+from selfens.rundir import Checkpoint, RunDirectory, TargetsPlace
+from selfens.step import EpochMeans, Step
+from selfens.targets import IN_MEMORY
+
+Rows = NDArray[np.int64]
+ROWS_OF_TARGETS = ("mean", "square", "count", "pending", "written")
+
+
+class Session:
+    """The live objects of a run: what `train` sets up and a checkpoint saves."""
+
+    def __init__(
+        self,
+        config: Config,
+        device: torch.device,
+        data: Dataset,
+        choice: LabelChoice,
+        fitted: nn.Module,
+        network: nn.Module | None,
+        method: Method | None,
+        warn: Callable[[str], None],
+        group: Group | None = None,
+    ) -> None:
+        self.config, self.device, self.group = config, device, group or Group()
+        self.data_name, self.extra_rows = data.name, data.extra_rows
+        self.network_name = type(network).__name__ if network else config.network.name
+        self.method_name = type(method).__name__ if method else config.method.name
+        self.precision = resolve_precision(config.training.precision, device)
+        labels = choice.training_labels(data.num_rows)
+        self.num_rows, self.is_labelled = data.num_rows, labels != UNLABELED
+        self.visited = _visited_rows(config, data.num_rows, choice)
+        self.owned = self._owned_by(self.group.rank)
+        order = self._order(labels)
+        inputs = data.inputs if self.group.size == 1 else Picked(data.inputs, self.owned)
+        self.residence = stream.choose_residence(config.training.residence, inputs, data.name, device)
+        self.loader = Loader(
+            stream.from_residence(self.residence, inputs, fitted, order.batch_size, device),
+            torch.from_numpy(labels[self.owned]).to(device),
+            order,
+            config.augment,
+        )
+        self.num_labelled = len(choice.rows)
+        self.main_is_labelled = int((choice.rows < data.main_rows).sum()) == int((self.visited < data.main_rows).sum())
+        self.num_validated, self.num_tested = len(choice.validation), len(data.test_labels)
+        own = slice(self.group.rank, None, self.group.size)
+        self.validation = (
+            preprocess.apply(fitted, data.inputs[choice.validation[own]], device),
+            torch.from_numpy(choice.validation_labels[own]).to(device),
+        )
+        self.test = (
+            preprocess.apply(fitted, data.test_inputs[own], device),
+            torch.from_numpy(data.test_labels[own]).to(device),
+        )
+
+        self.network = (
+            (network or networks.build(config.network, data.input_shape, data.num_classes)).to(device).train()
+        )
+        networks.fuse(self.network, _kernels_usable(config, device, warn))
+        if network is None:  # one that was passed may be trained already
+            for rows in self.loader.visit(self.loader.order(0)[:1]):
+                networks.calibrate(self.network, self.loader.batch(rows, 1).views[0])
+        self.group.take_from_first([*self.network.state_dict().values()])
+        if config.training.means == "joint" and self.group.size > 1:
+            synchronize_means(self.network, self.group.mean_with_gradient)
+        self.method = self._method(method, data.num_classes)
+        self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
+        self.step = Step(
+            network=self.network,
+            method=self.method,
+            optimizer=self.optimizer,
+            loader=self.loader,
+            group=self.group,
+            num_classes=data.num_classes,
+            precision=self.precision,
+            compile=resolve_switch(config.training.compile, device),
+            capture=_capture_usable(config, device, warn),
+            warn=warn,
+        )
+        self.learning_rate = schedules.learning_rate(config.schedule, config.optimizer.learning_rate)
+        self.beta1 = schedules.beta1(config.schedule, config.optimizer)
+        self.weight_max = self._weight_max()
+        self.weight = schedules.unsupervised_weight(config.schedule, self.weight_max)
+        self.first_epoch = self.first_step = 0
+        self.warned_of_collapse = False
+
+    def _owned_by(self, rank: int) -> Rows:
+        return self.group.share(np.arange(self.num_rows), self.is_labelled, rank)
+
+    def _order(self, labels: NDArray[np.int64]) -> Order:
+        """The order of this process's rows; all processes take as many steps, of as many rows."""
+        own = np.flatnonzero(np.isin(self.owned, self.visited, assume_unique=True))
+        per_epoch = self.config.data.extra_per_epoch
+        order = Order(
+            own,
+            self.is_labelled[self.owned[own]],
+            self.config.training.batch_size,
+            self.config.seed.of("training"),
+            self.config.training.batches,
+            None if per_epoch is None else max(per_epoch // self.group.size, 1),
+        )
+        order = replace(order, batch_size=self.group.agreed(order.batch_size, LEAST))
+        return replace(order, most_steps=self.group.agreed(order.steps, LEAST))
+
+    def _method(self, own: Method | None, num_classes: int) -> Method:
+        kept, alone = self.config.method.targets, self.group.size == 1
+        if kept not in IN_MEMORY and not alone:
+            raise ConfigError(
+                f"method.targets is '{kept}', but a file is for one process and there are {self.group.size}; "
+                "use --targets ram, or leave it out."
+            )
+        method = own or methods.build(self.config.method, len(self.owned), num_classes, self.device)
+        method = method.to(self.device)
+        if method.ensemble:
+            method.ensemble.to(self.device)
+            if method.ensemble.layout.num_rows != len(self.owned):
+                raise ConfigError(
+                    f"the ensemble of {self.method_name} has {method.ensemble.layout.num_rows} rows; expected "
+                    f"{len(self.owned)}, those of this process."
+                )
+        elif kept != "device":
+            raise ConfigError(
+                f"method.targets is '{kept}', but {self.method_name} keeps no ensemble; leave --targets out."
+            )
+        return method
+
+    def _weight_max(self) -> float:
+        """w_max M/N, with the M/N left out where `method.weight_scale` says so; N counts extra rows, drawn or not."""
+        scale = self.config.method.weight_scale
+        if not self.method.uses_unlabeled:
+            return 0.0
+        if scale == "none" or (scale == "original" and self.main_is_labelled):
+            return self.config.method.weight_max
+        return self.config.method.weight_max * self.num_labelled / len(self.visited)
+
+    def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
+        """The rows of each step of an epoch, each when its inputs and targets are at hand."""
+        order = self.loader.order(epoch)[first_step:]
+        targets = self.method.ensemble.visit(order) if self.method.ensemble else order
+        return (rows for rows, _ in zip(targets, self.loader.visit(order), strict=True))
+
+    @contextmanager
+    def new_targets_file(self) -> Iterator[None]:
+        """While a run is made: a file for its targets must be nobody's, and nothing is left of it where that fails."""
+        file = self.method.ensemble.file if self.method.ensemble else None
+        if file and not file.ours:
+            raise RunError(
+                f"{file.path} holds the targets of another run ({file.header['directory']}); name another file."
+            )
+        try:
+            yield
+        finally:
+            if file:
+                file.remove_unclaimed()
+
+    def claim_targets_file(self, directory: RunDirectory) -> None:
+        if self.method.ensemble and self.method.ensemble.file:
+            self.method.ensemble.file.claim(directory.about()["id"], directory.path)
+
+    def about(self, data: Dataset) -> dict[str, Any]:
+        """What run.json records."""
+        return {
+            "data": data.name,
+            "fingerprint": data.fingerprint(),
+            "rows": data.num_rows,
+            "extra": {"source": data.extra_name, "rows": data.extra_rows},
+            "residence": self.residence,
+            "labelled": self.num_labelled,
+            "test_rows": len(data.test_labels),
+            "classes": list(data.classes),
+            "input_shape": list(data.input_shape),
+            "input_type": str(data.inputs.dtype),
+            "unreadable": list(data.unreadable),
+            "parameters": sum(p.numel() for p in self.optimizer.parameters),
+            "environment": environment(self.device, self.precision),
+        }
+
+    def is_finite(self) -> bool:
+        """Whether sums and parameters are still numbers."""
+        return bool(self.step.sums.isfinite().all() and self.optimizer.flat.isfinite().all())
+
+    # The end of an epoch
+
+    def end_epoch(self) -> None:
+        """Bring the predictions of the epoch into effect, and let all processes evaluate the same network."""
+        self.method.end_epoch()
+        self.average_running_means()
+
+    def average_running_means(self) -> None:
+        """Each process has followed the means of its own batches; the average of what they have is what all have followed."""
+        means = [layer.running_mean for layer in normalized_layers(self.network)]
+        if means:
+            averages = self.group.mean(torch.cat(means))
+            torch._foreach_copy_(means, torch.split(averages, [len(mean) for mean in means]))
+
+    def errors(self) -> dict[str, tuple[Tensor | None, int]]:
+        """Of the validation and the test rows: how many are put into the wrong class, still on the device, of how many."""
+        kinds = {
+            "validation_error": (self.validation, self.num_validated),
+            "test_error": (self.test, self.num_tested),
+        }
+        return {name: (self._wrong(*rows) if count else None, count) for name, (rows, count) in kinds.items()}
+
+    def _wrong(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        network = self.method.evaluated(self.network)
+        wrong = torch.zeros((), dtype=torch.int64, device=self.device)
+        if len(labels):  # more processes than rows leave some without
+            wrong += evaluate.error_count(network, inputs, labels, self.precision)
+        return self.group.total(wrong)
+
+    def means(self) -> EpochMeans:
+        """The epoch's means over all processes. Waits for the device, for the only time in an epoch."""
+        self._join_sums()
+        return self.step.read()
+
+    def ensemble_variance(self) -> float | None:
+        """How much the predictions of the epoch's rows have varied: summed over the classes, averaged over the rows."""
+        if self.method.ensemble is None:
+            return None
+        spread = float(self.group.mean(self.method.ensemble.spread.to(self.device)))
+        return spread if np.isfinite(spread) else None
+
+    def _join_sums(self) -> None:
+        self.group.mean(self.step.sums)
+        self.group.total(self.step.low, LEAST)
+        self.group.total(self.step.high, MOST)
+
+    # Checkpoints
+
+    def save(self, directory: RunDirectory, epoch: int, step: int) -> None:
+        """A checkpoint from which the run goes on at `step` of `epoch`."""
+        if step:
+            self.average_running_means()
+            self._join_sums()
+        evaluated = self.method.evaluated(self.network)
+        parts = {
+            "network": self.network.state_dict(),
+            "evaluated": {} if evaluated is self.network else evaluated.state_dict(),
+            "method": self.method.state_dict(),
+            "optimizer": self.optimizer.state(),
+            "sums": self.step.state(),
+            "random": self._random_states(),
+        }
+        ensemble, place = self.method.ensemble, None
+        if ensemble and ensemble.file:
+            place = TargetsPlace(str(ensemble.file.path), ensemble.seal(epoch, step))
+        elif ensemble:
+            parts["targets"] = self._targets_of_all(ensemble.state())
+        if self.group.is_first:
+            directory.save_checkpoint(Checkpoint(epoch, step, parts, place))
+
+    def _random_states(self) -> dict[str, Tensor]:
+        """Of the generators of every process, on the first one."""
+        own = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            own["cuda"] = torch.cuda.get_rng_state(self.device)
+        states: dict[str, Tensor] = {}
+        for kind, state in own.items():
+            every = self.group.gathered(state, [state.shape] * self.group.size) or []
+            states |= {f"{kind}{rank or ''}": other for rank, other in enumerate(every)}
+        return states
+
+    def _targets_of_all(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The ensemble of all rows, on the first process."""
+        if self.group.size == 1:
+            return own
+        shares = [self._owned_by(rank) for rank in range(self.group.size)]
+        whole = {}
+        for name, tensor in own.items():
+            if name not in ROWS_OF_TARGETS:
+                whole[name] = tensor
+                continue
+            parts = self.group.gathered(tensor, [(len(share), *tensor.shape[1:]) for share in shares])
+            if parts is not None:
+                whole[name] = torch.zeros(self.num_rows, *tensor.shape[1:], dtype=tensor.dtype)
+                for share, part in zip(shares, parts, strict=True):
+                    whole[name][torch.from_numpy(share)] = part
+        return whole
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        parts, step = checkpoint.tensors, checkpoint.step
+        as_many = sum(name.startswith("cpu") for name in parts["random"]) == self.group.size
+        if step and not as_many:
+            step = 0  # other processes own the rows that are left of the epoch, so it begins again
+        try:
+            self.network.load_state_dict(parts["network"])
+            self.method.load_state_dict(parts.get("method", {}))
+            self.optimizer.load_state(parts["optimizer"])
+            if step or not checkpoint.step:
+                self.step.load_state(parts["sums"], step)
+            if self.method.ensemble and checkpoint.targets_place:
+                self.method.ensemble.restore(checkpoint.targets_place.half, checkpoint.epoch, step)
+            elif self.method.ensemble:
+                self.method.ensemble.load_state(self._own_targets(parts["targets"], unfinished=step > 0))
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise RunError(f"the checkpoint does not fit the run ({str(error).splitlines()[0]}).") from None
+        self._restore_random_state(parts["random"] if as_many else {}, checkpoint.epoch)
+        self.first_epoch, self.first_step = checkpoint.epoch, step
+
+    def _own_targets(self, whole: dict[str, Tensor], *, unfinished: bool) -> dict[str, Tensor]:
+        """What this process owns of the ensemble, with or without the predictions of an unfinished epoch."""
+        kept = {k: v for k, v in whole.items() if unfinished or k not in ("pending", "written")}
+        if self.group.size == 1:
+            return kept
+        own = torch.from_numpy(self.owned)
+        return {name: tensor[own] if name in ROWS_OF_TARGETS else tensor for name, tensor in kept.items()}
+
+    def _restore_random_state(self, states: dict[str, Tensor], epoch: int) -> None:
+        """As it was; where there are other processes than before, one that depends on seed, process and epoch alone."""
+        suffix = self.group.rank or ""
+        if not states:
+            fresh = random_stream(self.config.seed.of("training"), PROCESS, self.group.rank, epoch)
+            for device in {torch.device("cpu"), self.device}:
+                generator(device).manual_seed(int(fresh.integers(2**62)))
+            return
+        torch.set_rng_state(states[f"cpu{suffix}"])
+        if self.device.type == "cuda" and f"cuda{suffix}" in states:
+            torch.cuda.set_rng_state(states[f"cuda{suffix}"], self.device)
+
+
+def _kernels_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:
+    wanted = resolve_switch(config.training.kernels, device)
+    if wanted and device.type != "cuda":
+        warn("training.kernels=on has no effect: our kernels run on a GPU.")
+    elif wanted and importlib.util.find_spec("triton") is None:
+        warn("our kernels need Triton, which is not installed; the plain operations are used.")
+        return False
+    return wanted and device.type == "cuda"
+
+
+def _capture_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:
+    wanted = resolve_switch(config.training.capture, device)
+    if wanted and device.type != "cuda":
+        warn("training.capture=on has no effect: CUDA graphs exist on a GPU.")
+    return wanted and device.type == "cuda"
+
+
+def _visited_rows(config: Config, num_rows: int, choice: LabelChoice) -> Rows:
+    """The rows training visits: all but those held out, or the labelled ones alone."""
+    if config.training.rows == "labelled":
+        return np.sort(choice.rows)
+    return np.setdiff1d(np.arange(num_rows), choice.validation, assume_unique=True)
