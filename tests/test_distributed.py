@@ -1,5 +1,6 @@
 """Several processes as one: what they exchange, and that training in them is training in one. All on gloo."""
 
+import json
 import multiprocessing
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from selfens.progress import Silent
 from selfens.rundir import RunDirectory
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[1]
 
 
 def free_port():
@@ -375,3 +378,24 @@ def test_torchrun_restarts_from_the_last_checkpoint(tmp_path):
     run = load_run(tmp_path / "two")
     assert run.finished
     assert [record["epoch"] for record in run.history] == list(range(40))
+
+
+def busy_share(seconds=1.0):
+    """Of all cores, the share that other processes use just now."""
+
+    def times():
+        numbers = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+        return sum(numbers), numbers[3] + numbers[4]  # idle, and waiting for a disk
+
+    (before, idle_before), _ = times(), time.sleep(seconds)
+    after, idle_after = times()
+    return 1 - (idle_after - idle_before) / (after - before)
+
+
+def test_two_processes_are_faster_than_one(tmp_path):
+    if os.cpu_count() == 1 or not Path("/proc/stat").exists() or busy_share() > 0.15:
+        pytest.skip("needs two idle cores")
+    output = tmp_path / "out.json"
+    words = [sys.executable, "benchmarks/distributed.py", "--output", output]
+    subprocess.run(words, cwd=ROOT, env=environment(), check=True)
+    assert json.loads(output.read_text())["median_ratio"] >= 1.4

@@ -1,0 +1,101 @@
+"""Throughput of two processes against one, on CPU cores: temporal ensembling, network `small` on 32x32 images.
+
+    python benchmarks/distributed.py [--alternations 5] [--output results/benchmarks/distributed.json]
+
+Each process has one thread and batches of 100. The cores should be idle: the load before each turn is recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from selfens import presets
+from selfens.data import preprocess
+from selfens.data.dataset import Dataset
+from selfens.data.labels import choose_labels
+from selfens.device import environment, torch_settings
+from selfens.distributed import joined
+from selfens.session import Session
+
+CPU = torch.device("cpu")
+WARM_UP, STEPS, ROWS = 3, 20, 4000
+
+
+def made_up() -> Dataset:
+    images = np.random.default_rng(0).integers(0, 256, (ROWS, 3, 32, 32), dtype=np.uint8)
+    labels = np.arange(ROWS) % 10
+    return Dataset(
+        inputs=images, labels=labels, test_inputs=images[:0], test_labels=labels[:0], classes=tuple("0123456789")
+    )
+
+
+def work(rank: int, size: int, port: int, answers: multiprocessing.Queue) -> None:
+    """One process: its share of the training; the first one tells how many images all together took per second."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    data = made_up()
+    config = presets.get("digits-temporal").with_overrides(["training.threads=1", "data.preprocess=channel"])
+    with joined(CPU) as group, torch_settings(config.training, CPU, rank):
+        choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
+        fitted = preprocess.fit("channel", data.inputs, CPU)
+        session = Session(config, CPU, data, choice, fitted, None, None, print, group)
+        session.step.set(learning_rate=1e-4, beta1=0.9, weight=1.0)
+        order = session.loader.order(0)
+        for number in range(WARM_UP + STEPS):
+            if number == WARM_UP:
+                group.first_says(None)
+                began = time.perf_counter()
+            session.step(order[number % len(order)])
+        group.first_says(None)
+        if group.is_first:
+            answers.put(size * STEPS * session.loader.batch_size / (time.perf_counter() - began))
+
+
+def throughput(size: int) -> float:
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    processes = [context.Process(target=work, args=(rank, size, port, answers)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    result = float(answers.get(timeout=300))
+    for process in processes:
+        process.join()
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--alternations", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=Path("results/benchmarks/distributed.json"))
+    options = parser.parse_args()
+    turns = []
+    for _ in range(options.alternations):
+        load = os.getloadavg()[0]
+        one, two = throughput(1), throughput(2)
+        turns.append({"one": one, "two": two, "ratio": two / one, "load_before": load})
+        print(
+            f"one process {one:,.0f} images/s, two {two:,.0f}: {two / one:.2f} times (load before {load:.1f})",
+            flush=True,
+        )
+    ratio = statistics.median(turn["ratio"] for turn in turns)
+    print(f"median {ratio:.2f}")
+    result = {"environment": environment(CPU, "fp32"), "turns": turns, "median_ratio": ratio}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
