@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from reference.targets import RowEnsemble, algorithm_2
 
 from selfens.targets import EnsembleTargets, window
+from selfens.targets.ensemble import CHUNK_BYTES
 
 ROWS, CLASSES = 6, 3
 # A value is at most 1 and a handful of roundings of 6e-8 away; 1/(1 - 0.95) = 20 magnifies them.
@@ -186,7 +187,7 @@ def test_a_commit_leaves_the_predictions_as_they_were_written():
 def test_commits_in_many_chunks_are_commits_in_one(monkeypatch):
     results = []
     for size in (1 << 22, 8):
-        monkeypatch.setattr("selfens.targets.ensemble.CHUNK_BYTES", size)
+        monkeypatch.setitem(CHUNK_BYTES, "cpu", size)
         ensemble = EnsembleTargets(ROWS, CLASSES)
         for t in range(3):
             write(ensemble, [t, t + 1, 5], predictions(t, 3))

@@ -245,12 +245,12 @@ SMALL_CHUNK = 15 * 4 * 3  # bytes: a commit has four parts of 15 rows
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Here as in the processes that are killed, because sums over other parts round differently."""
-    monkeypatch.setattr(ensemble, "CHUNK_BYTES", SMALL_CHUNK)
+    monkeypatch.setitem(ensemble.CHUNK_BYTES, "cpu", SMALL_CHUNK)
 
 
 def dying_in(place, number, before, function, arguments):
     """Call the function in a process that is killed before or after the given call of something it needs."""
-    ensemble.CHUNK_BYTES = SMALL_CHUNK
+    ensemble.CHUNK_BYTES["cpu"] = SMALL_CHUNK
     owner, name = PLACES[place]
     genuine, seen = getattr(owner, name), []
 
