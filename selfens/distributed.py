@@ -3,14 +3,15 @@
 `torchrun` starts the processes and says through the environment how many there are. A process alone is a group of one, for
 which every exchange is the identity, so training has one path for one process and for many.
 
-There are two channels. Tensors of a step go through nccl between GPUs and gloo between CPUs, and a process that does not
-answer within a minute is given up. Everything that may take long on one side (loading data, writing a checkpoint) is
-agreed on through gloo with more patience; a process that has died is noticed there at once too.
+Tensors of a step go through nccl between GPUs and gloo between CPUs, and a process that does not answer within a minute is
+given up. Before and after what may take long on one side (loading data, writing a checkpoint) the processes wait for each
+other through gloo with more patience; a process that has died is noticed there at once too.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from selfens.errors import LostProcessError
 from selfens.randomness import PROCESS, stream
@@ -36,8 +38,14 @@ LOAD_WITHIN = timedelta(hours=2)
 class Group:
     """The processes of one training. `Group()` is a process alone."""
 
-    def __init__(self, rank: int = 0, size: int = 1, patient: dist.ProcessGroup | None = None) -> None:
-        self.rank, self.size, self._patient = rank, size, patient
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        prompt: dist.ProcessGroup | None = None,
+        patient: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.rank, self.size, self._prompt, self._patient = rank, size, prompt, patient
 
     @property
     def is_first(self) -> bool:
@@ -46,15 +54,15 @@ class Group:
 
     # Whose rows are whose
 
-    def share(self, rows: Rows, labelled: NDArray[np.bool_], rank: int | None = None) -> Rows:
-        """The rows that a process owns, rising: every size-th of the labelled ones and of the others, in a fixed shuffle.
+    def share(self, kinds: NDArray[np.int64], rank: int | None = None) -> Rows:
+        """The rows that a process owns, rising: every size-th of each kind of row, in a fixed shuffle.
 
-        The division depends on the rows and the number of processes alone, so a row has the same owner in every epoch. It
+        The division depends on the kinds and the number of processes alone, so a row has the same owner in every epoch. It
         is shuffled because rows may come in a pattern, such as one class after another, that would leave a process without
         some classes.
         """
         shuffle = stream(0, PROCESS).permutation
-        ordered = np.concatenate([shuffle(rows[labelled]), shuffle(rows[~labelled])])
+        ordered = np.concatenate([shuffle(np.flatnonzero(kinds == kind)) for kind in np.unique(kinds)])
         return np.sort(ordered[self.rank if rank is None else rank :: self.size])
 
     # What is exchanged in every step
@@ -86,13 +94,13 @@ class Group:
 
     # What is agreed on now and then
 
-    def agreed(self, number: int, how: Any) -> int:
-        """The LEAST or MOST of the numbers that the processes have."""
+    def agreed(self, number: int, how: Any, *, patiently: bool = False) -> int:
+        """The LEAST or MOST of the numbers that the processes have; `patiently` after what may have taken long in one."""
         if self.size == 1:
             return number
         with _noticing_losses():
             told = torch.tensor(number)
-            dist.all_reduce(told, how, group=self._patient)
+            dist.all_reduce(told, how, group=self._patient if patiently else self._prompt)
         return int(told)
 
     def first_says(self, value: Value) -> Value:
@@ -105,8 +113,9 @@ class Group:
         return told[0]  # type: ignore[no-any-return]
 
     def take_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Copy what the first process has into these tensors of the others."""
+        """Copy what the first process has into these tensors of the others, once all have come here."""
         if self.size > 1:
+            self.wait()
             with _noticing_losses():
                 for tensor in tensors:
                     dist.broadcast(tensor, src=0)
@@ -129,12 +138,13 @@ class Group:
     def first_before_others(self) -> Iterator[None]:
         """The first process goes through this block alone, so that the others find what it has downloaded or decoded."""
         if not self.is_first:
-            self._wait()
+            self.wait()
         yield
         if self.is_first:
-            self._wait()
+            self.wait()
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Until all processes have come here."""
         if self.size > 1:
             with _noticing_losses():
                 dist.barrier(group=self._patient)
@@ -163,10 +173,14 @@ def joined(device: torch.device) -> Iterator[Group]:
     if device.type == "cuda":
         torch.cuda.set_device(local_rank())
     with _noticing_losses():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=ANSWER_WITHIN)
-        patient = dist.new_group(backend="gloo", timeout=LOAD_WITHIN)
+        found, rank, _ = next(rendezvous("env://", timeout=ANSWER_WITHIN))
+        # torchrun may keep one store over its restarts, with the addresses of processes that are no more.
+        store = dist.PrefixStore(f"restart {_restarts()}", found)  # type: ignore[attr-defined]
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=ANSWER_WITHIN)
+        prompt, patient = (dist.new_group(backend="gloo", timeout=limit) for limit in (ANSWER_WITHIN, LOAD_WITHIN))
     try:
-        yield Group(dist.get_rank(), size, patient)
+        yield Group(rank, size, prompt, patient)
     finally:
         dist.destroy_process_group()
 
@@ -178,7 +192,11 @@ def local_rank() -> int:
 
 def was_restarted() -> bool:
     """Whether torchrun started this process anew after one of the group had failed."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _restarts() > 0
+
+
+def _restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager
@@ -186,9 +204,14 @@ def _noticing_losses() -> Iterator[None]:
     """Other processes are reached through the network, whose errors say nothing to a user."""
     try:
         yield
-    except RuntimeError as error:  # torch.distributed's own errors are RuntimeErrors
-        reason = str(error).strip().splitlines()[-1][:200]
+    except RuntimeError as error:
+        text = str(error).strip()
+        # gloo's errors are of no class of their own, and running out of memory is a RuntimeError too
+        if not isinstance(error, dist.DistError) and not re.search(
+            "gloo|connect|socket|timed? ?out", text, re.IGNORECASE
+        ):
+            raise
         raise LostProcessError(
-            f"another process of this training has ended or no longer answers ({reason}); start them all again with "
-            "'selfens resume' to go on from the last checkpoint."
+            f"another process of this training has ended or no longer answers ({text.splitlines()[-1][:200]}); start them all "
+            "again, with 'selfens resume' if there is a checkpoint."
         ) from error

@@ -30,7 +30,7 @@ from selfens.device import environment, generator, resolve_precision, resolve_sw
 from selfens.distributed import LEAST, MOST, Group
 from selfens.errors import ConfigError, RunError
 from selfens.methods.base import Method
-from selfens.networks.layers import normalized_layers, synchronize_means
+from selfens.networks.layers import synchronize_means
 from selfens.optim import Adam
 from selfens.randomness import PROCESS
 from selfens.randomness import stream as random_stream
@@ -39,7 +39,7 @@ from selfens.step import EpochMeans, Step
 from selfens.targets import IN_MEMORY
 
 Rows = NDArray[np.int64]
-ROWS_OF_TARGETS = ("mean", "square", "count", "pending", "written")
+LABELLED, WITHOUT_LABEL, HELD_OUT = range(3)
 
 
 class Session:
@@ -63,10 +63,12 @@ class Session:
         self.method_name = type(method).__name__ if method else config.method.name
         self.precision = resolve_precision(config.training.precision, device)
         labels = choice.training_labels(data.num_rows)
-        self.num_rows, self.is_labelled = data.num_rows, labels != UNLABELED
+        self.num_rows = data.num_rows
         self.visited = _visited_rows(config, data.num_rows, choice)
-        self.owned = self._owned_by(self.group.rank)
-        order = self._order(labels)
+        self.kinds = np.full(data.num_rows, HELD_OUT)
+        self.kinds[self.visited] = np.where(labels[self.visited] == UNLABELED, WITHOUT_LABEL, LABELLED)
+        self.owned = self.group.share(self.kinds)
+        order = self._order()
         inputs = data.inputs if self.group.size == 1 else Picked(data.inputs, self.owned)
         self.residence = stream.choose_residence(config.training.residence, inputs, data.name, device)
         self.loader = Loader(
@@ -119,22 +121,26 @@ class Session:
         self.first_epoch = self.first_step = 0
         self.warned_of_collapse = False
 
-    def _owned_by(self, rank: int) -> Rows:
-        return self.group.share(np.arange(self.num_rows), self.is_labelled, rank)
-
-    def _order(self, labels: NDArray[np.int64]) -> Order:
+    def _order(self) -> Order:
         """The order of this process's rows; all processes take as many steps, of as many rows."""
-        own = np.flatnonzero(np.isin(self.owned, self.visited, assume_unique=True))
-        per_epoch = self.config.data.extra_per_epoch
-        order = Order(
-            own,
-            self.is_labelled[self.owned[own]],
-            self.config.training.batch_size,
-            self.config.seed.of("training"),
-            self.config.training.batches,
-            None if per_epoch is None else max(per_epoch // self.group.size, 1),
-        )
-        order = replace(order, batch_size=self.group.agreed(order.batch_size, LEAST))
+        training, seed = self.config.training, self.config.seed.of("training")
+        options = (training.batch_size, seed, training.batches)
+        per_epoch, size = self.config.data.extra_per_epoch, self.group.size
+        Order(
+            self.visited, self.kinds[self.visited] == LABELLED, *options, per_epoch
+        )  # refuses what all rows cannot give
+        if len(self.visited) < size:
+            raise ConfigError(
+                f"{size} processes have {len(self.visited)} rows to visit; expected at least one for each, so use fewer."
+            )
+        kinds = self.kinds[self.owned]
+        own = np.flatnonzero(kinds != HELD_OUT)
+        order = Order(own, kinds[own] == LABELLED, *options, None if per_epoch is None else per_epoch // size)
+        order = replace(order, batch_size=self.group.agreed(order.batch_size, LEAST, patiently=True))
+        if order.batch_size == 0:
+            raise ConfigError(
+                f"{size} processes share {per_epoch} unlabeled rows an epoch; ask for more, or use fewer."
+            )
         return replace(order, most_steps=self.group.agreed(order.steps, LEAST))
 
     def _method(self, own: Method | None, num_classes: int) -> Method:
@@ -206,27 +212,31 @@ class Session:
             "input_shape": list(data.input_shape),
             "input_type": str(data.inputs.dtype),
             "unreadable": list(data.unreadable),
+            "processes": self.group.size,
             "parameters": sum(p.numel() for p in self.optimizer.parameters),
             "environment": environment(self.device, self.precision),
         }
 
     def is_finite(self) -> bool:
-        """Whether sums and parameters are still numbers."""
-        return bool(self.step.sums.isfinite().all() and self.optimizer.flat.isfinite().all())
+        """Whether sums and parameters are still numbers, in all processes."""
+        here = self.step.sums.isfinite().all() and self.optimizer.flat.isfinite().all()
+        return bool(self.group.agreed(int(here), LEAST))
 
     # The end of an epoch
 
     def end_epoch(self) -> None:
         """Bring the predictions of the epoch into effect, and let all processes evaluate the same network."""
         self.method.end_epoch()
-        self.average_running_means()
+        self._average_buffers()
 
-    def average_running_means(self) -> None:
-        """Each process has followed the means of its own batches; the average of what they have is what all have followed."""
-        means = [layer.running_mean for layer in normalized_layers(self.network)]
-        if means:
-            averages = self.group.mean(torch.cat(means))
-            torch._foreach_copy_(means, torch.split(averages, [len(mean) for mean in means]))
+    def _average_buffers(self) -> None:
+        """Each process's running means follow its own batches; their average is what has followed all batches."""
+        every = {id(buffer): buffer for module in (self.network, self.method) for buffer in module.buffers()}
+        buffers = [buffer for buffer in every.values() if buffer.is_floating_point()]
+        if buffers and self.group.size > 1:
+            flat = self.group.mean(torch.cat([buffer.reshape(-1) for buffer in buffers]))
+            for buffer, average in zip(buffers, torch.split(flat, [b.numel() for b in buffers]), strict=True):
+                buffer.copy_(average.view(buffer.shape))
 
     def errors(self) -> dict[str, tuple[Tensor | None, int]]:
         """Of the validation and the test rows: how many are put into the wrong class, still on the device, of how many."""
@@ -265,7 +275,7 @@ class Session:
     def save(self, directory: RunDirectory, epoch: int, step: int) -> None:
         """A checkpoint from which the run goes on at `step` of `epoch`."""
         if step:
-            self.average_running_means()
+            self._average_buffers()
             self._join_sums()
         evaluated = self.method.evaluated(self.network)
         parts = {
@@ -283,6 +293,7 @@ class Session:
             parts["targets"] = self._targets_of_all(ensemble.state())
         if self.group.is_first:
             directory.save_checkpoint(Checkpoint(epoch, step, parts, place))
+        self.group.wait()  # a process that went on, or ended, while the first one writes would have it given up, or killed
 
     def _random_states(self) -> dict[str, Tensor]:
         """Of the generators of every process, on the first one."""
@@ -299,10 +310,10 @@ class Session:
         """The ensemble of all rows, on the first process."""
         if self.group.size == 1:
             return own
-        shares = [self._owned_by(rank) for rank in range(self.group.size)]
+        shares = [self.group.share(self.kinds, rank) for rank in range(self.group.size)]
         whole = {}
         for name, tensor in own.items():
-            if name not in ROWS_OF_TARGETS:
+            if not self._by_row(name):
                 whole[name] = tensor
                 continue
             parts = self.group.gathered(tensor, [(len(share), *tensor.shape[1:]) for share in shares])
@@ -338,7 +349,11 @@ class Session:
         if self.group.size == 1:
             return kept
         own = torch.from_numpy(self.owned)
-        return {name: tensor[own] if name in ROWS_OF_TARGETS else tensor for name, tensor in kept.items()}
+        return {name: tensor[own] if self._by_row(name) else tensor for name, tensor in kept.items()}
+
+    def _by_row(self, name: str) -> bool:
+        """Whether a tensor of the ensemble's state has a row for each training row."""
+        return self.method.ensemble is not None and name in self.method.ensemble.layout.specifications()
 
     def _restore_random_state(self, states: dict[str, Tensor], epoch: int) -> None:
         """As it was; where there are other processes than before, one that depends on seed, process and epoch alone."""

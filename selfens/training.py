@@ -63,7 +63,7 @@ def train(
     """
     path, device = Path(run_dir), resolve_device(config.training.device)
     config = _with_absolute_targets(config)
-    if distributed.was_restarted() and (path / "config.json").is_file():
+    if distributed.was_restarted() and _holds(path, config):
         return resume(path, dataset=dataset, network=network, method=method, progress=progress)
     with distributed.joined(device) as group:
         show = (progress or Silent()) if group.is_first else Mute()
@@ -92,7 +92,6 @@ def train(
                 )
             with directory.locked(group.is_first):
                 _train_epochs(session, directory, show)
-        group.first_says("done")  # only now is everything written
         run = Run(path, network=network, device=device.type)
         if group.is_first:
             _write_report(run, data, network, show)
@@ -117,8 +116,6 @@ def resume(
             raise RunError(
                 f"{run.path} was begun {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
             )
-    # The same number of threads as before, because sums over threads round differently.
-    options = replace(config.training, threads=config.training.threads or run.about["environment"]["threads"])
     with distributed.joined(device) as group, run.directory.locked(group.is_first):
         show, was_finished = (progress or Silent()) if group.is_first else Mute(), run.finished
         with group.first_before_others():
@@ -131,6 +128,10 @@ def resume(
         fitted = run.directory.preprocess().to(device)
         if run.directory.has_checkpoint() and run.checkpoint.targets_place:
             _ = run.ensemble  # a file that is not there or not the run's is refused here, and not made anew below
+        options = config.training
+        if options.threads is None and run.about.get("processes", 1) == group.size:
+            # As many as before, because sums over threads round differently.
+            options = replace(options, threads=run.about["environment"]["threads"])
         with torch_settings(options, device, _process_seed(config, group)):
             session = Session(config, device, data, run.labels, fitted, network, method, show.warn, group)
             session.claim_targets_file(run.directory)
@@ -138,11 +139,15 @@ def resume(
                 session.load(run.directory.load_checkpoint())
             _warn_of_changes(run.about["environment"], environment(device, session.precision), show)
             _train_epochs(session, run.directory, show)
-        group.first_says("done")
         run = Run(run.path, network=network, device=device.type)
         if group.is_first and not was_finished:
             _write_report(run, data, network, show)
     return run
+
+
+def _holds(path: Path, config: Config) -> bool:
+    """Whether a run of this configuration is there."""
+    return (path / "config.json").is_file() and RunDirectory.open(path).config() == config
 
 
 def _process_seed(config: Config, group: Group) -> int:

@@ -124,16 +124,17 @@ def test_processes_tell_each_other_what_they_should(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_row_has_one_owner_and_labelled_rows_are_spread(size):
-    rows, labelled = np.arange(5, 105), np.zeros(100, dtype=bool)
-    labelled[[3, 50, 51, 52, 90, 97, 98]] = True
-    shares = [Group(rank, size).share(rows, labelled) for rank in range(size)]
-    assert sorted(np.concatenate(shares)) == rows.tolist()
-    counts = [int(np.isin(share, rows[labelled]).sum()) for share in shares]
-    assert max(counts) - min(counts) <= 1
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+def test_every_row_has_one_owner_and_each_kind_of_row_is_spread(size):
+    kinds = np.where(np.arange(100) % 3 == 0, 0, 1)
+    kinds[40:60] = 2
+    shares = [Group(rank, size).share(kinds) for rank in range(size)]
+    assert sorted(np.concatenate(shares)) == list(range(100))
     assert all((np.diff(share) > 0).all() for share in shares)
-    assert Group(0, size).share(rows, labelled, rank=size - 1).tolist() == shares[-1].tolist()
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    for kind in range(3):
+        counts = [int((kinds[share] == kind).sum()) for share in shares]
+        assert max(counts) - min(counts) <= 1
+    assert Group(0, size).share(kinds, rank=size - 1).tolist() == shares[-1].tolist()
 
 
 # Gradients
@@ -208,12 +209,12 @@ def settings(*overrides, epochs=3):
 
 
 def _train(path, settings, own_network, stop):
-    network = FollowsRows() if own_network else None
+    network = own_network() if own_network else None
     progress = StopsItself(*stop) if stop and os.environ["RANK"] == "0" else None
     train(settings, path, dataset=rows_and_labels(), network=network, progress=progress)
 
 
-def train_in(size, path, settings, *, own_network=False, stop=None):
+def train_in(size, path, settings, *, own_network=None, stop=None):
     in_processes(size, _train, path, settings, own_network, stop, join=False)
 
 
@@ -230,7 +231,7 @@ def test_targets_after_three_epochs_are_those_of_one_process(size, tmp_path):
     ensembles = {}
     for number in (1, size):
         path = tmp_path / str(number)
-        train_in(number, path, settings("optimizer.learning_rate=1e-30"), own_network=True)
+        train_in(number, path, settings("optimizer.learning_rate=1e-30"), own_network=FollowsRows)
         ensembles[number] = load_run(path, network=FollowsRows()).ensemble
     assert (ensembles[size].count == 3).all()
     torch.testing.assert_close(ensembles[size].mean, ensembles[1].mean, atol=1e-6, rtol=1e-6)
@@ -295,18 +296,48 @@ def test_a_training_of_two_stopped_within_an_epoch_goes_on_in_one_two_and_three(
     assert_same_state(load_run(tmp_path / "by2"), load_run(tmp_path / "whole"))
 
 
-def test_joint_means_train_too(tmp_path):
-    train_in(2, tmp_path / "run", settings("training.means=joint", epochs=40))
-    assert load_run(tmp_path / "run").test_error < 50
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["training.means=joint"],
+        ["data.validation=0.2", "data.extra_per_epoch=60"],
+        ["training.batches=stratified", "method.targets=ram", "training.residence=ram"],
+        ["method.name=pi"],
+    ],
+)
+def test_other_settings_train_too(overrides, tmp_path):
+    train_in(2, tmp_path / "run", settings(*overrides, epochs=40))
+    run = load_run(tmp_path / "run")
+    assert run.test_error < 50
+    assert run.about["processes"] == 2
+
+
+class WithBatchNorm(FollowsRows):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return super().forward(self.norm(x.flatten(1)))
+
+
+def test_what_is_tested_is_what_is_saved_with_buffers_of_ones_own(tmp_path):
+    train_in(2, tmp_path / "run", settings(epochs=3), own_network=WithBatchNorm)
+    run = load_run(tmp_path / "run", network=WithBatchNorm())
+    assert run.evaluate(rows_and_labels())["test_error"] == pytest.approx(run.test_error)
 
 
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
-    [([f"method.targets={os.sep}tmp{os.sep}no-such-z"], "a file is for one process and there are 2")],
+    [
+        ([f"method.targets={os.sep}tmp{os.sep}no-such-z"], "a file is for one process and there are 4"),
+        (["data.labels=3", "training.rows=labelled"], "4 processes have 3 rows to visit"),
+        (["data.extra_per_epoch=1000"], "there are only 90 unlabeled rows"),
+    ],
 )
 def test_what_several_processes_cannot_do_is_said(overrides, sentence, tmp_path):
     with pytest.raises(FailedError, match=sentence):
-        train_in(2, tmp_path / "run", settings(*overrides))
+        train_in(4, tmp_path / "run", settings(*overrides))
     assert not (tmp_path / "run").exists()
 
 
@@ -378,6 +409,26 @@ def test_torchrun_restarts_from_the_last_checkpoint(tmp_path):
     run = load_run(tmp_path / "two")
     assert run.finished
     assert [record["epoch"] for record in run.history] == list(range(40))
+    assert out.count("epoch 1/40 ") == 1  # it did not begin again
+
+
+def test_a_restart_leaves_the_run_of_others_alone(tmp_path):
+    train(settings(epochs=1), tmp_path / "two", dataset=rows_and_labels())
+    before = {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir() if path.is_file()}
+    process = torchrun(tmp_path, "train", "digits-temporal", "--run-dir", "two", *QUICKLY, restarts=1)
+    out, _ = process.communicate(timeout=100)
+    assert process.returncode != 0
+    assert "holds a run of another configuration" in out
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir() if path.is_file()}
+
+
+def test_a_signal_to_one_process_stops_both_after_a_checkpoint(tmp_path):
+    process = torchrun(tmp_path, "train", "digits-temporal", "--run-dir", "two", *SLOWLY)
+    wait_for_checkpoint(tmp_path / "two", process, 2)
+    os.kill(workers_of(process)[1], signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert "go on with 'selfens resume two'" in out
+    assert load_run(tmp_path / "two").directory.reached()[1] % 8 == 0
 
 
 def busy_share(seconds=1.0):

@@ -89,7 +89,7 @@ def test_a_page_loads_without_complaint_and_fits_the_screen(visit, name, width):
     assert page.locator("h1").count() == 1
 
 
-@pytest.mark.parametrize(("name", "count"), [("run", 6), ("table", 6), ("comparison", 13), ("many classes", 6)])
+@pytest.mark.parametrize(("name", "count"), [("run", 7), ("table", 6), ("comparison", 14), ("many classes", 6)])
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 def test_every_chart_has_a_size_and_is_within_its_panel(visit, name, count, width):
     page = visit(name, width)

@@ -5,7 +5,7 @@
     repeated    the same, and where there are fewer labelled rows than batches they are repeated, one in each batch
 
 With `per_epoch`, an epoch takes all labelled rows and that many of the others, drawn anew. An incomplete last batch is left
-out: rows of any kind in plain shuffling, unlabeled ones otherwise.
+out: rows of any kind in plain shuffling, unlabeled ones otherwise, as far as there are any.
 """
 
 from __future__ import annotations

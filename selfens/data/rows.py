@@ -121,12 +121,16 @@ class Stacked(LazyRows):
 
 
 def memory_left() -> int:
-    """Bytes of RAM that may be taken without pushing others out, as far as the system says."""
+    """Bytes of RAM that may be taken without pushing others out, as far as the system says.
+
+    Processes that train together on a machine (torchrun says how many) are given equal parts.
+    """
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     try:
         with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
+            return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024 // sharing
     except (OSError, StopIteration, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // sharing
 
 
 def is_mapped(source: Source) -> bool:

@@ -26,7 +26,7 @@ from selfens.targets.window import Window
 
 IN_MEMORY = ("device", "ram")
 """The places to keep Z in that are not the path of a file."""
-CHUNK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 26}
+CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 26}
 """Of a matrix in float32: what `commit` works on at a time, so that a large Z has no copies; a GPU wants larger pieces."""
 
 
@@ -215,7 +215,8 @@ class EnsembleTargets:
         return (old.float() * self.decay).add_(present * (1 - self.decay))
 
     def _chunks(self) -> Iterator[slice]:
-        size = max(CHUNK_BYTES[self.home.mean.device.type] // (4 * self.layout.num_classes), 1)
+        piece = CHUNK_BYTES["cpu" if self.home.mean.device.type == "cpu" else "gpu"]
+        size = max(piece // (4 * self.layout.num_classes), 1)
         return (slice(start, start + size) for start in range(0, self.layout.num_rows, size))
 
     # What is known of the predictions of the past

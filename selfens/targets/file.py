@@ -144,7 +144,9 @@ class TargetsFile:
     def seal(self, epoch: int, step: int) -> None:
         """Bring the half in use to the disk and promise that it stays as it is, for a checkpoint to rely on."""
         try:
-            self._map.flush(_half_offset(self.layout, self.half), _half_size(self.layout))
+            start = _half_offset(self.layout, self.half)
+            before = start % mmap.ALLOCATIONGRANULARITY  # pages of the system may be larger than ours
+            self._map.flush(start - before, before + _half_size(self.layout))
             self._stamp(self.half, {"epoch": epoch, "step": step})
         except OSError as error:
             raise RunError(f"{self.path} could not be written ({error.strerror}).") from error

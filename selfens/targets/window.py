@@ -40,7 +40,7 @@ class Window:
 
     @staticmethod
     def suitable_size(layout: Layout, batch_size: int) -> int:
-        """Some hundred steps, or what fits into a moderate amount of memory, but at least one step."""
+        """About a hundred steps, or what fits into a moderate amount of memory, but at least one step."""
         rows = min(WINDOW_ROWS, WINDOW_BYTES // (2 * layout.row_bytes), layout.num_rows)
         return max(rows // batch_size, 1) * batch_size
 
