@@ -790,12 +790,12 @@ def test_a_checkpoint_replaced_while_it_is_read_is_read_again(half, monkeypatch)
     directory = selfens.rundir.RunDirectory(half)
     genuine, calls = directory._load_pair, []
 
-    def replaced_meanwhile():
+    def replaced_meanwhile(with_targets):
         calls.append(directory.reached())
         if len(calls) == 1:
             monkeypatch.setattr(directory, "reached", lambda: (99, 0))
             raise RunError("the ensemble it names is gone")
-        return genuine()
+        return genuine(with_targets)
 
     monkeypatch.setattr(directory, "_load_pair", replaced_meanwhile)
     assert directory.load_checkpoint().tensors["network"]
