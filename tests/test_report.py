@@ -451,7 +451,9 @@ def test_a_folder_that_was_moved_is_named(tmp_path, monkeypatch):
     assert re.search(r"\d+\.png", page.text)  # test rows go by their files
     (tmp_path / "photos").rename(tmp_path / "moved")
     page = Page(write_report(run.path, tmp_path / "page.html"))
-    assert f"there is no folder or .csv file {tmp_path / 'photos'}" in page.text
+    assert f"{tmp_path / 'photos'}, the data of {run.path}, is not there any more" in page.text
+    page = Page(write_report(run.path, tmp_path / "page.html", source=tmp_path / "moved"))
+    assert "is not there any more" not in page.text
 
 
 class Own(nn.Module):
