@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from selfens.data.dataset import UNLABELED, Dataset, Labels
-from selfens.errors import DataError
+from selfens.errors import DataError, check_kind
 from selfens.predict import cell, write_csv
 from selfens.run import Run
 
@@ -124,6 +125,7 @@ def _suggest(
     *,
     by_variance: bool,
 ) -> Suggestions:
+    check_kind("count", count, Integral, "a whole number of rows")
     if count < 1:
         raise DataError(f"{count} rows were asked for; expected at least 1.")
     worth = variance if by_variance and variance is not None else uncertainty
@@ -193,6 +195,7 @@ def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
 
     dataset  passed again where the run was given one; otherwise it is loaded as the run loaded it
     """
+    _check_run(run)
     labels = run_labels(run)
     rows = np.flatnonzero(labels != UNLABELED)
     ranked = rank(labels[rows], *run.predict_training_rows(dataset or run.dataset(), rows))
@@ -206,6 +209,10 @@ def suggest_run(
 
     by  how that is judged: by the entropy of the prediction, or by how much predictions have varied over the epochs
     """
+    _check_run(run)
+    labelled = run_labels(run) != UNLABELED
+    if labelled.all():
+        raise DataError(f"every training row of {run.path} has a label, so there is none to label next.")
     data, blocks = dataset or run.dataset(), []
     for rows in run.training_blocks():
         made = run.predict_training_rows(data, rows)
@@ -215,7 +222,11 @@ def suggest_run(
         blocks.append((made.predicted, uncertainty_of(made.probabilities.astype(np.float64)), varied))
     predicted, uncertainty, variance = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     kept = None if np.isnan(variance).all() else variance
-    return _suggest(predicted, uncertainty, kept, run_labels(run) != UNLABELED, count, by_variance=by == "variance")
+    return _suggest(predicted, uncertainty, kept, labelled, count, by_variance=by == "variance")
+
+
+def _check_run(run: Run) -> None:
+    check_kind("run", run, Run, "a Run, such as load_run(path) gives")
 
 
 def predictions(run: Run, dataset: Dataset) -> Probabilities:

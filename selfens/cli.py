@@ -58,6 +58,9 @@ TensorBoardOption = Annotated[
     bool, typer.Option("--tensorboard", help="Write the history for TensorBoard too, into RUN/tensorboard.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result alone.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="PATH", help="Where the run's data is now, if it was moved.")
+]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any field of the config.")
 ]
@@ -144,23 +147,31 @@ def train(
 
 
 @app.command()
-def resume(run: RunArgument, tensorboard: TensorBoardOption = False, quiet: QuietOption = False) -> None:
+def resume(
+    run: RunArgument, data: DataOption = None, tensorboard: TensorBoardOption = False, quiet: QuietOption = False
+) -> None:
     """Continue a run from its last checkpoint."""
     from selfens import load_run, training
 
     before = load_run(run)
     if not before.finished:
         show = _progress(run, quiet, tensorboard)
-        before = _until_stopped(lambda: training.resume(run, progress=show))
+        moved = before.dataset(source=data) if data else None
+        before = _until_stopped(lambda: training.resume(run, dataset=moved, progress=show))
     elif not quiet:
         _say(f"{run} is complete; there is nothing to resume.")
     _say_result(before, quiet)
 
 
 @app.command()
-def evaluate(run: RunArgument, device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto) -> None:
+def evaluate(
+    run: RunArgument,
+    data: DataOption = None,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
+) -> None:
     """Compute a run's test error anew, over every test row."""
-    result = _loaded(run, device.value).evaluate()
+    trained = _loaded(run, device.value)
+    result = trained.evaluate(trained.dataset(source=data))
     _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
     for name, error in result["per_class"].items():
         _say(f"  {name:<20} {error:6.2f} %")
@@ -177,6 +188,7 @@ def predict(
         bool,
         typer.Option("--training-rows", help="The run's own rows, by its ensemble, with a deviation over the epochs."),
     ] = False,
+    data: DataOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
 ) -> None:
     """Predict the class of each row of a file, or of each image of a folder."""
@@ -189,7 +201,7 @@ def predict(
     failures: list[str] = []
     source = ""
     if inputs is None:
-        count = predict_training_rows(trained, trained.dataset(), output)
+        count = predict_training_rows(trained, trained.dataset(source=data), output)
     elif is_folder_source(inputs):
         count, failures = predict_images(trained, inputs, output)
     else:
@@ -204,11 +216,12 @@ def predict(
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs; several are compared.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    data: DataOption = None,
 ) -> None:
     """Write a page to look at: error, losses, confusion, calibration, galleries; several runs side by side."""
     from selfens.report.page import write_report
 
-    _say(f"report written to {write_report(runs, output)}")
+    _say(f"report written to {write_report(runs, output, source=data)}")
 
 
 @app.command()
@@ -233,6 +246,7 @@ def audit(
     folds: Annotated[
         int | None, typer.Option(help="Train this many times, each time with a part of the labels hidden.")
     ] = None,
+    data: DataOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Rank a run's labels by how strongly its predictions disagree with them."""
@@ -243,7 +257,7 @@ def audit(
 
     page = _page_beside(output)
     trained = _loaded(run)
-    dataset = trained.dataset()
+    dataset = trained.dataset(source=data)
     if folds is None:
         result = auditing.audit_run(trained, dataset)
         how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K asks one that was not"
@@ -267,6 +281,7 @@ def suggest(
     by: Annotated[
         Ranking, typer.Option(help="The least certain, or those whose predictions have varied most over the epochs.")
     ] = Ranking.uncertainty,
+    data: DataOption = None,
 ) -> None:
     """Say which unlabeled rows to label next: the least certain, spread over the predicted classes."""
     from selfens import audit as auditing
@@ -274,7 +289,7 @@ def suggest(
 
     page = _page_beside(output)
     trained = _loaded(run)
-    dataset = trained.dataset()
+    dataset = trained.dataset(source=data)
     result = auditing.suggest_run(trained, count, dataset, by.value)
     auditing.write_suggestions(output, result, trained.classes, dataset.row_names)
     write_suggestions_page(page, result, dataset)
@@ -432,10 +447,16 @@ def _new_directory(config: Config) -> Path:
 
 
 def _page_beside(output: Path) -> Path:
-    """Where the gallery of a CSV goes."""
+    """Where the gallery of a CSV goes; what could not be written is refused before work is put into it."""
     page = output.with_suffix(".html")
     if page == output:
         raise ConfigError(f"{output} is the name of a page; give the CSV's name, such as {output.with_suffix('.csv')}.")
+    if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
+        raise ConfigError(f"{output} cannot be written: {output.parent} is no folder that can be written to.")
+    if page.exists() and not output.exists():  # of another command, such as a report
+        raise ConfigError(
+            f"{output} would be written with {page} beside it, which is there already; choose another name."
+        )
     return page
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +15,15 @@ import torch
 from selfens.config import TrainingConfig
 from selfens.errors import ConfigError, DeviceError
 
+TURN = threading.RLock()  # what is set below is the whole process's, so trainings in several threads take turns
+
 
 def resolve_device(name: str) -> torch.device:
     """`auto` is a GPU if torch sees one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("device 'cuda' was asked for, but torch sees no GPU here; use --device cpu or auto.")
+        raise DeviceError("device 'cuda' was asked for, but torch sees no GPU here; choose cpu or auto.")
     return torch.device(name)
 
 
@@ -75,8 +78,15 @@ def autocast(device: torch.device, precision: str) -> Iterator[None]:
 
 
 @contextmanager
+def own_turn() -> Iterator[None]:
+    """While torch's random numbers are drawn from: other threads that want to wait, and the caller's are put back after."""
+    with TURN, torch.random.fork_rng(devices=[]):
+        yield
+
+
+@contextmanager
 def torch_settings(options: TrainingConfig, device: torch.device, seed: int) -> Iterator[None]:
-    """Random state, thread count and float32 mode of a run; the caller's are restored."""
+    """Random state, thread count and float32 mode of a run; the caller's are restored. For whoever holds `TURN`."""
     threads = torch.get_num_threads()
     backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
     float32, benchmark = backends.fp32_precision, backends.cudnn.benchmark

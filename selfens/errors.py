@@ -7,6 +7,7 @@ sentence alone and exits with a code other than 0; in Python every one of them i
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 
@@ -44,6 +45,17 @@ class LostProcessError(SelfensError, RuntimeError):
 
 class SelfensWarning(UserWarning):
     """Training goes on, but probably not as intended."""
+
+
+def check_kind(what: str, given: object, kind: type, expected: str) -> None:
+    """Refuse an argument of another kind, such as a path where what lies there is wanted.
+
+    >>> check_kind("config", "digits", dict, "a Config")
+    Traceback (most recent call last):
+    selfens.errors.ConfigError: config is 'digits' (str); expected a Config.
+    """
+    if not isinstance(given, kind):
+        raise ConfigError(f"{what} is {reprlib.repr(given)} ({type(given).__name__}); expected {expected}.")
 
 
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:

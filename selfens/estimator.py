@@ -29,10 +29,11 @@ from selfens.config import Config
 from selfens.data import preprocess
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inputs import Inputs, standard_inputs
-from selfens.device import resolve_device, resolve_precision
-from selfens.errors import DataError
+from selfens.device import own_turn, resolve_device, resolve_precision
+from selfens.errors import DataError, check_kind
 from selfens.progress import Untroubled, for_terminal
 from selfens.run import Run
+from selfens.rundir import free_directory
 from selfens.training import train
 
 STEPS = 1000
@@ -44,9 +45,8 @@ CHECKPOINT_EVERY = 100  # epochs; a temporary run needs none but the last
 class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A network trained on labelled and unlabeled rows together, by temporal ensembling or the Π-model.
 
-    Rows labelled -1 are unlabeled, as in `sklearn.semi_supervised`; string labels go with -1 in an array of objects.
-    X is a matrix of features, which are standardised, or an array of images [rows, height, width(, channels)], bytes or
-    floats.
+    Rows labelled -1 are unlabeled, as in `sklearn.semi_supervised`, and so are those labelled None or "". X is a matrix of
+    features, which are standardised, or an array of images [rows, height, width(, channels)], bytes or floats.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         All that has no parameter here: {"method.weight_max": 10} changes fields of the config that the other parameters
         give; a whole `Config` replaces it, and `method`, `epochs` and a network's name count no more.
     run_dir : str, Path or None
-        Keep the run there: a new directory, ready for `selfens.load_run`.
+        Keep the run there, ready for `selfens.load_run`; where a run is already, in the first free of NAME-2, NAME-3 and so on.
     verbose : bool
         Show progress.
 
@@ -80,6 +80,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         Losses, learning rate and weight of each epoch.
     config_ : Config
         The settings used.
+    run_dir_ : Path or None
+        Where the run was kept.
     """
 
     def __init__(
@@ -104,16 +106,16 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
-        """Train on all rows of X; y holds a class, or -1 for unlabeled, for each."""
+        """Train on all rows of X; y holds a class for each, or -1, None or "" for unlabeled."""
         inputs, given = validate_data(self, X, y, allow_nd=True, ensure_min_samples=2)
         labelled = is_labelled(given)
-        self.classes_, numbers = _numbered(given[labelled])
+        self.classes_, numbers = _numbered(_known(given, labelled))
         labels = np.full(len(given), UNLABELED)
         labels[labelled] = numbers
         dataset = Dataset.from_arrays(inputs, labels, classes=[str(name) for name in self.classes_])
         self.config_ = self._config(dataset)
         module = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else None
-        with self._directory() as directory, torch.random.fork_rng(devices=[]):  # reading a network back draws weights
+        with self._directory() as directory, own_turn():
             progress = for_terminal() if self.verbose else Untroubled()
             config = (
                 self.config_ if self.run_dir else self.config_.with_values("training", report=False)
@@ -139,11 +141,11 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy over the rows that have a label; those labelled -1 are left out."""
         given = column_or_1d(y)
-        rows = np.flatnonzero(is_labelled(given))
-        if len(rows) == 0:
+        labelled = is_labelled(given)
+        if not labelled.any():
             raise DataError("no row has a label to compare with; every one of y is -1.")
-        weights = None if sample_weight is None else np.asarray(sample_weight)[rows]
-        return float(accuracy_score(given[rows], self.predict(X)[rows], sample_weight=weights))
+        weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
+        return float(accuracy_score(_known(given, labelled), self.predict(X)[labelled], sample_weight=weights))
 
     # What fit is made of
 
@@ -151,6 +153,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         seed = int(check_random_state(self.random_state).randint(2**31))
         if isinstance(self.config, Config):
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
+        check_kind("config", self.config or {}, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         on_gpu = self.device != "cpu" and torch.cuda.is_available()
         config = default_config(dataset, self.method, on_gpu=on_gpu)
         config = config.with_values("training", device=self.device).with_values("seed", base=seed)
@@ -162,8 +165,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     @contextmanager
     def _directory(self) -> Iterator[Path]:
-        if self.run_dir is not None:
-            yield Path(self.run_dir)
+        self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
+        if self.run_dir_ is not None:
+            yield self.run_dir_
             return
         with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
             yield Path(folder) / "run"
@@ -197,12 +201,20 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
 
 def is_labelled(y: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which labels are known: not -1, nor the "-1" that numpy makes of it in an array of strings.
+    """Which labels are known: not -1, nor the "-1" that numpy makes of it in an array of strings, nor None or "".
 
     >>> is_labelled(np.array(["cat", -1, "dog"], dtype=object))
     array([ True, False,  True])
     """
-    return np.array([value not in (UNLABELED, str(UNLABELED)) for value in y.tolist()], dtype=bool)
+    return np.array([value not in (UNLABELED, str(UNLABELED), None, "") for value in y.tolist()], dtype=bool)
+
+
+def _known(y: NDArray[Any], labelled: NDArray[np.bool_]) -> NDArray[Any]:
+    """The labels that are known; numbers among None come as objects and become numbers again."""
+    labels = y[labelled]
+    if labels.dtype != object or any(isinstance(label, str) for label in labels):
+        return labels
+    return np.array(labels.tolist())
 
 
 def _plain(number: Any) -> Any:

@@ -99,7 +99,7 @@ def export_run(
 
 def model_card(run: Run) -> dict[str, Any]:
     """What someone who has the file alone wants to know of it."""
-    epochs, steps = run.checkpoint.epoch, run.checkpoint.step
+    epochs, steps = run.network_checkpoint.epoch, run.network_checkpoint.step
     at_checkpoint = [record["test_error"] for record in run.history if record["epoch"] == epochs - 1 and steps == 0]
     return {
         "data": Path(run.about.get("data", run.config.data.name)).name,

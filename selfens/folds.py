@@ -14,7 +14,7 @@ from selfens.audit import Audit, Probabilities, predictions, rank
 from selfens.config import Config
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.labels import choose_labels
-from selfens.errors import DataError
+from selfens.errors import DataError, check_kind
 from selfens.progress import Progress, Untroubled
 from selfens.randomness import FOLDS, stream
 from selfens.targets import IN_MEMORY
@@ -38,6 +38,7 @@ def fold_predictions(
 
     A hidden row stays in the training set as an unlabeled one. The runs are kept nowhere.
     """
+    check_kind("config", config, Config, "a Config, such as that of a run: load_run(path).config")
     labels = _labels_in_use(config, dataset)
     parts = _fold_numbers(labels, dataset.classes, folds, config.seed.of("labels") if seed is None else seed)
     explicit = config.with_values(
@@ -49,7 +50,7 @@ def fold_predictions(
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
         with tempfile.TemporaryDirectory() as folder:
             own = explicit if explicit.method.targets in IN_MEMORY else _with_targets_in(explicit, Path(folder))
-            run = train(own, Path(folder) / "run", dataset=partly, progress=progress or Untroubled())
+            run = train(own, Path(folder) / "run", dataset=partly, progress=Untroubled(progress))
             probabilities[hidden] = predictions(run, partly)[hidden]
     return labels, probabilities
 
@@ -60,8 +61,14 @@ def _with_targets_in(config: Config, folder: Path) -> Config:
 
 
 def _untested(dataset: Dataset) -> Dataset:
-    """The dataset without its test rows, so that no epoch is spent on testing."""
-    return replace(dataset, test_inputs=dataset.test_inputs[:0], test_labels=dataset.test_labels[:0], test_row_names=())
+    """The dataset without its test rows, so that no epoch is spent on testing, and without word of what it left out."""
+    return replace(
+        dataset,
+        test_inputs=dataset.test_inputs[:0],
+        test_labels=dataset.test_labels[:0],
+        test_row_names=(),
+        unreadable=(),
+    )
 
 
 def _labels_in_use(config: Config, dataset: Dataset) -> Labels:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import warnings
 from typing import Any, Protocol, TextIO
 
 from selfens.errors import SelfensWarning
+
+BESIDE_LATEST = 62  # characters of the bar and what else stands on its line
 
 
 class Progress(Protocol):
@@ -42,14 +45,30 @@ class Silent:
         pass
 
 
-class Untroubled(Silent):
-    """Silent, also about what is meant to be so in a training that only serves another purpose."""
+class Untroubled:
+    """Shows what `shown` shows, without warnings of what is meant to be so in a training that serves another purpose."""
 
     MEANT = ("there are no test rows", "every training row is labelled")
 
+    def __init__(self, shown: Progress | None = None) -> None:
+        self.shown: Progress = shown or Silent()
+        self.talkative = self.shown.talkative
+
+    def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
+        self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
+
+    def step(self, step: int) -> None:
+        self.shown.step(step)
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        self.shown.epoch(record)
+
     def warn(self, message: str) -> None:
         if not message.startswith(self.MEANT):
-            super().warn(message)
+            self.shown.warn(message)
+
+    def close(self) -> None:
+        self.shown.close()
 
 
 class Mute(Silent):
@@ -129,7 +148,10 @@ class Bar(Quiet):
     def epoch(self, record: dict[str, Any]) -> None:
         self.done = record["epoch"] + 1
         self.bar.update(
-            self.task, completed=self.done * self.steps, latest=describe(record), epoch=f"{self.done}/{self.epochs}"
+            self.task,
+            completed=self.done * self.steps,
+            latest=describe(record, self.console.width - BESIDE_LATEST),
+            epoch=f"{self.done}/{self.epochs}",
         )
 
     def warn(self, message: str) -> None:
@@ -139,13 +161,15 @@ class Bar(Quiet):
         self.bar.stop()
 
 
-def describe(record: dict[str, Any]) -> str:
-    """The losses, the error and the speed of an epoch in one line."""
-    parts = [f"loss {record['supervised']:.4f} + {record['weight']:.3g} x {record['unsupervised']:.5f}"]
-    for key, name in (("validation_error", "validation error"), ("test_error", "test error")):
-        if record.get(key) is not None:
-            parts.append(f"{name} {record[key]:.2f} %")
-    return "  ".join([*parts, f"{record['images_per_second']:,.0f} img/s"])
+def describe(record: dict[str, Any], room: float = math.inf) -> str:
+    """The losses, the error and the speed of an epoch in one line; where there is no room, less of them."""
+    loss = f"loss {record['supervised']:.4f}"
+    losses = f"{loss} + {record['weight']:.3g} x {record['unsupervised']:.5f}"
+    names = {"validation_error": "validation error", "test_error": "test error"}
+    errors = [f"{name} {record[key]:.2f} %" for key, name in names.items() if record.get(key) is not None]
+    speed = f"{record['images_per_second']:,.0f} img/s"
+    lines = ["  ".join(parts) for parts in ([losses, *errors, speed], [losses, *errors], [loss, *errors])]
+    return next((line for line in lines if len(line) <= room), (errors or [loss])[-1])
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from selfens.data.dataset import Dataset
 from selfens.data.inputs import PIECE, Inputs, standard_inputs
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
-from selfens.device import resolve_device, resolve_precision
+from selfens.device import own_turn, resolve_device, resolve_precision
 from selfens.errors import DataError, RunError
 from selfens.rundir import Checkpoint, RunDirectory
 from selfens.targets import EnsembleTargets
@@ -90,16 +91,23 @@ class Run:
         return self.directory.load_checkpoint()
 
     @cached_property
+    def network_checkpoint(self) -> Checkpoint:
+        """The checkpoint without its ensemble, which the network does not need."""
+        return self.directory.load_checkpoint(with_targets=False)
+
+    @cached_property
     def preprocess(self) -> nn.Module:
         return self.directory.preprocess().to(self.device)
 
     @cached_property
     def network(self) -> nn.Module:
         """The trained network, in evaluation mode: preprocessed inputs to logits."""
+        self.directory.check_can_go_on()
         if self.directory.reached() == (0, 0):
             raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens resume {self.path}).")
-        weights = self.checkpoint.tensors.get("evaluated") or self.checkpoint.tensors["network"]
-        with torch.random.fork_rng(devices=[]):  # weights are drawn before they are overwritten
+        tensors = self.network_checkpoint.tensors
+        weights = tensors.get("evaluated") or tensors["network"]
+        with own_turn():  # weights are drawn before they are overwritten
             network = self._given_network or self._built_network()
         try:
             network.load_state_dict(weights)
@@ -139,11 +147,24 @@ class Run:
             return self
         return Run(self.path, network=copy.deepcopy(self._given_network), device=device)
 
-    def dataset(self, *, offline: bool = False) -> Dataset:
-        """The data the run was trained and tested on, loaded again; `offline` never downloads it."""
-        if self.about["own_data"]:
+    def dataset(self, *, source: str | Path | None = None, offline: bool = False) -> Dataset:
+        """The data the run was trained and tested on, loaded again.
+
+        source   where it is now, if it was moved; what is not the same data is refused
+        offline  never download it
+        """
+        if self.about["own_data"] and source is None:
             raise RunError(f"{self.path} was trained on arrays passed in Python; pass the dataset again.")
-        dataset = sources.from_config(self.config, offline=offline)
+        config = self.config
+        if source is None and os.sep in config.data.name and not os.path.exists(config.data.name):
+            raise RunError(
+                f"{config.data.name}, the data of {self.path}, is not there any more; say where it is now (--data PATH; in "
+                "Python run.dataset(source=PATH)), or put it back."
+            )
+        if source is not None:
+            place = {"folder": str(source)} if config.data.name in sources.SOURCES else {"name": str(source)}
+            config = config.with_values("data", **place)
+        dataset = sources.from_config(config, offline=offline)
         self.check_dataset(dataset)
         return dataset
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import secrets
@@ -156,6 +157,14 @@ class RunDirectory:
                 f"{self.path / 'config.json'} was changed after the run began; undo that, or train anew with the new settings."
             )
 
+    def check_can_go_on(self) -> None:
+        """Refuse to begin anew over a history whose checkpoint is lost; every run writes the one before the other."""
+        if not self.has_checkpoint() and (done := len(self.history())):
+            raise RunError(
+                f"{self.path} has a history of {done} epochs but no checkpoint.safetensors to go on from; put that back, or "
+                "train anew in another directory."
+            )
+
     def about(self) -> dict[str, Any]:
         about = self._read_json("run.json")
         if not isinstance(about, dict):
@@ -244,25 +253,28 @@ class RunDirectory:
             )
         return position
 
-    def load_checkpoint(self) -> Checkpoint:
+    def load_checkpoint(self, *, with_targets: bool = True) -> Checkpoint:
+        self.check_can_go_on()
         if not self.has_checkpoint():
             raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens resume {self.path}).")
         position = self.reached()
         try:
-            return self._load_pair()
+            return self._load_pair(with_targets)
         except RunError:
             if self.reached() == position:
                 raise
-            return self.load_checkpoint()  # a process that is training has put the next pair in place meanwhile
+            return self.load_checkpoint(
+                with_targets=with_targets
+            )  # a process that is training has put the next pair in place meanwhile
 
-    def _load_pair(self) -> Checkpoint:
+    def _load_pair(self, with_targets: bool) -> Checkpoint:
         flat, metadata = load_tensors(self.path / "checkpoint.safetensors")
         epoch, step = self._position(metadata)
         tensors: dict[str, dict[str, Tensor]] = {}
         for key, tensor in flat.items():
             part, _, name = key.partition("/")
             tensors.setdefault(part, {})[name] = tensor
-        if metadata["targets"]:
+        if metadata["targets"] and with_targets:
             tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
         return Checkpoint(epoch, step, tensors, self._targets_place(metadata))
 
@@ -306,19 +318,25 @@ def _move_into_place(draft: Path, path: Path) -> None:
         os.rename(draft / name, path / name)
 
 
+def free_directory(path: Path) -> Path:
+    """The path, or the first of PATH-2, PATH-3 and so on where there is no run yet."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if not (each / "config.json").exists())
+
+
 def check_free(path: Path, config: Config) -> None:
     """Refuse a directory that is taken, and say by what."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not (path / "config.json").is_file():
-        raise RunError(f"{path} exists and is not a run; choose another directory with --run.")
+        raise RunError(f"{path} exists and is not a run; choose another directory.")
     other = RunDirectory.open(path).config()
     difference = _first_difference(config, other)
     if difference is None:
         raise RunError(
-            f"{path} already holds this run; continue it with 'selfens resume {path}', or choose another --run."
+            f"{path} already holds this run; resume it ('selfens resume {path}'), or choose another directory."
         )
-    raise RunError(f"{path} holds a run of another configuration ({difference}); choose another directory with --run.")
+    raise RunError(f"{path} holds a run of another configuration ({difference}); choose another directory.")
 
 
 def _first_difference(mine: Config, other: Config) -> str | None:

@@ -24,9 +24,9 @@ from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.rows import is_mapped
-from selfens.device import Stopwatch, environment, resolve_device, torch_settings
+from selfens.device import TURN, Stopwatch, environment, resolve_device, torch_settings
 from selfens.distributed import MOST, Group
-from selfens.errors import ConfigError, DivergedError, RunError
+from selfens.errors import ConfigError, DivergedError, RunError, check_kind
 from selfens.interrupt import StopRequest
 from selfens.methods.base import Method
 from selfens.progress import Mute, Progress, Silent
@@ -61,11 +61,13 @@ def train(
     method    used instead of `config.method.name`: any `Method`
     progress  told what happens; by default nothing is shown
     """
+    check_kind("config", config, Config, "a Config, such as presets.get('digits')")
+    _check_dataset_kind(dataset)
     path, device = Path(run_dir), resolve_device(config.training.device)
     config = _with_absolute_targets(config)
     if distributed.was_restarted() and _holds(path, config):
         return resume(path, dataset=dataset, network=network, method=method, progress=progress)
-    with distributed.joined(device) as group:
+    with TURN, distributed.joined(device) as group:
         show = (progress or Silent()) if group.is_first else Mute()
         with group.first_before_others():
             if group.is_first:
@@ -107,16 +109,18 @@ def resume(
     progress: Progress | None = None,
 ) -> Run:
     """Continue a run from its last checkpoint. Data, network and method passed to `train` must be passed again."""
+    _check_dataset_kind(dataset)
     run = Run(run_dir, network=network)
     config, device = run.config, resolve_device(run.config.training.device)
     run.directory.check_config_unchanged()
+    run.directory.check_can_go_on()
     for part, given in (("network", network), ("method", method)):
         if run.about[f"own_{part}"] != (given is not None):
             how = "with a" if run.about[f"own_{part}"] else "without a"
             raise RunError(
                 f"{run.path} was begun {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
             )
-    with distributed.joined(device) as group, run.directory.locked(group.is_first):
+    with TURN, distributed.joined(device) as group, run.directory.locked(group.is_first):
         show, was_finished = (progress or Silent()) if group.is_first else Mute(), run.finished
         with group.first_before_others():
             data = dataset or run.dataset()
@@ -148,6 +152,11 @@ def resume(
 def _holds(path: Path, config: Config) -> bool:
     """Whether a run of this configuration is there."""
     return (path / "config.json").is_file() and RunDirectory.open(path).config() == config
+
+
+def _check_dataset_kind(dataset: Dataset | None) -> None:
+    if dataset is not None:
+        check_kind("dataset", dataset, Dataset, "a Dataset, such as Dataset.from_npz(path) reads")
 
 
 def _process_seed(config: Config, group: Group) -> int:
@@ -190,7 +199,7 @@ def _check_targets_free(config: Config, run_dir: Path) -> None:
     path = Path(config.method.targets)
     if path.resolve().is_relative_to(run_dir.resolve()):
         raise RunError(
-            f"{path} is inside the run's directory, which must be new; name a file elsewhere with --targets."
+            f"{path} is inside the run's directory, which must be new; let method.targets (--targets) name a file elsewhere."
         )
     targets_file.check_free(path)
 

@@ -14,7 +14,7 @@ from support import SMALL_IMAGES, blobs, config, features, images
 from selfens import audit, folds
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import read_labels_file
-from selfens.errors import DataError, RunError
+from selfens.errors import ConfigError, DataError, RunError
 from selfens.training import train
 
 LABELS = np.array([0, 1, -1, 2, 0])
@@ -119,6 +119,20 @@ def test_suggestions_are_unlabeled_rows_each_once_and_spread(seed, count):
 def test_certainty_and_ignorance_are_the_ends_of_the_scale():
     got = audit.suggest([[1.0, 0.0], [0.5, 0.5]], [False, False], 2)
     assert sorted(got.uncertainty) == pytest.approx([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: audit.audit_run("runs/mine"), r"run is 'runs/mine' \(str\); expected a Run, such as load_run"),
+        (lambda: audit.suggest_run("runs/mine", 5), r"run is 'runs/mine' \(str\); expected a Run"),
+        (lambda: audit.suggest([[0.5, 0.5]], [False], 2.5), r"count is 2.5 \(float\); expected a whole number"),
+        (lambda: folds.audit_folds("runs/mine", features()), r"config is 'runs/mine' \(str\); expected a Config"),
+    ],
+)
+def test_an_argument_of_another_kind_is_named(call, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        call()
 
 
 def test_nothing_left_to_label_is_no_suggestion():

@@ -18,6 +18,7 @@ from support import ROWS, SMALL_IMAGES, blobs, contents, environment, images, se
 from selfens import load_run, presets
 from selfens.cli import main
 from selfens.config import Config
+from selfens.rundir import RunDirectory
 
 TINY = ["--epochs", "2", *sets(["network.width=4", "training.threads=1", "training.report=false"])]
 
@@ -442,7 +443,7 @@ def test_a_device_that_is_not_there(typed, npz):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     refused(typed("train", npz, "--device", "cuda"), "device 'cuda' was asked for, but torch sees no GPU here")
-    refused(typed("train", "digits", "--device", "cuda"), "--device cpu or auto")
+    refused(typed("train", "digits", "--device", "cuda"), "choose cpu or auto")
 
 
 def nan_features():
@@ -537,7 +538,7 @@ def test_the_same_words_twice_point_to_resume(typed, npz):
     code, _, err = typed(*words)
     assert code == 1
     assert err == (
-        "error: run already holds this run; continue it with 'selfens resume run', or choose another --run.\n"
+        "error: run already holds this run; resume it ('selfens resume run'), or choose another directory.\n"
     )
 
 
@@ -548,6 +549,7 @@ BAD_RUN_WORDS = {
     "predict with nothing": (["predict", "nothing", "blobs.npz", "-o", "out.csv"], "nothing does not exist"),
     "report on nothing": (["report", "nothing"], "nothing does not exist"),
     "report on a folder": (["report", "."], "holds no config.json"),
+    "an audit into no folder": (["audit", "nothing", "-o", "no/x.csv"], "no is no folder that can be written to"),
     "an audit into a page": (["audit", "nothing", "-o", "x.html"], "give the CSV's name, such as x.csv"),
     "suggestions into a page": (["suggest", "nothing", "-o", "x.html"], "give the CSV's name, such as x.csv"),
     "an unknown preset": (["presets", "digts"], "did you mean 'digits"),
@@ -755,6 +757,89 @@ def test_audit_in_folds_says_so(typed, here):
     code, out, _ = typed("audit", "trained", "--folds", "2", "--quiet", "-o", "issues.csv")
     assert (code, "2 runs that did not see it" in out) == (0, True)
     refused(typed("audit", "trained", "--folds", "1"), "1 folds were asked for; expected at least 2")
+
+
+def test_nothing_is_trained_for_an_audit_that_could_not_be_written(typed, trained, monkeypatch):
+    monkeypatch.setattr("selfens.folds.audit_folds", lambda *args, **kwargs: pytest.fail("trained"))
+    code, _, err = typed("audit", "run", "--folds", "2", "-o", "no/x.csv")
+    assert (code, err) == (1, "error: no/x.csv cannot be written: no is no folder that can be written to.\n")
+
+
+@pytest.mark.parametrize("command", ["audit", "suggest"])
+def test_a_page_of_another_command_is_not_overwritten(typed, here, trained, command):
+    (here / "report.html").write_text("a report")
+    code, _, err = typed(command, "run", "-o", "report.csv")
+    assert (code, "report.html beside it, which is there already" in err) == (1, True)
+    assert (here / "report.html").read_text() == "a report"
+    assert not (here / "report.csv").exists()
+    for _ in range(2):  # its own page may be written anew
+        assert typed(command, "run", "-o", "issues.csv")[0] == 0
+
+
+def test_folds_do_not_repeat_what_the_run_has_said(typed, here):
+    """A folder with a broken image: the run warns of it, and so does not each fold, of itself or of missing test rows."""
+    from PIL import Image
+
+    for number in range(18):
+        path = here / "pictures" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 100 * (number % 2) + number).save(path)
+    (here / "pictures" / "a" / "broken.png").write_bytes(b"no image")
+    words = ["--size", "8", "--quiet", *TINY, "--set", "training.batch_size=5"]
+    assert "could not be read" in typed("train", "./pictures", "--run", "run", *words)[2]
+    code, _, err = typed("audit", "run", "--folds", "2", "--quiet")
+    assert (code, err) == (0, "")
+
+
+def test_suggest_with_nothing_unlabeled_is_refused(typed, here):
+    write_npz(here / "data.npz", y_train=blobs()[1])
+    typed("train", "data.npz", "--run", "trained", *TINY)
+    refused(typed("suggest", "trained"), "every training row of trained has a label, so there is none to label next")
+    assert not (here / "suggestions.csv").exists()
+
+
+MOVED = {
+    "evaluate": ["evaluate", "run"],
+    "audit": ["audit", "run"],
+    "suggest": ["suggest", "run", "-n", "3"],
+    "report": ["report", "run"],
+    "predict": ["predict", "run", "--training-rows", "-o", "out.csv"],
+}
+
+
+@pytest.mark.parametrize("command", MOVED)
+def test_data_that_was_moved_is_found_by_its_new_path(typed, here, npz, trained, command):
+    npz.rename(here / "moved.npz")
+    _, _, err = typed(*MOVED[command])
+    assert f"{npz}, the data of run, is not there any more; say where" in (err or (here / "report.html").read_text())
+    code, _, err = typed(*MOVED[command], "--data", "moved.npz")
+    assert (code, err) == (0, "")
+    if command == "report":
+        assert "Confusion matrix" in (here / "report.html").read_text()
+    write_npz(here / "other.npz", y_train=blobs()[1])
+    code, _, err = typed(*MOVED[command], "--data", "other.npz")
+    changed = "is not what run was trained on; its files have changed"
+    assert changed in (err or (here / "report.html").read_text())
+
+
+def test_a_run_whose_data_was_moved_is_resumed(typed, here, npz, trained):
+    """A finished run loads nothing; cut back to its first epoch it goes on from the new path to the same end."""
+    words = [*TINY, "--set", "training.checkpoint_every=1"]
+
+    def crash(self, record):
+        genuine(self, record)
+        if record["epoch"] == 1:
+            raise KeyboardInterrupt("cut")
+
+    genuine = RunDirectory.append_history
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDirectory, "append_history", crash)
+        assert typed("train", npz, "--run", "cut", *words)[0] == 130
+    npz.rename(here / "moved.npz")
+    code, _, err = typed("resume", "cut")
+    assert (code, "is not there any more" in err) == (1, True)
+    assert typed("resume", "cut", "--data", "moved.npz")[0] == 0
+    assert load_run("cut").test_error == trained.test_error
 
 
 def test_suggest_names_unlabeled_rows_alone(typed, here):

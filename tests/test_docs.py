@@ -7,8 +7,11 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
-from support import environment
+from support import config, environment, features
+
+from selfens import export_run, train
 
 ROOT = Path(__file__).parent.parent
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -72,6 +75,15 @@ def test_five_lines_use_an_exported_file_with_onnxruntime_alone():
     assert len([line for line in code.splitlines() if line.strip()]) == 5
     assert "selfens" not in code
     assert "torch" not in code
+
+
+@pytest.mark.parametrize("model", ["model.onnx", "model.pt2"])
+def test_the_lines_that_use_an_exported_file_take_the_float64_of_ones_own_arrays(tmp_path, monkeypatch, model):
+    monkeypatch.chdir(tmp_path)
+    export_run(train(config("supervised", epochs=1), "run", dataset=features()), model)
+    np.save("new.npy", features().test_inputs[:3].astype("float64"))
+    (code,) = (code for _, code in blocks(ROOT / "docs" / "export.md") if model in code and "selfens" not in code)
+    run_python(code, "export.md")
 
 
 def test_the_loop_of_ones_own_learns_more_from_the_ensemble():

@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_sco
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from support import blobs, environment
+from support import blobs, environment, images
 from torch import nn
 
 from selfens.config import Config
@@ -108,6 +109,24 @@ def test_any_numbers_may_be_classes():
     model = classifier().fit(x, np.where(y == -1, -1, y * 10 - 7))
     assert model.classes_.tolist() == [-7, 3, 13]
     assert set(model.predict(x)) <= {-7, 3, 13}
+
+
+@pytest.mark.parametrize("unknown", [-1, None, ""], ids=repr)
+@pytest.mark.parametrize("names", [[0, 1, 2], ["a", "b", "c"]], ids=["numbers", "strings"])
+def test_minus_one_none_and_nothing_are_unlabeled(names, unknown):
+    x, y, truth = few_labels()
+    given = np.array([unknown if label == -1 else names[label] for label in y], dtype=object)
+    model = classifier().fit(x, given)
+    assert model.classes_.tolist() == names
+    expected = classifier().fit(x, y)
+    assert (model.label_distributions_ == expected.label_distributions_).all()
+    assert model.score(x, given) == expected.score(x, y)
+
+
+def test_nothing_among_plain_strings_is_unlabeled():
+    x, y, _ = few_labels()
+    model = classifier(epochs=1).fit(x, ["" if label == -1 else f"class {label}" for label in y])
+    assert model.classes_.tolist() == ["class 0", "class 1", "class 2"]
 
 
 def test_is_labelled():
@@ -230,6 +249,17 @@ def test_a_random_state_repeats_a_fit():
     assert not np.allclose(first, other)
 
 
+def test_fits_in_threads_take_turns_and_give_what_they_give_alone():
+    """Images, because their network draws noise and dropout at every step, and augmentation draws too."""
+    data = images()
+    x, y = data.inputs, np.where(np.arange(len(data.labels)) < 12, data.labels, -1)
+    model = classifier(epochs=8, config={**SMALL, "network.width": 4})
+    alone = clone(model).fit(x, y).label_distributions_
+    with ThreadPoolExecutor(3) as threads:
+        together = list(threads.map(lambda _: clone(model).fit(x, y).label_distributions_, range(6)))
+    assert [(each == alone).all() for each in together] == [True] * 6
+
+
 def test_a_generator_moves_on_from_fit_to_fit():
     x, y, _ = few_labels()
     model = classifier(random_state=np.random.RandomState(0))  # noqa: NPY002  scikit-learn's kind
@@ -274,6 +304,7 @@ def test_a_whole_config_replaces_the_defaults():
         ({"epochs": 2.5}, "expected int"),
         ({"config": {"method.weightmax": 1}}, "did you mean 'weight_max'"),
         ({"device": "tpu"}, "choice for training.device"),
+        ({"config": "method.weight_max=1"}, r"config is 'method.weight_max=1' \(str\); expected a Config, or fields"),
     ],
 )
 def test_a_wrong_parameter_is_named(changes, sentence):
@@ -322,8 +353,21 @@ def test_a_run_directory_is_kept_and_can_be_read(tmp_path):
     model = classifier(run_dir=tmp_path / "run").fit(x, y)
     run = load_run(tmp_path / "run", device="cpu")
     assert run.predict_proba(x) == pytest.approx(model.predict_proba(x), abs=1e-6)
-    with pytest.raises(RunError, match="already holds this run"):
-        model.fit(x, y)
+    assert model.run_dir_ == tmp_path / "run"
+
+
+def test_a_second_fit_keeps_a_second_run(tmp_path):
+    x, y, _ = few_labels()
+    model = classifier(epochs=1, run_dir=tmp_path / "run").fit(x, y)
+    assert [model.fit(x, y).run_dir_.name for _ in range(2)] == ["run-2", "run-3"]
+    assert all(load_run(tmp_path / name).finished for name in ("run", "run-2", "run-3"))
+
+
+def test_a_folder_of_other_things_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    x, y, _ = few_labels()
+    with pytest.raises(RunError, match="exists and is not a run"):
+        classifier(epochs=1, run_dir=tmp_path).fit(x, y)
 
 
 def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):

@@ -322,9 +322,24 @@ def test_a_gallery_shows_the_first_and_keeps_some_of_each_class_behind_the_filte
     assert [entry.row for entry in found.entries if entry.first] == list(range(SHOWN_FIRST))
     rows = [entry.row for entry in found.entries]
     assert rows == sorted(rows)
-    counts = {name: count for _, name, count in found.groups}
-    assert (counts["b"], counts["c"]) == (5, 1)
-    assert sum(counts.values()) == len(found.entries) < 200
+    kept = [entry.group for entry in found.entries]
+    assert (kept.count(1), kept.count(2)) == (5, 1)
+    assert len(kept) < 200
+    assert found.groups == [(0, "a", 300), (1, "b", 5), (2, "c", 1)]
+
+
+def test_a_suggestion_is_shown_whole(trained, data, tmp_path):
+    suggestions = audit.suggest_run(trained, 30, data)
+    assert len(suggestions.rows) == 30 > SHOWN_FIRST
+    page = Page(write_suggestions_page(tmp_path / "page.html", suggestions, data))
+    assert sum("data-first" in tile for tile in page.all("figure")) == 30
+    assert "30 of 30 shown" in page.text
+
+
+def test_a_report_says_how_many_rows_are_behind_a_gallery(trained, data, tmp_path):
+    page = Page(write_report(trained, tmp_path / "page.html", dataset=data))
+    assert f"{len(data.test_labels)} of {len(data.test_labels)} shown" in page.text
+    assert make_gallery([0] * 300 + [1] * 5).shown_first == SHOWN_FIRST
 
 
 def test_a_gallery_keeps_within_its_budget():
@@ -349,6 +364,24 @@ def test_a_run_stopped_half_way_says_how_far_it_is(tmp_path, data, monkeypatch):
     assert f"This run has done 2 of 3 epochs; 'selfens resume {tmp_path / 'run'}' completes it." in page.text
     assert "that of the last checkpoint, after epoch 1" in page.text
     assert len(page.all("svg")) == 7
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda path: path.write_bytes(b"garbage"), "cannot be read"),
+        (Path.unlink, "no checkpoint.safetensors to go on"),
+    ],
+    ids=["damaged", "lost"],
+)
+def test_without_its_checkpoint_a_run_has_its_curves_and_the_reason(trained, data, tmp_path, damage, reason):
+    run = shutil.copytree(trained.path, tmp_path / "run")
+    damage(run / "checkpoint.safetensors")
+    page = Page(write_report(run, tmp_path / "page.html", dataset=data))
+    assert len(page.all("svg")) == len(CHARTS)
+    assert "Confusion matrix, calibration and galleries are missing" in page.text
+    assert reason in page.text
+    assert "completes it" not in page.text
 
 
 def test_epochs_without_a_checkpoint_still_have_curves(tmp_path, data, monkeypatch):
@@ -402,7 +435,7 @@ def test_data_that_was_moved_is_named(tmp_path):
     run = train(config(name=str(npz)), tmp_path / "run")
     npz.rename(tmp_path / "elsewhere.npz")
     page = Page(write_report(run.path, tmp_path / "page.html"))
-    assert f"there is no file {npz}" in page.text
+    assert f"{npz}, the data of {run.path}, is not there any more" in page.text
 
 
 def test_a_folder_that_was_moved_is_named(tmp_path, monkeypatch):
@@ -418,7 +451,9 @@ def test_a_folder_that_was_moved_is_named(tmp_path, monkeypatch):
     assert re.search(r"\d+\.png", page.text)  # test rows go by their files
     (tmp_path / "photos").rename(tmp_path / "moved")
     page = Page(write_report(run.path, tmp_path / "page.html"))
-    assert f"there is no folder or .csv file {tmp_path / 'photos'}" in page.text
+    assert f"{tmp_path / 'photos'}, the data of {run.path}, is not there any more" in page.text
+    page = Page(write_report(run.path, tmp_path / "page.html", source=tmp_path / "moved"))
+    assert "is not there any more" not in page.text
 
 
 class Own(nn.Module):
@@ -473,6 +508,19 @@ def test_a_few_runs_are_compared_and_then_shown_one_by_one(several, tmp_path):
         assert f"{run.path.name} " in page.text
     ids = [found["id"] for _, found in page.elements if "id" in found]
     assert len(ids) == len(set(ids))
+
+
+def test_runs_that_were_stopped_or_repeat_a_seed_are_not_averaged(several, tmp_path):
+    runs, dataset = several
+    again = shutil.copytree(runs[0].path, tmp_path / "again")
+    stopped = shutil.copytree(runs[1].path, tmp_path / "stopped")
+    RunDirectory(stopped).truncate_history(1)
+    page = Page(write_report([runs[0], again, stopped], tmp_path / "page.html", dataset=dataset))
+    sentence = page.text[page.text.index("Test error of 3 runs") :].partition(" Test error per epoch")[0]
+    assert "±" not in sentence
+    assert "(2 runs)" not in sentence
+    assert f"again {runs[0].test_error:.2f} %" in sentence
+    assert f"stopped (1 of 2 epochs) {load_run(stopped).test_error:.2f} %" in sentence
 
 
 def test_many_runs_are_compared_with_links_to_their_own_pages(several, tmp_path):

@@ -33,7 +33,7 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     data, table, many = images(), features(), many_classes()
     run = train(config("temporal", *SMALL_IMAGES), folder / "run", dataset=data)
-    other = train(config("pi", *SMALL_IMAGES, epochs=2), folder / "other", dataset=data)
+    other = train(config("pi", *SMALL_IMAGES, epochs=2), folder / "other-of-a-longer-name-seed-0", dataset=data)
     tabular = train(config("supervised", epochs=2), folder / "tabular", dataset=table)
     classes = train(config("supervised", "data.labels=60", epochs=1), folder / "classes", dataset=many)
     suggestions = audit.suggest_run(run, 12, data)
@@ -100,6 +100,13 @@ def test_every_chart_has_a_size_and_is_within_its_panel(visit, name, count, widt
     assert all(panel["x"] >= 0 and panel["x"] + panel["width"] <= width for panel in panels)
 
 
+def test_the_table_of_a_comparison_is_whole_and_under_its_chart(visit):
+    page = visit("comparison", 1200)
+    assert page.locator(".comparison .wide:has(table)").evaluate("box => box.scrollWidth - box.clientWidth") == 0
+    chart, table = (page.locator(f".comparison {part}").first.bounding_box() for part in (".chart", "table"))
+    assert table["y"] > chart["y"] + chart["height"]
+
+
 @pytest.mark.parametrize("name", ["run", "table", "comparison", "many classes"])
 def test_no_label_of_a_chart_is_cut_off(visit, name):
     outside = visit(name).evaluate("""
@@ -127,6 +134,8 @@ def test_the_filter_shows_one_class_and_then_all_again(visit, name):
     for entry in entries.all():
         assert entry.is_visible() == (entry.get_attribute("data-class") == wanted)
     assert [entry.is_visible() for entry in entries.all()] != before
+    visible = sum(entry.is_visible() for entry in entries.all())
+    assert gallery.locator(".shown").inner_text() == f"{visible} of {button.get_attribute('data-total')} shown"
     assert (button.get_attribute("aria-pressed"), pressed(gallery)) == ("true", 1)
     gallery.locator("button").first.click()
     assert [entry.is_visible() for entry in entries.all()] == before

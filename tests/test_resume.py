@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -663,7 +664,7 @@ def taken(run, settings, sentence):
 
 
 def test_a_run_that_exists_is_not_overwritten(finished):
-    taken(finished, config(), rf"already holds this run; continue it with 'selfens resume {finished}'")
+    taken(finished, config(), rf"already holds this run; resume it \('selfens resume {finished}'\), or")
 
 
 @pytest.mark.parametrize(
@@ -715,7 +716,7 @@ def test_data_that_changed_is_refused(tmp_path, half):
 
 def test_data_that_is_gone_is_refused(tmp_path, half):
     (tmp_path / "data.npz").unlink()
-    with pytest.raises(Exception, match="there is no file .*data.npz"):
+    with pytest.raises(RunError, match="data.npz, the data of .*, is not there any more; say where it is now"):
         resume(half)
 
 
@@ -744,6 +745,25 @@ def test_a_run_without_a_checkpoint_can_be_resumed_but_not_used(tmp_path, whole)
     assert differences(left_behind(tmp_path / "cut"), whole(config())) == []
 
 
+@pytest.mark.parametrize("start", [resume, lambda run, dataset: load_run(run).predict(dataset.test_inputs)])
+def test_a_history_without_its_checkpoint_is_not_begun_anew(finished, start):
+    (finished / "checkpoint.safetensors").unlink()
+    before = contents(finished)
+    with pytest.raises(
+        RunError, match="a history of 3 epochs but no checkpoint.safetensors to go on from; put that back"
+    ):
+        start(finished, dataset=features())
+    assert contents(finished) == before
+
+
+def test_a_run_that_lost_its_ensemble_is_still_evaluated(finished):
+    shutil.rmtree(finished / "targets")
+    run = load_run(finished)
+    assert run.evaluate(features())["test_error"] == pytest.approx(run.test_error)
+    with pytest.raises(RunError, match="targets.* cannot be read"):
+        _ = run.ensemble
+
+
 def test_a_finished_run_moved_elsewhere_still_works(tmp_path, finished):
     finished.rename(tmp_path / "moved")
     assert load_run(tmp_path / "moved").evaluate(features())["rows"] == 30
@@ -770,12 +790,12 @@ def test_a_checkpoint_replaced_while_it_is_read_is_read_again(half, monkeypatch)
     directory = selfens.rundir.RunDirectory(half)
     genuine, calls = directory._load_pair, []
 
-    def replaced_meanwhile():
+    def replaced_meanwhile(with_targets):
         calls.append(directory.reached())
         if len(calls) == 1:
             monkeypatch.setattr(directory, "reached", lambda: (99, 0))
             raise RunError("the ensemble it names is gone")
-        return genuine()
+        return genuine(with_targets)
 
     monkeypatch.setattr(directory, "_load_pair", replaced_meanwhile)
     assert directory.load_checkpoint().tensors["network"]

@@ -279,6 +279,7 @@ class StopAt(Untroubled):
     """Stops a run as a user does, in the middle of an epoch."""
 
     def __init__(self, step):
+        super().__init__()
         self.left = step
 
     def step(self, number):

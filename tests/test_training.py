@@ -671,6 +671,29 @@ def test_learning_rate_and_beta1_follow_their_ramps(tmp_path):
     assert [record["beta1"] for record in history] == pytest.approx([0.9] * 5 + [0.9 * down + 0.5 * (1 - down)])
 
 
+# What is given
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda path: selfens.train("digits", path),
+            r"config is 'digits' \(str\); expected a Config, such as presets.get",
+        ),
+        (
+            lambda path: selfens.train(config(), path, dataset="w.npz"),
+            r"dataset is 'w.npz' \(str\); expected a Dataset",
+        ),
+        (lambda path: selfens.resume(path, dataset="w.npz"), r"dataset is 'w.npz' \(str\); expected a Dataset"),
+    ],
+)
+def test_an_argument_of_another_kind_is_named(tmp_path, call, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        call(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # What is reported
 
 

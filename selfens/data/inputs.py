@@ -127,7 +127,7 @@ def standard_source(
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
             source = np.ascontiguousarray(source, dtype=np.uint8 if take_bytes else np.float32)
     if not take_bytes:
-        _check_finite(source, what)
+        _check_finite(source, what, given=x)
     return source
 
 
@@ -194,10 +194,13 @@ def _same_type(extra: Source, main: Source, name: str) -> Inputs:
     )
 
 
-def _check_finite(x: Source, what: str) -> None:
+def _check_finite(x: Source, what: str, given: Inputs | None = None) -> None:
+    """Refuse rows that are not finite; `given` tells those that only became so in float32."""
     bad = [~np.isfinite(piece.reshape(len(piece), -1)).all(axis=1) for piece in pieces(x, PIECE)]
     rows = np.flatnonzero(np.concatenate(bad))
     if len(rows):
-        raise DataError(
-            f"{what} hold NaN or infinite values in {len(rows)} rows (the first is row {rows[0]}); fill or remove them first."
+        too_large = given is not None and np.isfinite(given[rows]).all()
+        values, cure = (
+            ("values beyond 3.4e38", "rescale") if too_large else ("NaN or infinite values", "fill or remove")
         )
+        raise DataError(f"{what} hold {values} in {len(rows)} rows (the first is row {rows[0]}); {cure} them first.")

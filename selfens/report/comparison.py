@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from selfens.config import Config, SeedConfig, TrainingConfig
+from selfens.config import SeedConfig, TrainingConfig
 from selfens.progress import duration
 from selfens.report import figures
 from selfens.report.details import data_words, history_of, method_words
@@ -36,7 +37,7 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
     last = {name: history[-1] for name, history in histories.items()}
     quantity = next(key for key in QUANTITIES if all(record.get(key) is not None for record in last.values()))
     word, axis = QUANTITIES[quantity]
-    groups = _groups(runs)
+    groups = _groups(runs, histories)
     results = {label: [float(last[name][quantity]) for name in names] for label, names in groups.items()}
     chart = figures.comparison_chart(
         {label: [histories[name] for name in names] for label, names in groups.items()}, quantity, axis
@@ -50,18 +51,31 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
     )
 
 
-def _groups(runs: Mapping[str, Run]) -> dict[str, list[str]]:
-    """The names of runs that differ in nothing but the seed, under one label."""
-    alike: dict[Config, list[str]] = {}
+def _groups(runs: Mapping[str, Run], histories: Mapping[str, Sequence[Record]]) -> dict[str, list[str]]:
+    """The names of runs that differ in nothing but the seed, under one label.
+
+    A run that was stopped, or that repeats a seed, stays alone: with others it would make a mean of nothing in particular.
+    """
+    alike: dict[Any, list[str]] = {}
     for name, run in runs.items():
         config = replace(run.config, seed=SeedConfig(), training=_what_matters(run.config.training))
-        alike.setdefault(config, []).append(name)
-    methods = [method_words(runs[names[0]]) for names in alike.values()]
+        same = alike.setdefault(config, [])
+        finished = len(histories[name]) >= run.config.schedule.epochs
+        repeated = any(runs[other].config.seed == run.config.seed for other in same)
+        (same if finished and not repeated else alike.setdefault(name, [])).append(name)
+    found = [names for names in alike.values() if names]
+    methods = [method_words(runs[names[0]]) for names in found]
     groups = {}
-    for names, method in zip(alike.values(), methods, strict=True):
+    for names, method in zip(found, methods, strict=True):
         several = f"{method if methods.count(method) == 1 else shown(names[0])} ({len(names)} runs)"
-        groups[shown(names[0]) if len(names) == 1 else several] = names
+        alone = f"{shown(names[0])}{_epochs_missing(runs[names[0]], histories[names[0]])}"
+        groups[alone if len(names) == 1 else several] = names
     return groups
+
+
+def _epochs_missing(run: Run, history: Sequence[Record]) -> str:
+    done, asked = len(history), run.config.schedule.epochs
+    return "" if done >= asked else f" ({done} of {asked} epochs)"
 
 
 def _what_matters(training: TrainingConfig) -> TrainingConfig:

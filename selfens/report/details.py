@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,11 @@ def history_of(run: Run) -> Sequence[Record]:
     return history
 
 
-def details(run: Run, dataset: Dataset | None, name: str, budget: int) -> Details:
+def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: str, budget: int) -> Details:
     """What there is to say about a run.
 
     dataset  what it was trained on, where that is in memory; otherwise it is loaded
+    source   where from, if it was moved
     budget   bytes of pictures
     """
     history = history_of(run)
@@ -57,7 +59,7 @@ def details(run: Run, dataset: Dataset | None, name: str, budget: int) -> Detail
     tests: list[Chart] = []
     galleries: list[Gallery] = []
     try:
-        data = dataset or run.dataset()
+        data = dataset or run.dataset(source=source)
         run.check_dataset(data)
         tests, galleries = _looked_at(run, data, name, budget)
     except SelfensError as error:
@@ -132,7 +134,11 @@ def _facts(run: Run, history: Sequence[Record]) -> tuple[tuple[str, str], ...]:
 
 
 def _unfinished(run: Run, history: Sequence[Record]) -> list[str]:
-    asked, kept = run.config.schedule.epochs, run.directory.reached()[0]
+    try:
+        run.directory.check_can_go_on()
+        asked, kept = run.config.schedule.epochs, run.directory.reached()[0]
+    except RunError:
+        return []  # it cannot be gone on with; why not is said where its rows would be shown
     notes = []
     if kept < asked:
         notes.append(

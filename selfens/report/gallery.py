@@ -55,45 +55,60 @@ class Gallery:
     predicted_word: str = "predicted"
     measure_word: str
     entries: tuple[Entry, ...]
+    totals: tuple[int, ...]
+    """How many rows of each class were ranked, more than there are entries for."""
     classes: tuple[str, ...]
     images: bool
     pixelated: bool = False
 
     @property
     def groups(self) -> list[tuple[int, str, int]]:
-        """Number, name and count of each class that has entries."""
-        numbers = [entry.group for entry in self.entries]
-        return [(each, shown(self.classes[each]), numbers.count(each)) for each in sorted(set(numbers))]
+        """Number, name and count of each class that has entries; the count is of all its rows."""
+        numbers = sorted({entry.group for entry in self.entries})
+        return [(each, shown(self.classes[each]), self.totals[each]) for each in numbers]
+
+    @property
+    def shown_first(self) -> int:
+        """How many entries are shown before anything is filtered."""
+        return sum(entry.first for entry in self.entries)
 
 
 def gallery(
-    groups: NDArray[np.int64], entry: Callable[[int], Entry], inputs: Source, budget: int, **words: Any
+    groups: NDArray[np.int64],
+    entry: Callable[[int], Entry],
+    inputs: Source,
+    budget: int,
+    *,
+    shown_first: int = SHOWN_FIRST,
+    **words: Any,
 ) -> Gallery:
     """The first of a ranking, and beyond them the first of each class, as far as `budget` bytes of pictures go.
 
-    groups  the class under which each place of the ranking is found
-    entry   what is said of a place of the ranking
+    groups       the class under which each place of the ranking is found
+    entry        what is said of a place of the ranking
+    shown_first  how many of the ranking are shown before anything is filtered
     """
     is_images = inputs.ndim == 4
     chosen: dict[int, Entry] = {}
     draw = pictures(inputs) if is_images else lambda row: ""
-    for place in _by_urgency(groups)[:MOST_ENTRIES]:
+    for place in _by_urgency(groups, shown_first)[: max(MOST_ENTRIES, shown_first)]:
         words_only = entry(place)
         picture = draw(words_only.row)
         budget -= len(picture)
         if budget < 0:
             break
-        chosen[place] = replace(words_only, group=int(groups[place]), picture=picture, first=place < SHOWN_FIRST)
+        chosen[place] = replace(words_only, group=int(groups[place]), picture=picture, first=place < shown_first)
     pixelated = is_images and max(inputs.shape[2:]) < SMOOTH_FROM
     kept = tuple(chosen[place] for place in sorted(chosen))
-    return Gallery(entries=kept, images=is_images, pixelated=pixelated, **words)
+    totals = tuple(np.bincount(groups).tolist())
+    return Gallery(entries=kept, totals=totals, images=is_images, pixelated=pixelated, **words)
 
 
-def _by_urgency(groups: NDArray[np.int64]) -> list[int]:
+def _by_urgency(groups: NDArray[np.int64], shown_first: int) -> list[int]:
     """The first few places of a ranking, then the classes in turn."""
-    turns = positions_within_groups(groups)[SHOWN_FIRST:]
-    rest = np.argsort(turns, kind="stable") + SHOWN_FIRST
-    return [*range(min(SHOWN_FIRST, len(groups))), *rest.tolist()]
+    turns = positions_within_groups(groups)[shown_first:]
+    rest = np.argsort(turns, kind="stable") + shown_first
+    return [*range(min(shown_first, len(groups))), *rest.tolist()]
 
 
 def pictures(inputs: Source) -> Callable[[int], str]:

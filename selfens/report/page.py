@@ -24,11 +24,18 @@ MOST_DETAILED = 4
 Source = Run | str | Path
 
 
-def write_report(runs: Source | Sequence[Source], path: str | Path, *, dataset: Dataset | None = None) -> Path:
+def write_report(
+    runs: Source | Sequence[Source],
+    path: str | Path,
+    *,
+    dataset: Dataset | None = None,
+    source: str | Path | None = None,
+) -> Path:
     """Write one page about a run, or about several compared, and return where it is.
 
     runs     runs or their directories; `load_run(path, network=...)` where a run was given a module of your own
     dataset  what they were trained on, where it is at hand or was passed to `train`; otherwise it is loaded
+    source   where the data is now, if it was moved
     """
     given = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     if not given:
@@ -38,7 +45,7 @@ def write_report(runs: Source | Sequence[Source], path: str | Path, *, dataset: 
     text = render(
         "run.html",
         comparison=compare(named) if len(named) > 1 else None,
-        details=[details(run, dataset, name, PICTURE_BYTES // len(detailed)) for name, run in detailed.items()],
+        details=[details(run, dataset, source, name, PICTURE_BYTES // len(detailed)) for name, run in detailed.items()],
         links=[] if detailed else _links(named, Path(path)),
     )
     return _write(Path(path), text)
@@ -86,6 +93,7 @@ def write_suggestions_page(path: str | Path, suggestions: Suggestions, dataset: 
         ),
         dataset.inputs,
         PICTURE_BYTES,
+        shown_first=len(rows),
         title="Rows to label next",
         note="Uncertainty runs from 0, certain, to 1, knows nothing; the predicted classes take turns.",
         given_word="",
