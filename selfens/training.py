@@ -89,7 +89,7 @@ def train(
             if data.unreadable:
                 show.warn(
                     f"{len(data.unreadable)} files could not be read and were left out, the first {data.unreadable[0]}; "
-                    "they are listed in run.json."
+                    "run.json lists them."
                 )
             for note in data.notes:
                 show.warn(note)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
+from support import child, finish, run_cli_without_privileges
 
 from selfens import load_run
 from selfens.cli import main
@@ -257,6 +258,15 @@ def test_unreadable_files_are_counted_named_and_left_out(tmp_path):
     assert len(data.row_names) == data.num_rows
 
 
+def test_unreadable_files_are_named_by_the_run_and_its_page(tmp_path, capsys):
+    (photos(tmp_path / "p") / "red" / "böse datei.png").write_text("not an image")
+    words = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
+    code, _, err = typed(capsys, "train", "./p", "--run", "run", *words)
+    assert (code, "1 files could not be read and were left out, the first" in err, "böse datei.png" in err) == (0, 1, 1)
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert re.search(r"Left out, because they cannot be read: \S*/p/red/böse datei.png", page)
+
+
 def test_a_link_to_nowhere_is_an_unreadable_file(tmp_path, capsys):
     root = photos(tmp_path / "p")
     (root / "red" / "zz.png").symlink_to(tmp_path / "nowhere.png")
@@ -273,38 +283,16 @@ def test_a_link_that_leads_back_is_refused(tmp_path, target):
         load_folder(root, size=8)
 
 
-@pytest.mark.parametrize("command", ["train", "predict"])
-@pytest.mark.parametrize(
-    ("calls", "place", "told"),
-    [
-        (["stat"], "p", True),
-        (["listdir", "scandir"], "p", True),
-        (["listdir", "scandir"], "p/red", True),
-        (["stat"], "p/x_train.npy", False),
-    ],
-    ids=["the folder around it", "the folder", "a folder in it", "one file"],
-)
-def test_what_may_not_be_read_gets_one_sentence(tmp_path, capsys, monkeypatch, command, calls, place, told):
-    """As for another user: the tests may run as root, whom nothing is refused."""
-    photos(tmp_path / "p")
-    words = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
-    if command == "predict":
-        assert typed(capsys, "train", "./p", "--run", "run", *words)[0] == 0
-
-    def refusing(function):
-        def asked(path, *more, **options):
-            if Path(os.fspath(path)).absolute().is_relative_to(tmp_path / place):
-                raise PermissionError(13, "Permission denied", str(path))
-            return function(path, *more, **options)
-
-        return asked
-
-    for function in calls:
-        monkeypatch.setattr(os, function, refusing(getattr(os, function)))
-    arguments = ["./p", "--run", "new", *words] if command == "train" else ["run", "./p", "-o", "out.csv"]
-    code, _, err = typed(capsys, command, *arguments)
-    assert (code, err.count("\n")) == ((1, 1) if told else (0, 0))
-    assert ("cannot be read (Permission denied); check its name and the rights to it" in err) == told
+@pytest.mark.parametrize("place", ["around", "around/p", "around/p/red"])
+def test_what_may_not_be_read_gets_one_sentence(tmp_path, place):
+    source = photos(tmp_path / "around" / "p")
+    (tmp_path / place).chmod(0)
+    words = ["train", str(source), "--epochs", "1", "--run", str(tmp_path / "run"), "--quiet"]
+    code = finish(child(tmp_path / "out", run_cli_without_privileges, words))
+    (tmp_path / place).chmod(0o755)
+    said = (tmp_path / "out").read_text()
+    assert (code, len(said.splitlines())) == (1, 1)
+    assert "cannot be read (Permission denied); check its name and the rights to it" in said
 
 
 def test_what_is_not_there_is_said_to_be_missing(tmp_path, capsys):
