@@ -350,10 +350,11 @@ def test_a_csv_names_files_and_labels(tmp_path):
         ("", "begins with the columns none"),
         ("file,label\n", "names no files"),
         ("file,label\nl.png,cat\nl.png,dog\n", "names l.png twice, with the labels 'cat' and 'dog'; keep one"),
+        ("file,label\nl.png,käse\n", "holds the label .*, which is not UTF-8"),
     ],
 )
 def test_a_bad_csv_gets_one_sentence(tmp_path, content, sentence):
-    (tmp_path / "l.csv").write_text(content)
+    (tmp_path / "l.csv").write_text(content, encoding="latin-1")
     with pytest.raises(DataError, match=sentence):
         load_folder(tmp_path / "l.csv", size=8)
 

@@ -145,7 +145,7 @@ class _Tree:
         found = []
         for path in _entries(folder):
             if not os.path.isdir(path):
-                found += [Listed(image, None) for image in self.images([path])]
+                found += [Listed(path, None)] if self.takes(path) else []
             elif path.name.lower() not in left_out:
                 unlabeled = path.name.lower() in UNLABELED_FOLDERS
                 inside = self.below(path)
@@ -161,17 +161,14 @@ class _Tree:
             raise DataError(f"{folder} is a link that leads back to {here}, a folder it lies in; remove the link.")
         found: list[Path] = []
         for path in _entries(folder):
-            found += self.below(path, above | {here}) if os.path.isdir(path) else self.images([path])
+            found += self.below(path, above | {here}) if os.path.isdir(path) else [path] if self.takes(path) else []
         return found
 
-    def images(self, files: Iterable[Path]) -> list[Path]:
-        found = []
-        for path in files:
-            if is_image(path):
-                found.append(path)
-            elif path.name.lower() not in LEFT_BY_THE_SYSTEM:
-                self.other_kinds[path.suffix.lower() or "without an ending"] += 1
-        return found
+    def takes(self, path: Path) -> bool:
+        """Whether a file is an image; others are counted."""
+        if not is_image(path) and path.name.lower() not in LEFT_BY_THE_SYSTEM:
+            self.other_kinds[path.suffix.lower() or "without an ending"] += 1
+        return is_image(path)
 
     def notes(self) -> tuple[str, ...]:
         notes = []
@@ -214,7 +211,7 @@ def _from_csv(path: Path, labelled: bool = True) -> list[Listed]:
     found: dict[Path, str | None] = {}
     for line in lines[1:]:
         name, *given = [line[place].strip() if place < len(line) else "" for place in places]
-        file, label = path.parent / name, _known(given[0]) if given else None
+        file, label = path.parent / name, _known(given[0], path) if given else None
         if found.setdefault(file, label) != label:
             raise DataError(
                 f"{path} names {name} twice, with the labels '{found[file] or ''}' and '{label or ''}'; keep one."
@@ -235,5 +232,11 @@ def _lines(path: Path) -> list[list[str]]:
         raise DataError(f"{path} cannot be read as a CSV of file,label ({error}).") from None
 
 
-def _known(text: str) -> str | None:
+def _known(text: str, path: Path) -> str | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{path} holds the label {text!r}, which is not UTF-8; save the file in that encoding."
+        ) from None
     return None if text in ("", str(UNLABELED)) or text.lower() in UNLABELED_FOLDERS else text
