@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from selfens.data.cache import cache_folder
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.listing import Listed, Listing, all_images, is_csv, is_folder, list_images, named
+from selfens.data.listing import Listed, Listing, is_csv, is_folder, list_images, named
 from selfens.data.rows import Picked, Source, memory_left
 from selfens.errors import DataError
 
@@ -117,11 +117,12 @@ def suggested_size(source: str | Path) -> int:
     """32 pixels, or the images' own side where they are smaller; judged by a few of them."""
     from PIL import Image
 
-    paths, sides = all_images(Path(source)), []
+    listing = list_images(Path(source))
+    items, sides = listing.train + listing.test, []
     with _large_images_welcome():
-        for path in paths[:: max(1, len(paths) // 50)]:
+        for item in items[:: max(1, len(items) // 50)]:
             try:
-                with Image.open(path) as image:
+                with Image.open(item.path) as image:
                     sides.append(min(image.size))
             except Exception:  # what cannot be read is reported when it is decoded
                 continue
