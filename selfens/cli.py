@@ -78,6 +78,9 @@ def train(
     labels_file: Annotated[
         Path | None, typer.Option(help="Rows, or row,label lines, to use as the labels; such as a corrected audit.")
     ] = None,
+    add_labels: Annotated[
+        Path | None, typer.Option(help="The same, added to the labels there are; such as suggestions filled in.")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="supervised, pi or temporal.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
@@ -113,11 +116,15 @@ def train(
         raise ConfigError(
             "--labels and --labels-file were both given; a file says itself which labels to use, so leave out one."
         )
+    if labels_file is not None and add_labels is not None:
+        raise ConfigError("--labels-file and --add-labels were both given; put the lines of both into one file.")
     config = _config(source, method, size, (device or Device.auto).value)
     if labels is not None:
         config = config.with_values("data", labels=_label_count(labels))
     if labels_file is not None:
         config = config.with_values("data", label_choice="file", labels_file=str(labels_file.absolute()))
+    if add_labels is not None:
+        config = config.with_values("data", label_choice="added", labels_file=str(add_labels.absolute()))
     if seed is not None:
         config = config.with_overrides([f"seed.base={seed}"])
     if epochs is not None:
@@ -182,7 +189,8 @@ def predict(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write: row or file, class, probability.")],
     inputs: Annotated[
-        Path | None, typer.Argument(metavar="INPUT", help="An .npz or .npy file, a folder of images, or a CSV.")
+        Path | None,
+        typer.Argument(metavar="INPUT", help="An .npz or .npy file, an image, a folder of images, or a CSV."),
     ] = None,
     training_rows: Annotated[
         bool,
@@ -192,8 +200,7 @@ def predict(
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
 ) -> None:
     """Predict the class of each row of a file, or of each image of a folder."""
-    from selfens.data.folder import is_folder_source
-    from selfens.predict import predict_arrays, predict_images, predict_training_rows
+    from selfens.predict import is_images, predict_arrays, predict_images, predict_training_rows
 
     if training_rows == (inputs is not None):
         raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
@@ -202,7 +209,7 @@ def predict(
     source = ""
     if inputs is None:
         count = predict_training_rows(trained, trained.dataset(source=data), output)
-    elif is_folder_source(inputs):
+    elif is_images(inputs):
         count, failures = predict_images(trained, inputs, output)
     else:
         count, taken = predict_arrays(trained, inputs, output)
@@ -374,6 +381,7 @@ def version() -> None:
 def _config(source: str, method: str | None, size: int | None, device: str) -> Config:
     """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name."""
     from selfens import presets
+    from selfens.data.folder import is_folder_source
 
     is_preset = presets.full_name(source) is not None
     if size is not None and (is_preset or source.endswith(".npz")):
@@ -382,12 +390,14 @@ def _config(source: str, method: str | None, size: int | None, device: str) -> C
         )
     if is_preset:
         config = presets.get(source)
-    elif source.endswith((".npz", ".csv")) or Path(source).is_dir():
+    elif source.endswith(".npz") or is_folder_source(source):
         config = _config_for_own_data(Path(source), size, device)
-    elif Path(source).exists():
+    elif os.path.exists(source):
         raise ConfigError(
             f"{source} is neither a preset, an .npz file, a folder of images nor a .csv; see 'selfens presets'."
         )
+    elif os.sep in source:
+        raise ConfigError(f"there is no file or folder {source}; check its path.")
     else:
         config = presets.get(source)
     return presets.with_method(config, method) if method else config
@@ -396,7 +406,7 @@ def _config(source: str, method: str | None, size: int | None, device: str) -> C
 def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
     """Settings judged by the number and the size of the images and by the device."""
     from selfens import presets
-    from selfens.data import folder, sources
+    from selfens.data import folder, listing, sources
     from selfens.device import resolve_device
 
     on_gpu = resolve_device(device).type == "cuda"
@@ -406,7 +416,7 @@ def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
         side = min(data.input_shape[1:]) if data.is_images else None
         return presets.for_arrays(path, images_side=side, rows=data.num_rows, on_gpu=on_gpu)
     side = folder.suggested_size(source) if size is None else size
-    rows = len(folder.list_images(source)[0])
+    rows = len(listing.list_images(source).train)
     return presets.for_arrays(path, images_side=side, rows=rows, on_gpu=on_gpu).with_values("data", image_size=side)
 
 

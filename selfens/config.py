@@ -31,8 +31,9 @@ class DataConfig:
     """Side to which the images of a folder are brought."""
     labels: int | None = None
     """How many labels to use, the same number per class; None: all that the data set has."""
-    label_choice: Literal["balanced", "original", "file"] = "balanced"
-    """Which rows are labelled: drawn per class, drawn as the authors' code draws them, or read from labels_file."""
+    label_choice: Literal["balanced", "original", "file", "added"] = "balanced"
+    """Which rows are labelled: drawn per class, drawn as the authors' code draws them, read from labels_file, or drawn per
+    class with those of labels_file added."""
     labels_file: str | None = None
     """Rows, or row,label pairs, to use as the labels (JSON, text or CSV)."""
     label_noise: float = 0.0
@@ -381,10 +382,10 @@ def _check_values(config: Config) -> None:
     for part in ("base", "labels", "split", "training"):
         value = getattr(seed, part)
         need(f"seed.{part}", value is None or 0 <= value < 2**32, "a whole number from 0 to 4294967295")
-    if (data.label_choice == "file") != (data.labels_file is not None):
+    if (data.label_choice in ("file", "added")) != (data.labels_file is not None):
         raise ConfigError(
             f"data.label_choice is '{data.label_choice}' and data.labels_file is {data.labels_file!r}; "
-            "a labels file goes with label_choice=file, and only with it."
+            "a labels file goes with label_choice=file or added, and only with them."
         )
     if data.extra is None and (data.extra_index is not None or data.extra_rows is not None):
         raise ConfigError("data.extra_index and data.extra_rows say which extra rows to take, but data.extra is none.")

@@ -61,14 +61,9 @@ def _with_targets_in(config: Config, folder: Path) -> Config:
 
 
 def _untested(dataset: Dataset) -> Dataset:
-    """The dataset without its test rows, so that no epoch is spent on testing, and without word of what it left out."""
-    return replace(
-        dataset,
-        test_inputs=dataset.test_inputs[:0],
-        test_labels=dataset.test_labels[:0],
-        test_row_names=(),
-        unreadable=(),
-    )
+    """The dataset without its test rows, so that no epoch is spent on testing, and without what was said of it before."""
+    inputs, labels = dataset.test_inputs[:0], dataset.test_labels[:0]
+    return replace(dataset, test_inputs=inputs, test_labels=labels, test_row_names=(), unreadable=(), notes=())
 
 
 def _labels_in_use(config: Config, dataset: Dataset) -> Labels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,25 @@ import numpy as np
 from selfens.data import folder
 from selfens.data.dataset import Dataset
 from selfens.data.inputs import read_inputs
+from selfens.data.listing import all_images, is_image
 from selfens.errors import DataError
 from selfens.run import Run
+
+
+def is_images(inputs: Path) -> bool:
+    """Whether this is a folder or CSV of images, or an image; refused if it is not there."""
+    if folder.is_folder_source(inputs):
+        return True
+    if not os.path.exists(inputs):
+        raise DataError(f"there is no file or folder {inputs}; check its path.")
+    return is_image(inputs)
 
 
 def predict_arrays(run: Run, inputs: Path, output: Path) -> tuple[int, str]:
     """Write row, class, probability for each row of a file of arrays; returns their number and the array taken of several."""
     if inputs.suffix not in (".npy", ".npz"):
         raise DataError(
-            f"{inputs} is not something to predict on; expected an .npz or .npy file, a folder of images or a .csv."
+            f"{inputs} is not something to predict on; expected an .npz or .npy file, an image, a folder of images or a .csv."
         )
     array, taken = read_inputs(inputs)
     probabilities = run.predict_proba(array)
@@ -33,8 +44,7 @@ def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]
     """Write file, class, probability and the second guess for each image; returns their number and what was left out."""
     if len(run.input_shape) != 3 or run.input_shape[0] != 3 or run.input_shape[1] != run.input_shape[2]:
         raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
-    train, test = folder.list_images(inputs)
-    paths = [item.path for item in train + test]
+    paths = all_images(inputs)
     decoded = folder.decode_all(paths, run.input_shape[1])
     folder.check_failures(decoded, inputs)
     probabilities = run.predict_proba(decoded.images)

@@ -106,7 +106,11 @@ class RunDirectory:
     def open(cls, path: str | Path) -> RunDirectory:
         """An existing run."""
         directory = cls(path)
-        if not (directory.path / "config.json").is_file():
+        try:
+            is_run = (directory.path / "config.json").is_file()
+        except OSError as error:
+            raise RunError(f"{path} cannot be read ({error.strerror}); check the rights to it.") from None
+        if not is_run:
             there = "is a file" if directory.path.exists() else "does not exist"
             what = "holds no config.json" if directory.path.is_dir() else there
             raise RunError(f"{directory.path} {what}; expected the directory of a run made by selfens train.")
@@ -196,7 +200,7 @@ class RunDirectory:
         """The records of all finished epochs; a line cut short by a crash is not one."""
         path = self.path / "history.jsonl"
         records = []
-        for line in path.read_text().splitlines() if path.exists() else []:
+        for line in self._read(path.name).splitlines() if path.exists() else []:
             try:
                 records.append(json.loads(line))
             except json.JSONDecodeError:

@@ -80,6 +80,7 @@ class Session:
         self.num_labelled = len(choice.rows)
         self.main_is_labelled = int((choice.rows < data.main_rows).sum()) == int((self.visited < data.main_rows).sum())
         self.num_validated, self.num_tested = len(choice.validation), len(data.test_labels)
+        self.input_shape = data.input_shape
         own = slice(self.group.rank, None, self.group.size)
         self.validation = (
             preprocess.apply(fitted, data.inputs[choice.validation[own]], device),

@@ -52,6 +52,8 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 def _opened(path: Path) -> Iterator[Any]:
     """The file open for reading; whatever is wrong with it, then or later, is one sentence."""
     try:
+        with open(path, "rb"):
+            pass  # safetensors calls a file that may not be read a missing one
         with safe_open(path, framework="pt") as file:
             yield file
     except (SafetensorError, OSError, ValueError) as error:

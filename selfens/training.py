@@ -22,7 +22,7 @@ from selfens import distributed
 from selfens.config import Config
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
-from selfens.data.labels import LabelChoice, choose_labels
+from selfens.data.labels import LabelChoice, choose_labels, unused_labels
 from selfens.data.rows import is_mapped
 from selfens.device import TURN, Stopwatch, environment, resolve_device, torch_settings
 from selfens.distributed import MOST, Group
@@ -90,7 +90,15 @@ def train(
                     session.claim_targets_file(directory)
             if data.unreadable:
                 show.warn(
-                    f"{len(data.unreadable)} files could not be read and were left out; they are listed in run.json."
+                    f"{len(data.unreadable)} files could not be read and were left out, the first {data.unreadable[0]}; "
+                    "run.json lists them."
+                )
+            for note in data.notes:
+                show.warn(note)
+            if config.data.label_choice == "file" and (unused := unused_labels(data, choice)):
+                show.warn(
+                    f"{unused:,} labels of the data are not used, because {config.data.labels_file} does not name their "
+                    "rows; to keep them, add its labels to theirs by --add-labels (data.label_choice=added)."
                 )
             with directory.locked(group.is_first):
                 _train_epochs(session, directory, show)
@@ -305,13 +313,15 @@ def _title(session: Session, directory: RunDirectory) -> str:
     config, parameters = session.config, sum(p.numel() for p in session.optimizer.parameters)
     extra = f"{session.extra_rows:,} of them extra, " if session.extra_rows else ""
     streamed = {"device": "", "ram": ", inputs streamed from RAM", "file": ", inputs streamed from their file"}
+    sides = " x ".join(map(str, session.input_shape[1:]))
+    pixels = f", images of {sides}" if sides else ""
     return (
         f"{session.data_name}: {len(session.visited):,} rows, {extra}{session.num_labelled:,} labelled, "
         f"{session.num_tested:,} to test on; run in {directory.path}\n"
         f"{session.method_name}, {session.network_name} ({parameters:,} parameters), {session.device.type} "
         f"{session.precision}; {config.schedule.epochs} epochs, w_max {config.method.weight_max:g}, learning rate "
         f"{config.optimizer.learning_rate:g}, translation {config.augment.translation}, preprocessing {config.data.preprocess}"
-        f"{streamed[session.residence]}"
+        f"{pixels}{streamed[session.residence]}"
     )
 
 

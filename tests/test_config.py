@@ -66,7 +66,9 @@ def choices():
     for section in fields(Config):
         for name, hint in typing.get_type_hints(type(getattr(Config(), section.name))).items():
             if typing.get_origin(hint) is typing.Literal:
-                found[f"{section.name}.{name}"] = st.sampled_from([c for c in typing.get_args(hint) if c != "file"])
+                found[f"{section.name}.{name}"] = st.sampled_from(
+                    sorted(set(typing.get_args(hint)) - {"file", "added"})
+                )
     return found
 
 
@@ -120,7 +122,7 @@ def test_json_may_leave_fields_out():
 def test_labels_file_goes_with_its_choice():
     config = Config().with_overrides(["data.label_choice=file", "data.labels_file=rows.txt"])
     assert Config.from_json(config.to_json()) == config
-    for change in ({"label_choice": "file"}, {"labels_file": "rows.txt"}):
+    for change in ({"label_choice": "file"}, {"label_choice": "added"}, {"labels_file": "rows.txt"}):
         with pytest.raises(ConfigError, match=r"data\.label_choice is .* data\.labels_file is"):
             Config(data=DataConfig(**change))
 

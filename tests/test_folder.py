@@ -1,10 +1,15 @@
 """Folders of images, as people have them: odd names, odd modes, broken files."""
 
 import csv
+import os
+import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
+from support import child, finish, run_cli_without_privileges
 
 from selfens import load_run
 from selfens.cli import main
@@ -61,11 +66,45 @@ def test_a_test_folder_is_the_test_set(tmp_path):
     data = load_folder(tmp_path / "p", size=8)
     assert (len(data.test_labels), (data.labels >= 0).sum(), (data.labels == -1).sum()) == (3, 18, 19)
     picture(tmp_path / "p" / "test" / "yellow" / "t.png")
-    with pytest.raises(DataError, match="of no class that .*train has"):
+    with pytest.raises(DataError, match="holds images of 'yellow', which is not trained on"):
         load_folder(tmp_path / "p", size=8)
 
 
-def test_a_class_of_one_image_keeps_it_for_training(tmp_path):
+LAYOUTS = {
+    "test beside classes": ("cat/1 dog/1 test/cat/1 test/dog/1", (2, 0, 2)),
+    "train, test and val": ("train/cat/1 train/dog/1 test/cat/1 test/dog/1 val/cat/1 val/dog/1", (2, 0, 2)),
+    "train and val": ("train/cat/1 train/dog/1 val/cat/1 val/dog/1", (2, 0, 2)),
+    "upper case": ("Train/cat/1 Train/dog/1 TEST/cat/1 Test/dog/1", (2, 0, 2)),
+    "train without test": ("train/cat/1 train/cat/2 train/cat/3 train/dog/1 unlabeled/1 Unlabelled/2", (3, 2, 1)),
+    "images beside train": ("train/cat/1 train/dog/1 train/2 test/cat/1 test/dog/1 loose", (2, 2, 2)),
+}
+
+
+@pytest.mark.parametrize(("files", "counts"), LAYOUTS.values(), ids=LAYOUTS)
+def test_names_of_folders_say_what_is_tested_and_what_is_unlabeled(tmp_path, files, counts):
+    for name in files.split():
+        picture(tmp_path / "p" / f"{name}.png")
+    data = load_folder(tmp_path / "p", size=8)
+    assert data.classes == ("cat", "dog")
+    assert ((data.labels >= 0).sum(), (data.labels == -1).sum(), len(data.test_labels)) == counts
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ("train/cat/1 dog/1", "holds train/ and beside it 'dog'; .* so move the others there"),
+        ("cat/1 dog/1 test/1", "test folder of .* holds images of 'no class'"),
+        ("cat/1 dog/1 test/bird/1", "holds images of 'bird', which is not trained on"),
+    ],
+)
+def test_folders_that_contradict_each_other_are_refused(tmp_path, files, sentence):
+    for name in files.split():
+        picture(tmp_path / "p" / f"{name}.png")
+    with pytest.raises(DataError, match=sentence):
+        load_folder(tmp_path / "p", size=8)
+
+
+def test_a_class_of_one_image_keeps_it_for_training_and_a_note_says_so(tmp_path):
     picture(tmp_path / "p" / "rare" / "1.png")
     for number in range(5):
         picture(tmp_path / "p" / "common" / f"{number}.png")
@@ -73,6 +112,60 @@ def test_a_class_of_one_image_keeps_it_for_training(tmp_path):
     assert data.classes == ("common", "rare")
     assert 1 in data.labels
     assert data.test_labels.tolist() == [0]
+    (note,) = data.notes
+    assert "no test image of 'rare' (one or two images are all trained on)" in note
+
+
+def test_what_is_passed_over_is_noted(tmp_path):
+    root = photos(tmp_path / "p")
+    (root / "bird").mkdir()
+    (root / "fish").mkdir()
+    (root / "fish" / "broken.png").write_text("no")
+    for name in ("notes.txt", "film.mov", "Thumbs.db", ".hidden"):
+        (root / name).write_text("no")
+    data = load_folder(root, size=8)
+    assert data.classes == ("blue", "green", "red")
+    text = " ".join(data.notes)
+    assert "has no image in 'bird', so no such class is trained on" in text
+    assert "no image of 'fish' could be read" in text
+    assert "2 files of other kinds passed over (.mov, .txt)" in text
+    assert "broken.png" in data.unreadable[0]
+    picture(root / "test" / "red" / "1.png")
+    picture(root / "val" / "red" / "1.png")
+    assert "what is in 'val' is not used" in " ".join(load_folder(root, size=8).notes)
+
+
+def test_notes_reach_a_person_once(tmp_path, capsys):
+    (photos(tmp_path / "p") / "bird").mkdir()
+    words = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
+    _, _, err = typed(capsys, "train", "./p", "--run", "run", *words)
+    assert re.fullmatch(r"warning: .* has no image in 'bird', so no such class is trained on\.\n", err)
+    assert "bird" not in typed(capsys, "audit", "run", "--folds", 2, "--quiet")[2]
+
+
+def test_the_held_out_fifth_moves_with_the_seed_and_hardly_with_new_images(tmp_path):
+    def tested(root, seed=0):
+        return {str(Path(name).relative_to(root)) for name in load_folder(root, size=8, split_seed=seed).test_row_names}
+
+    root = photos(tmp_path / "p", each=20)
+    before = tested(root)
+    assert tested(root, seed=1) != before == tested(root)
+    assert tested(shutil.copytree(root, tmp_path / "moved")) == before
+    for number in range(5):
+        picture(root / "red" / f"0 new {number}.png")
+    after = tested(root)
+    assert len(after) == 13
+    assert len(before - after) <= 2  # at most those that new images pushed out
+
+
+def test_every_kind_that_pillow_opens_is_an_image(tmp_path):
+    for number, ending in enumerate(("jfif", "jpe", "tga", "pbm", "pgm", "JPG", "webp", "ico")):
+        image = Image.new("L" if ending in ("pbm", "pgm") else "RGB", (20, 20))
+        (tmp_path / "p" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        image.save(tmp_path / "p" / "ab"[number % 2] / f"{number}.{ending}")
+    (tmp_path / "p" / "a" / "figure.eps").write_text("%!PS")
+    data = load_folder(tmp_path / "p", size=8)
+    assert (data.num_rows + len(data.test_labels), data.unreadable) == (8, ())
 
 
 def test_every_mode_becomes_rgb(tmp_path):
@@ -91,6 +184,55 @@ def test_every_mode_becomes_rgb(tmp_path):
     one_bit = tmp_path / "one.png"
     Image.new("1", (9, 9), 1).save(one_bit)
     assert (decode(one_bit, 8) == 255).all()
+
+
+DEEP = {
+    "16 bits": (np.uint16, [0, 255, 260, 65535], [0, 1, 1, 255]),
+    "16 bits, few used": (np.uint16, [0, 0, 255, 255], [0, 0, 1, 1]),
+    "32 bits": (np.int32, [0, 100, 200, 255], [0, 100, 200, 255]),
+    "floats to 1": (np.float32, [0, 0.2, 0.6, 1], [0, 51, 153, 255]),
+    "floats to 255": (np.float32, [0, 10, 100, 255], [0, 10, 100, 255]),
+}
+
+
+@pytest.mark.parametrize(("kind", "given", "bytes_"), DEEP.values(), ids=DEEP)
+def test_deep_images_are_scaled_by_their_kind(tmp_path, kind, given, bytes_):
+    Image.fromarray(np.array(given, dtype=kind).repeat(16).reshape(8, 8)).save(tmp_path / "deep.tif")
+    assert decode(tmp_path / "deep.tif", 8)[0].reshape(-1)[::16].tolist() == bytes_
+
+
+def test_a_16_bit_pgm_is_scaled_as_its_maximum_says(tmp_path):
+    (tmp_path / "12 bits.pgm").write_bytes(b"P5 8 8 4095\n" + np.full(64, 4095, dtype=">u2").tobytes())
+    assert (decode(tmp_path / "12 bits.pgm", 8) == 255).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1, 300])
+def test_deep_images_of_no_known_scale_are_unreadable(tmp_path, value):
+    root = photos(tmp_path / "p")
+    Image.fromarray(np.full((8, 8), value, dtype=np.float32)).save(root / "red" / "deep.tif")
+    (failure,) = load_folder(root, size=8).unreadable
+    assert "deep.tif: ValueError: values from" in failure
+
+
+def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(tmp_path, monkeypatch):
+    ramp = np.linspace(0, 255, 1000).astype(np.uint8)
+    Image.fromarray(np.broadcast_to(ramp[:, None], (1000, 1000)).copy()).save(tmp_path / "large.jpg")
+    drafted = decode(tmp_path / "large.jpg", 8)
+    monkeypatch.setattr(folder, "DRAFT", 1000)
+    assert np.abs(drafted.astype(int) - decode(tmp_path / "large.jpg", 8)).max() <= 2
+    sizes = []
+    monkeypatch.setattr(folder, "DRAFT", 2)
+    load = ImageFile.ImageFile.load
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda image: sizes.append(image.size) or load(image))
+    decode(tmp_path / "large.jpg", 8)
+    assert max(sizes) < (200, 200)
+
+
+def test_very_large_images_come_without_a_warning_of_pillows(tmp_path, monkeypatch):
+    root = photos(tmp_path / "p")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)  # of 320, and warnings are errors here
+    data = load_folder(root, size=folder.suggested_size(root))
+    assert (data.unreadable, data.input_shape) == ((), (3, 16, 16))
 
 
 def test_a_camera_held_sideways_is_undone(tmp_path):
@@ -114,6 +256,57 @@ def test_unreadable_files_are_counted_named_and_left_out(tmp_path):
     assert any("böse datei.png" in line for line in data.unreadable)
     assert data.num_rows + len(data.test_labels) == 37
     assert len(data.row_names) == data.num_rows
+
+
+def test_unreadable_files_are_named_by_the_run_and_its_page(tmp_path, capsys):
+    (photos(tmp_path / "p") / "red" / "böse datei.png").write_text("not an image")
+    words = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
+    code, _, err = typed(capsys, "train", "./p", "--run", "run", *words)
+    assert (code, "1 files could not be read and were left out, the first" in err, "böse datei.png" in err) == (0, 1, 1)
+    page = Path("run/report.html").read_text(encoding="utf-8")
+    assert re.search(r"Left out, because they cannot be read: \S*/p/red/böse datei.png", page)
+
+
+def test_a_link_to_nowhere_is_an_unreadable_file(tmp_path, capsys):
+    root = photos(tmp_path / "p")
+    (root / "red" / "zz.png").symlink_to(tmp_path / "nowhere.png")
+    (root / "red" / "zzz.png").symlink_to("zzz.png")
+    assert len(load_folder(root, size=8).unreadable) == 2
+
+
+@pytest.mark.parametrize("target", [".", "..", "../blue"])
+def test_a_link_that_leads_back_is_refused(tmp_path, target):
+    root = photos(tmp_path / "p")
+    (root / "red" / "again").symlink_to(target)
+    (root / "blue" / "again").symlink_to("../red")
+    with pytest.raises(DataError, match="is a link that leads back to"):
+        load_folder(root, size=8)
+
+
+@pytest.mark.parametrize("place", ["around", "around/p", "around/p/red"])
+def test_what_may_not_be_read_gets_one_sentence(tmp_path, place):
+    source = photos(tmp_path / "around" / "p")
+    (tmp_path / place).chmod(0)
+    words = ["train", str(source), "--epochs", "1", "--run", str(tmp_path / "run"), "--quiet"]
+    code = finish(child(tmp_path / "out", run_cli_without_privileges, words))
+    (tmp_path / place).chmod(0o755)
+    said = (tmp_path / "out").read_text()
+    assert (code, len(said.splitlines())) == (1, 1)
+    assert "cannot be read (Permission denied); check its name and the rights to it" in said
+
+
+def test_what_is_not_there_is_said_to_be_missing(tmp_path, capsys):
+    assert typed(capsys, "train", "./nothere")[2] == "error: there is no file or folder ./nothere; check its path.\n"
+    photos(tmp_path / "p")
+    typed(capsys, "train", "./p", "--size", 8, "--epochs", 1, "--run", "run", "--quiet")
+    code, _, err = typed(capsys, "predict", "run", "nothere", "-o", "out.csv")
+    assert (code, err) == (1, "error: there is no file or folder nothere; check its path.\n")
+
+
+@pytest.mark.parametrize("size", [0, -8, 3, 1025])
+def test_a_size_beyond_reason_is_refused(tmp_path, size):
+    with pytest.raises(DataError, match=f"the size is {size}; expected from 4 to 1024 pixels"):
+        load_folder(photos(tmp_path / "p"), size=size)
 
 
 def test_a_folder_of_which_most_is_unreadable_is_refused(tmp_path):
@@ -145,6 +338,8 @@ def test_a_csv_names_files_and_labels(tmp_path):
     data = load_folder(tmp_path / "d" / "list.csv", size=8)
     assert data.classes == ("cat", "dog")
     assert (data.labels == -1).sum() == 4
+    (tmp_path / "d" / "TWICE.CSV").write_text("file,label\n" + "\n".join(lines + lines) + "\n")
+    assert load_folder(tmp_path / "d" / "TWICE.CSV", size=8).num_rows == data.num_rows
 
 
 @pytest.mark.parametrize(
@@ -154,10 +349,12 @@ def test_a_csv_names_files_and_labels(tmp_path):
         ("path,class\nx.png,cat\n", "begins with the columns path, class; expected file and label"),
         ("", "begins with the columns none"),
         ("file,label\n", "names no files"),
+        ("file,label\nl.png,cat\nl.png,dog\n", "names l.png twice, with the labels 'cat' and 'dog'; keep one"),
+        ("file,label\nl.png,käse\n", "holds the label .*, which is not UTF-8"),
     ],
 )
 def test_a_bad_csv_gets_one_sentence(tmp_path, content, sentence):
-    (tmp_path / "l.csv").write_text(content)
+    (tmp_path / "l.csv").write_text(content, encoding="latin-1")
     with pytest.raises(DataError, match=sentence):
         load_folder(tmp_path / "l.csv", size=8)
 
@@ -177,6 +374,7 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
     assert (code, err) == (0, "")
     assert "temporal, small (" in out
     assert "30 epochs, w_max 30" in out
+    assert "images of 8 x 8" in out
     run = load_run("run")
     assert run.config.data.image_size == 8
     assert run.test_error < 50
@@ -188,6 +386,11 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
     assert list(lines[0]) == ["file", "class", "probability", "second_class", "second_probability"]
     assert all(float(line["probability"]) >= float(line["second_probability"]) for line in lines)
     assert sum(line["class"] in line["file"] for line in lines) > 9
+    code, out, _ = typed(capsys, "predict", "run", "digits/unlabeled/red0.jpg", "-o", "one.csv")
+    assert (code, out) == (0, "1 predictions written to one.csv\n")
+    (tmp_path / "LIST.CSV").write_text("file\ndigits/unlabeled/red0.jpg\ndigits/beside.bmp\n")
+    code, out, _ = typed(capsys, "predict", "run", "LIST.CSV", "-o", "two.csv")
+    assert (code, out) == (0, "2 predictions written to two.csv\n")
 
 
 @pytest.mark.parametrize(
@@ -200,8 +403,6 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
     ids=["empty", "one class", "nothing labelled"],
 )
 def test_a_folder_that_cannot_be_trained_on_gets_one_sentence(tmp_path, capsys, make, words):
-    import re
-
     make(tmp_path / "p")
     code, _, err = typed(capsys, "train", "./p", "--run", "run", "--quiet")
     assert code == 1
@@ -232,6 +433,43 @@ def test_labels_of_an_audit_follow_their_files_when_images_are_added(tmp_path, c
     names = run.dataset().row_names
     for row, label in zip(run.labels.rows, run.labels.labels, strict=True):
         assert f"/{run.classes[label]}/" in names[row]
+
+
+def test_labels_of_an_audit_go_with_a_folder_that_moved_and_names_that_are_not_utf8(tmp_path, capsys):
+    root = photos(tmp_path / "p")
+    (root / "red" / "0 größe.png").rename(root / "red" / os.fsdecode(b"0 gr\xf6\xdfe.png"))
+    words = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
+    assert typed(capsys, "train", "./p", "--run", "first", *words)[0] == 0
+    typed(capsys, "audit", "first", "-o", "issues.csv")
+    root.rename(tmp_path / "moved")
+    assert typed(capsys, "train", "./moved", "--run", "second", "--labels-file", "issues.csv", *words)[::2] == (0, "")
+    first, second = load_run("first").labels, load_run("second").labels
+    assert (first.rows.tolist(), first.labels.tolist()) == (second.rows.tolist(), second.labels.tolist())
+    code, _, err = typed(
+        capsys, "train", "./moved", "--run", "third", "--labels-file", "issues.csv", "--seed", 1, *words
+    )
+    assert code == 1
+    assert "which is a test image here" in err
+
+
+def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_path, capsys):
+    photos(tmp_path / "p")
+    words = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
+    assert typed(capsys, "train", "./p", "--run", "first", *words)[0] == 0
+    typed(capsys, "suggest", "first", "-n", 3, "-o", "next.csv")
+    with open("next.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    with open("filled.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=lines[0])
+        writer.writeheader()
+        writer.writerows(line | {"label": name} for line, name in zip(lines, COLOURS, strict=True))
+    code, _, err = typed(capsys, "train", "./p", "--run", "second", "--add-labels", "filled.csv", *words)
+    assert (code, err, len(load_run("second").labels.rows)) == (0, "", 18)
+    code, _, err = typed(capsys, "train", "./p", "--run", "third", "--labels-file", "filled.csv", *words)
+    assert (code, len(load_run("third").labels.rows)) == (0, 3)
+    assert re.match(r"warning: 15 labels of the data are not used, because .*filled.csv does not name", err)
+    code, _, err = typed(capsys, "train", "./p", "--labels-file", "filled.csv", "--add-labels", "filled.csv")
+    assert (code, "both given" in err) == (1, True)
 
 
 def test_a_cache_that_is_no_folder_and_a_size_beyond_reason_are_no_tracebacks(tmp_path, capsys, monkeypatch):

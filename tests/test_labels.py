@@ -1,6 +1,7 @@
 """Which rows are labelled, and with what."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,14 @@ from reference.label_choice import original_rows as twin
 
 from selfens.config import DataConfig
 from selfens.data.dataset import Dataset
-from selfens.data.labels import LabelChoice, balanced_rows, choose_labels, original_rows, read_labels_file
+from selfens.data.labels import (
+    LabelChoice,
+    balanced_rows,
+    choose_labels,
+    original_rows,
+    read_labels_file,
+    unused_labels,
+)
 from selfens.errors import DataError
 
 CLASSES = ("a", "b", "c", "d")
@@ -259,6 +267,84 @@ def test_file_is_what_training_uses(tmp_path):
     (tmp_path / "f.csv").write_text("0,d\n1,c\n2,b\n3,a\n")
     choice = chosen(dataset(), label_choice="file", labels_file=str(tmp_path / "f.csv"))
     assert (choice.rows.tolist(), choice.labels.tolist()) == ([0, 1, 2, 3], [3, 2, 1, 0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "row,suggested,label,score\n7,c,b,0.1\n3,a,d,0.2\n",
+        "score,label,row\n0.1,b,7\n0.2,d,3\n",
+        "row,label\n7,b\nrow,predicted,label\n3,a,d\n",
+        "row,label\n7,b\n\ufeffrow,predicted,label\n3,a,d\n5,a,\n",
+    ],
+    ids=["another order", "row last", "two files joined", "the second with a mark"],
+)
+def test_columns_are_found_by_their_names(tmp_path, text):
+    assert from_file(tmp_path, text) == ([3, 7], [3, 1])
+
+
+FILES = {"row_names": ("/photos/a/0.png", "/photos/b/1.png", "/photos/2.png"), "test_row_names": ("/photos/a/3.png",)}
+
+
+def with_files():
+    data = Dataset.from_arrays(np.zeros((3, 2)), [0, 1, -1], classes=["a", "b"], name="/photos")
+    return replace(data, **FILES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file,label\n/photos/2.png,b\n/photos/a/0.png,a\n",
+        "row,file,label\n9,/photos/2.png,b\n8,/photos/a/0.png,a\n",
+        "file,label\n2.png,b\na/0.png,a\n",
+        "file,label\n./photos/2.png,b\nphotos/a/0.png,a\n",
+        "file,label\n/before/it was/moved/2.png,b\n/before/it was/moved/a/0.png,a\n",
+        "file,label\n/before/a/0.png,a\nfile,label\n/before/2.png,b\n",
+    ],
+    ids=["whole paths", "with rows, which may be others", "below the folder", "from here", "moved", "moved and joined"],
+)
+def test_files_are_found_wherever_their_folder_is_now(tmp_path, text):
+    assert from_file(tmp_path, text, with_files()) == ([0, 2], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,label\n/photos/a/9.png,a\n", "line 2 .* '/photos/a/9.png', which is not among the training images"),
+        ("file,label\n/old/a/0.png,a\n/old/a/2.png,a\n", "line 3 .* '/old/a/2.png', which is not among"),
+        ("file,label\n/photos/a/3.png,a\n", "'/photos/a/3.png', which is a test image here; .*--seed"),
+        ("file,class\n/photos/2.png,b\n", "names the columns file, class; expected one of them to be label"),
+    ],
+)
+def test_a_file_that_is_no_training_image_is_named(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        from_file(tmp_path, text, with_files())
+
+
+def test_files_of_data_that_have_none_are_refused(tmp_path):
+    with pytest.raises(DataError, match="names a column file, but these data have no files"):
+        from_file(tmp_path, "file,label\nx.png,a\n")
+
+
+def test_added_labels_join_those_drawn_and_win_over_them(tmp_path):
+    data = dataset()
+    drawn = chosen(data, labels=20)
+    free = int(np.setdiff1d(np.arange(200), drawn.rows)[0])
+    other = (int(drawn.labels[0]) + 1) % 4
+    (tmp_path / "more.csv").write_text(f"row,label\n{free},d\n{drawn.rows[0]},{other}\n")
+    choice = chosen(data, labels=20, label_choice="added", labels_file=str(tmp_path / "more.csv"))
+    expected = dict(zip(drawn.rows.tolist(), drawn.labels.tolist(), strict=True)) | {free: 3, int(drawn.rows[0]): other}
+    assert dict(zip(choice.rows.tolist(), choice.labels.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "unused"), [([0, 1, 0, -1], 1), ([0, 1, 0, 1], 0)], ids=["partly", "fully labelled"]
+)
+def test_labels_that_a_file_leaves_out_are_counted(tmp_path, labels, unused):
+    data = Dataset.from_arrays(np.zeros((4, 2)), labels)
+    (tmp_path / "two.csv").write_text("0\n1\n")
+    choice = chosen(data, label_choice="file", labels_file=str(tmp_path / "two.csv"))
+    assert unused_labels(data, choice) == unused
 
 
 @pytest.mark.parametrize(

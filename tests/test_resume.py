@@ -653,6 +653,21 @@ def test_a_run_in_a_read_only_folder_is_refused(tmp_path):
     assert len(said.splitlines()) == 1
 
 
+@pytest.mark.parametrize("name", ["history.jsonl", "checkpoint.safetensors", ".."])
+def test_a_part_of_a_run_that_may_not_be_read_is_named(tmp_path, half, name):
+    run = tmp_path / "around" / "run"
+    shutil.copytree(half, run)
+    closed = (run / name).resolve()
+    closed.chmod(0)
+    arguments = ["report", str(run), "-o", str(tmp_path / "page.html")]
+    code = finish(child(tmp_path / "out", run_cli_without_privileges, arguments))
+    closed.chmod(0o755)
+    said = (tmp_path / "out").read_text()
+    assert (code, len(said.splitlines())) == (1, 1)
+    assert said.startswith(f"error: {run if name == '..' else closed} cannot be read (")
+    assert "Permission denied" in said
+
+
 # Folders that are taken, and data that changed
 
 

@@ -48,6 +48,8 @@ class Dataset:
     """The same for the test rows."""
     unreadable: tuple[str, ...] = ()
     """Files that were left out, and why."""
+    notes: tuple[str, ...] = ()
+    """What was found beside them that a person may not expect, a sentence each."""
     extra_rows: int = 0
     """How many of the last rows are extra: without labels, and never fitted on."""
     extra_name: str = ""

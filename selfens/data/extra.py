@@ -15,6 +15,7 @@ from selfens.data import folder, tiny_images
 from selfens.data.dataset import Dataset
 from selfens.data.files import IMAGE_SHAPE
 from selfens.data.inputs import matching, read_inputs
+from selfens.data.listing import all_images
 from selfens.data.rows import Picked, Source
 from selfens.errors import DataError
 from selfens.randomness import EXTRA, stream
@@ -100,8 +101,7 @@ def _folder(main: Dataset, source: Path, notice: folder.Notice | None, keep_in_f
             f"the images of {source} would become square and coloured, but the training inputs have shape "
             f"{main.input_shape}; give the extra rows as an array of that shape."
         )
-    train, test = folder.list_images(source)
-    paths = [item.path for item in train + test]
+    paths = all_images(source)
     decoded = folder.decode_all(paths, sides[0], notice)
     folder.check_failures(decoded, source)
     images = matching(folder.in_memory_or_file(decoded.images, keep_in_file), main.inputs, str(source))

@@ -1,8 +1,4 @@
-"""Folders of images: sub-folders are classes, `unlabeled/` and files beside them are not labelled; or a CSV of file,label.
-
-    photos/cat/1.jpg  photos/dog/2.png  photos/unlabeled/3.jpg  photos/4.jpg        labels from the folders' names
-    photos/train/...  photos/test/...                                              the same inside, with a test set
-    photos.csv        file,label per line, paths relative to it; an empty label is unknown
+"""Folders of images, or a CSV of file,label, as a dataset; `listing` says which files they are.
 
 Images of any size and mode become RGB bytes of one side, cut to a square about their centre. They are decoded into a file of
 the cache, by path, size and time of change, so a second run starts at once and no more of them need be in memory than are
@@ -11,10 +7,10 @@ looked at. Files that cannot be read are left out and listed.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,29 +23,20 @@ from numpy.typing import NDArray
 
 from selfens.data.cache import cache_folder
 from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.listing import Listed, Listing, is_csv, is_folder, list_images, named
 from selfens.data.rows import Picked, Source, memory_left
 from selfens.errors import DataError
-from selfens.randomness import TEST_SPLIT, stream
 
-IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2"}
-UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
-SPLIT_FOLDERS = {"train", "test"}
 PIECE = 1000  # files given to the threads at a time
 HELD_OUT_SHARE = 0.2  # of each class, where there is no test folder
 TOO_MANY_FAILURES = 0.5
 USUAL_SIZE, SMALLEST_SIZE = 32, 8
+SIZES = range(4, 1025)
+DRAFT = 2  # a JPEG may be decoded at a fraction of its size, this many times ours or more
 
 Notice = Callable[[int, int], None]
 Images = NDArray[np.uint8]
 Readable = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A file and the name of its class, None where that is unknown."""
-
-    path: Path
-    label: str | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +49,7 @@ class Decoded:
 
 
 def is_folder_source(source: str | Path) -> bool:
-    return Path(source).is_dir() or str(source).lower().endswith(".csv")
+    return is_csv(source) or is_folder(source)
 
 
 def load_folder(
@@ -72,34 +59,53 @@ def load_folder(
 
     Without a test folder, a fifth of the labelled images of each class is held out to test on; a class keeps at least one.
     """
-    train, test = list_images(Path(source))
-    decoded = decode_all([item.path for item in train + test], size, notice)
+    if not SIZES.start <= size < SIZES.stop:
+        raise DataError(f"the size is {size}; expected from {SIZES.start} to {SIZES.stop - 1} pixels.")
+    listing = list_images(Path(source))
+    decoded = decode_all([item.path for item in listing.train + listing.test], size, notice)
     check_failures(decoded, source)
-    labels = [item.label for item in train + test]
-    classes = tuple(sorted({label for label in labels[: len(train)] if label is not None}))
-    numbers = np.array([classes.index(label) if label in classes else UNLABELED for label in labels], dtype=np.int64)
-    for_testing = np.arange(len(labels)) >= len(train) if test else _held_out(numbers, split_seed)
-    if (numbers[for_testing] == UNLABELED).any():
-        raise DataError(
-            f"{source}/test holds images of no class that {source}/train has; sort them into the same folders."
-        )
-    train_rows, test_rows = (
-        np.flatnonzero(decoded.readable & ~for_testing),
-        np.flatnonzero(decoded.readable & for_testing),
+    in_test_folder = np.arange(len(decoded.readable))[decoded.readable] >= len(listing.train)
+    items = [item for item, kept in zip(listing.train + listing.test, decoded.readable, strict=True) if kept]
+    classes = _classes(items, in_test_folder)
+    numbers = np.array(
+        [classes.index(item.label) if item.label in classes else UNLABELED for item in items], dtype=np.int64
     )
-    position = np.cumsum(decoded.readable) - 1  # of a file among the images that could be read
-    train_images, test_images = (Picked(decoded.images, position[rows]) for rows in (train_rows, test_rows))
+    for_testing = in_test_folder if listing.test else _held_out(items, Path(source), split_seed)
+    strange = {items[row].label or "no class" for row in np.flatnonzero(for_testing & (numbers == UNLABELED))}
+    if strange:
+        raise DataError(
+            f"the test folder of {source} holds images of {named(strange)}, which is not trained on; sort them into folders "
+            "of the same names as there (and rename the folder 'test' if it is itself a class)."
+        )
+    train_rows, test_rows = np.flatnonzero(~for_testing), np.flatnonzero(for_testing)
     return Dataset(
-        inputs=in_memory_or_file(train_images, keep_in_file),
+        inputs=in_memory_or_file(Picked(decoded.images, train_rows), keep_in_file),
         labels=numbers[train_rows],
-        test_inputs=test_images[:],
+        test_inputs=Picked(decoded.images, test_rows)[:],
         test_labels=numbers[test_rows],
         classes=classes,
         name=str(source),
-        row_names=tuple(str((train + test)[row].path) for row in train_rows),
-        test_row_names=tuple(str((train + test)[row].path) for row in test_rows),
+        row_names=tuple(str(items[row].path) for row in train_rows),
+        test_row_names=tuple(str(items[row].path) for row in test_rows),
         unreadable=tuple(decoded.failures),
+        notes=(*listing.notes, *_notes_on_classes(listing, classes, numbers[test_rows])),
     )
+
+
+def _classes(items: Sequence[Listed], in_test_folder: Readable) -> tuple[str, ...]:
+    trained_on = (item for item, tested in zip(items, in_test_folder, strict=True) if not tested)
+    return tuple(sorted({item.label for item in trained_on if item.label is not None}))
+
+
+def _notes_on_classes(listing: Listing, classes: Sequence[str], test_labels: NDArray[Any]) -> Iterator[str]:
+    """Which classes were lost with their files, and which no test row is of."""
+    lost = {item.label for item in listing.train if item.label is not None} - set(classes)
+    if lost:
+        yield f"no image of {named(lost)} could be read, so no such class is trained on."
+    untested = [name for number, name in enumerate(classes) if number not in test_labels]
+    if untested and len(test_labels):
+        few = "" if listing.test else " (one or two images are all trained on)"
+        yield f"there is no test image of {named(untested)}{few}, so the test error says nothing about it."
 
 
 def in_memory_or_file(images: Source, keep_in_file: bool) -> Source:
@@ -111,87 +117,16 @@ def suggested_size(source: str | Path) -> int:
     """32 pixels, or the images' own side where they are smaller; judged by a few of them."""
     from PIL import Image
 
-    train, test = list_images(Path(source))
-    sides = []
-    for item in (train + test)[:: max(1, len(train + test) // 50)]:
-        try:
-            with Image.open(item.path) as image:
-                sides.append(min(image.size))
-        except Exception:  # what cannot be read is reported when it is decoded
-            continue
+    listing = list_images(Path(source))
+    items, sides = listing.train + listing.test, []
+    with _large_images_welcome():
+        for item in items[:: max(1, len(items) // 50)]:
+            try:
+                with Image.open(item.path) as image:
+                    sides.append(min(image.size))
+            except Exception:  # what cannot be read is reported when it is decoded
+                continue
     return max(SMALLEST_SIZE, min(USUAL_SIZE, int(np.median(sides)))) if sides else USUAL_SIZE
-
-
-def list_images(source: Path) -> tuple[list[Listed], list[Listed]]:
-    """The training files and the test files, sorted by path."""
-    if source.suffix.lower() == ".csv":
-        return _from_csv(source), []
-    folders = {path.name for path in _entries(source) if path.is_dir()}
-    if "test" in folders and folders <= SPLIT_FOLDERS | UNLABELED_FOLDERS and "train" in folders:
-        beside = [
-            item for name in sorted(folders & UNLABELED_FOLDERS) for item in _from_tree(source / name, labelled=False)
-        ]
-        train, test = _from_tree(source / "train") + beside, _from_tree(source / "test")
-    else:
-        train, test = _from_tree(source), []
-    if not train:
-        raise DataError(
-            f"{source} holds no images ({', '.join(sorted(IMAGE_ENDINGS))}); expected one folder of images per class, and "
-            "'unlabeled' for the others."
-        )
-    return train, test
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror}); check its name and the rights to it.") from None
-
-
-def _from_tree(folder: Path, labelled: bool = True) -> list[Listed]:
-    """Files of `folder` itself without a label, those of each sub-folder with its name."""
-    found = []
-    for path in _entries(folder):
-        if path.is_dir():
-            label = path.name if labelled and path.name.lower() not in UNLABELED_FOLDERS else None
-            found += [Listed(image, label) for image in _images_below(path)]
-        elif path.suffix.lower() in IMAGE_ENDINGS:
-            found.append(Listed(path, None))
-    return found
-
-
-def _images_below(folder: Path) -> list[Path]:
-    inside: list[Path] = []
-    for path in _entries(folder):
-        inside += _images_below(path) if path.is_dir() else [path] if path.suffix.lower() in IMAGE_ENDINGS else []
-    return inside
-
-
-def _from_csv(path: Path) -> list[Listed]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file) if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read as a CSV of file,label ({error}).") from None
-    header = [cell.strip().lower() for cell in lines[0]] if lines else []
-    if "file" not in header or "label" not in header:
-        raise DataError(f"{path} begins with the columns {', '.join(header) or 'none'}; expected file and label.")
-    file_at, label_at = header.index("file"), header.index("label")
-    found = [
-        Listed(path.parent / line[file_at].strip(), _known(line[label_at] if label_at < len(line) else ""))
-        for line in lines[1:]
-    ]
-    missing = [item.path for item in found if not item.path.is_file()]
-    if missing or not found:
-        what = f"{len(missing)} files that are not there, the first {missing[0]}" if missing else "no files"
-        raise DataError(f"{path} names {what}; paths are relative to the CSV's own folder.")
-    return found
-
-
-def _known(text: str) -> str | None:
-    label = text.strip()
-    return None if label in ("", str(UNLABELED)) or label.lower() in UNLABELED_FOLDERS else label
 
 
 def decode_all(paths: list[Path], size: int, notice: Notice | None = None) -> Decoded:
@@ -210,7 +145,7 @@ def decode_all(paths: list[Path], size: int, notice: Notice | None = None) -> De
 def _decode(paths: list[Path], images: Images, notice: Notice | None) -> tuple[Readable, list[str]]:
     """Every image into its place, and which of them could be read."""
     readable, failures = np.zeros(len(paths), dtype=np.bool_), []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with _large_images_welcome(), ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(paths), PIECE):  # the pool would run ahead of what has been put away
             results = pool.map(lambda path: _decode_or_reason(path, images.shape[-1]), paths[start : start + PIECE])
             for number, result in enumerate(results, start):
@@ -221,6 +156,16 @@ def _decode(paths: list[Path], images: Images, notice: Notice | None) -> tuple[R
                 if notice:
                     notice(number + 1, len(paths))
     return readable, failures
+
+
+@contextmanager
+def _large_images_welcome() -> Iterator[None]:
+    """Pillow warns of images of 90 megapixels, which cameras make. (Those of twice as many it refuses by itself.)"""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield
 
 
 def _decode_or_reason(path: Path, size: int) -> NDArray[np.uint8] | str:
@@ -235,9 +180,10 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
     from PIL import Image, ImageOps
 
     with Image.open(path) as opened:
+        opened.draft(None, (DRAFT * size, DRAFT * size))
         image: Any = ImageOps.exif_transpose(opened)
         if image.mode.startswith("I") or image.mode == "F":
-            image = Image.fromarray(_as_bytes(np.asarray(image)))
+            image = Image.fromarray(_as_bytes(np.asarray(image), _is_16_bit(opened)))
         elif image.has_transparency_data:
             image = image.convert("RGBA")
             white = Image.new("RGBA", image.size, "white")
@@ -246,19 +192,35 @@ def decode(path: Path, size: int) -> NDArray[np.uint8]:
         return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))
 
 
-def _as_bytes(deep: NDArray[Any]) -> NDArray[np.uint8]:
-    """16-bit and float images scaled to bytes: by 257 where values need 16 bits, as they are where they fit a byte."""
+def _is_16_bit(image: Any) -> bool:
+    """Pillow keeps 16 bits as they are, or, of some formats, among 32."""
+    return bool(image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")))
+
+
+def _as_bytes(deep: NDArray[Any], is_16_bit: bool) -> NDArray[np.uint8]:
+    """16 bits by 257, whatever of them an image uses, so that all are scaled alike; else 0..1 by 255, and 0..255 as it is."""
     values = deep.astype(np.float64)
-    scale = 257.0 if values.max(initial=0) > 255 else 1.0
-    return np.clip(values / scale, 0, 255).astype(np.uint8)
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= (65535 if is_16_bit else 255)):  # nor is NaN
+        raise ValueError(f"values from {low:g} to {high:g}; expected 0 to 1 or 0 to 255, or 16 bits")
+    factor = 1 / 257 if is_16_bit else 255 if high <= 1 else 1
+    return np.rint(values * factor).astype(np.uint8)
 
 
 def _fingerprint(paths: Iterable[Path], size: int) -> str:
-    digest = hashlib.sha256(f"images {size}".encode())
+    digest = hashlib.sha256(f"images, second way of decoding, {size}".encode())
     for path in paths:
-        status = path.stat()
-        digest.update(f"{path.absolute()}|{status.st_size}|{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+        digest.update(f"{path.absolute()}|{_state(path)}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]
+
+
+def _state(path: Path) -> str:
+    """Changes when the file does; one that cannot be asked about will not be readable either."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        return str(error.errno)
+    return f"{status.st_size}|{status.st_mtime_ns}"
 
 
 # The cache: the images as an .npy file, and beside it, written last, an .npz of which of them could be read
@@ -324,10 +286,16 @@ def check_failures(decoded: Decoded, source: str | Path) -> None:
         )
 
 
-def _held_out(numbers: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
-    random = stream(seed, TEST_SPLIT)
-    held_out = np.zeros(len(numbers), dtype=np.bool_)
-    for number in np.unique(numbers[numbers != UNLABELED]):
-        members = random.permutation(np.flatnonzero(numbers == number))
-        held_out[members[: min(round(HELD_OUT_SHARE * len(members)), len(members) - 1)]] = True
+def _held_out(items: Sequence[Listed], source: Path, seed: int) -> Readable:
+    """A fifth of each class: those whose names have the smallest hashes, so that few change when images are added."""
+    root = source.parent if is_csv(source) else source
+    held_out = np.zeros(len(items), dtype=np.bool_)
+    members: dict[str, list[tuple[bytes, int]]] = {}
+    for place, item in enumerate(items):
+        if item.label is not None:
+            name = f"{seed} {Path(os.path.relpath(item.path, root)).as_posix()}"
+            digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+            members.setdefault(item.label, []).append((digest, place))
+    for ranked in map(sorted, members.values()):
+        held_out[[place for _, place in ranked[: min(round(HELD_OUT_SHARE * len(ranked)), len(ranked) - 1)]]] = True
     return held_out

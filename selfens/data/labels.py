@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from selfens.config import DataConfig
 from selfens.data.dataset import UNLABELED, Dataset, Labels
+from selfens.data.listing import is_csv
 from selfens.errors import DataError
 from selfens.randomness import CORRUPTION, HELD_OUT, stream
 
@@ -89,9 +91,19 @@ def choose_labels(dataset: Dataset, options: DataConfig, *, label_seed: int, spl
 
 
 def _chosen(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Labels]:
+    if options.labels_file is None:
+        return _drawn(dataset, options, seed)
+    rows, labels = read_labels_file(Path(options.labels_file), dataset)
     if options.label_choice == "file":
-        assert options.labels_file is not None
-        return read_labels_file(Path(options.labels_file), dataset)
+        return rows, labels
+    every = np.full(dataset.num_rows, UNLABELED, dtype=np.int64)
+    for chosen, given in (_drawn(dataset, options, seed), (rows, labels)):
+        every[chosen] = given
+    known = np.flatnonzero(every != UNLABELED)
+    return known, every[known]
+
+
+def _drawn(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Labels]:
     main = dataset.labels[: dataset.main_rows]  # extra rows must not change which of these a seed draws
     if options.labels is None:
         rows = np.flatnonzero(dataset.labels != UNLABELED)
@@ -100,6 +112,13 @@ def _chosen(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Lab
     else:
         rows = balanced_rows(main, dataset.classes, options.labels, seed)
     return rows, dataset.labels[rows]
+
+
+def unused_labels(dataset: Dataset, choice: LabelChoice) -> int:
+    """How many labels of a partly labelled data set are not in use; those of a full one are hidden on purpose."""
+    known = dataset.labels[: dataset.main_rows] != UNLABELED
+    used = choice.known_labels(dataset.num_rows)[: dataset.main_rows] != UNLABELED
+    return 0 if known.all() else int((known & ~used).sum())
 
 
 def balanced_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: int) -> Rows:
@@ -189,14 +208,17 @@ def _corrupt(labels: Labels, num_classes: int, percentage: float, seed: int) -> 
 
 
 def read_labels_file(path: Path, dataset: Dataset) -> tuple[Rows, Labels]:
-    """Rows and their labels from a file: a JSON list of rows, a run's labels.json, or lines of `row` or `row,label`.
+    """Rows and their labels from a file: a JSON list of rows, a run's labels.json, or lines of `row`, `row,label`
+    or, under a header, of more columns, with `file` in place of `row` where rows have files.
 
     A row without a label of its own takes the data set's.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_bytes().decode("utf-8-sig", "surrogateescape")  # names of files need not be UTF-8
+    except OSError as error:
         raise DataError(f"the labels file {path} cannot be read ({error}).") from None
+    if "\0" in text:
+        raise DataError(f"the labels file {path} cannot be read: it is not text in UTF-8.")
     pairs = _json_pairs(text, path) if text.lstrip()[:1] in ("[", "{") else _csv_pairs(text, path, dataset)
     if not pairs:
         raise DataError(f"the labels file {path} names no labelled rows; expected lines of row,label.")
@@ -231,39 +253,108 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _csv_pairs(text: str, path: Path, dataset: Dataset) -> list[tuple[int, Any]]:
-    """Lines of `row` or `row,label`; a line whose label is left empty is passed over.
+@dataclass(frozen=True)
+class _Columns:
+    """Where a line of a CSV has its row, or its file, and the label."""
 
-    With a header that names a column `file`, as an audit of a folder has, a row is found by its file: row numbers shift when
-    files are added.
+    row: int = 0
+    label: int | None = 1
+    by_file: bool = False
+
+
+@dataclass(frozen=True)
+class _Line:
+    number: int
+    row: str
+    label: str | None
+    by_file: bool
+
+
+def _csv_pairs(text: str, path: Path, dataset: Dataset) -> list[tuple[int, Any]]:
+    """Rows and labels of the lines; a line whose label is left empty is passed over.
+
+    A row is found by its file where a column has that: row numbers shift when files are added.
     """
+    lines = _csv_lines(text, path, has_files=len(dataset.row_names) > 0)
+    files = _Files(dataset, [line.row for line in lines if line.by_file])
+    return [(files.row_of(line, path) if line.by_file else _number(line, path), line.label) for line in lines]
+
+
+def _csv_lines(text: str, path: Path, has_files: bool) -> list[_Line]:
+    """The lines that say something. A header holds until the next one, so files of different columns can be joined."""
+    found, columns = [], _Columns()
     try:
-        lines = list(csv.reader(text.splitlines()))
+        for number, cells in enumerate(csv.reader(text.splitlines()), start=1):
+            names = [cell.strip("\ufeff \t").lower() for cell in cells]
+            if _is_header(names, first=number == 1):
+                columns = _columns(names, f"line {number} of {path}", has_files)
+            elif any(names):
+                label = (
+                    cells[columns.label].strip() if columns.label is not None and columns.label < len(cells) else None
+                )
+                row = cells[columns.row].strip() if columns.row < len(cells) else ""
+                found += [_Line(number, row, label, columns.by_file)] if label != "" else []
     except csv.Error as error:
         raise DataError(f"{path} is not a CSV of row,label ({error}).") from None
-    header = [cell.strip().lower() for cell in lines[0]] if lines else []
-    row_of = {name: row for row, name in enumerate(dataset.row_names)} if "file" in header else {}
-    pairs: list[tuple[int, Any]] = []
-    for number, cells in enumerate(lines, start=1):
-        if not cells or (number == 1 and "row" in header):
-            continue
-        if len(cells) > 1 and not cells[1].strip():
-            continue
-        if row_of:
-            pairs.append((_row_of_file(cells, header, row_of, number, path), cells[1].strip()))
-            continue
-        try:
-            pairs.append((int(cells[0]), cells[1].strip() if len(cells) > 1 else None))
-        except ValueError:
-            raise DataError(f"line {number} of {path} begins with '{cells[0]}'; expected a row number.") from None
-    return pairs
+    return found
 
 
-def _row_of_file(cells: list[str], header: list[str], row_of: dict[str, int], number: int, path: Path) -> int:
-    name = cells[header.index("file")] if header.index("file") < len(cells) else ""
-    if name not in row_of:
-        raise DataError(f"line {number} of {path} names the file '{name}', which is not among the training images.")
-    return row_of[name]
+def _is_header(names: list[str], *, first: bool) -> bool:
+    return not {"row", "file"}.isdisjoint(names) and ("label" in names or (first and not names[0].isdigit()))
+
+
+def _columns(names: list[str], where: str, has_files: bool) -> _Columns:
+    by_file = "file" in names and has_files
+    if not by_file and "row" not in names:
+        raise DataError(f"{where} names a column file, but these data have no files; name their rows, in a column row.")
+    if "label" not in names and len(names) > 1:
+        raise DataError(f"{where} names the columns {', '.join(names)}; expected one of them to be label.")
+    label = names.index("label") if "label" in names else None
+    return _Columns(names.index("file" if by_file else "row"), label, by_file)
+
+
+def _number(line: _Line, path: Path) -> int:
+    try:
+        return int(line.row)
+    except ValueError:
+        raise DataError(f"line {line.number} of {path} begins with '{line.row}'; expected a row number.") from None
+
+
+class _Files:
+    """The rows of a data set by their files: by the whole path, or by that below the data's folder if it was moved since."""
+
+    def __init__(self, dataset: Dataset, given: list[str]) -> None:
+        self.folder = os.path.join(Path(dataset.name).parent if is_csv(dataset.name) else dataset.name, "")
+        self.rows = {self._below(name): row for row, name in enumerate(dataset.row_names)} if given else {}
+        self.tested = {self._below(name) for name in dataset.test_row_names}
+        self.old_folder = self._old_folder([os.path.normpath(name) for name in given])
+
+    def row_of(self, line: _Line, path: Path) -> int:
+        name = os.path.normpath(line.row)
+        for known in (self._below(name), name.removeprefix(self.old_folder)):
+            if known in self.rows:
+                return self.rows[known]
+            if known in self.tested:
+                raise DataError(
+                    f"line {line.number} of {path} names the file '{line.row}', which is a test image here; delete the line, "
+                    "or, where test images are drawn, draw the same as the run that the line comes from (its --seed)."
+                )
+        raise DataError(
+            f"line {line.number} of {path} names the file '{line.row}', which is not among the training images."
+        )
+
+    def _below(self, name: str) -> str:
+        return os.path.normpath(name).removeprefix(self.folder)
+
+    def _old_folder(self, names: list[str]) -> str:
+        """What the most names lie below like ours below our folder; that of the most levels, where several do."""
+        parents = {os.path.join(parent, "") for name in names[:1] for parent in Path(name).parents}
+        ours = self.rows.keys() | self.tested
+        return max(["", *sorted(parents, key=len)], key=lambda old: sum(_rest(name, old) in ours for name in names))
+
+
+def _rest(name: str, folder: str) -> str | None:
+    return name[len(folder) :] if name.startswith(folder) else None
 
 
 def _class_number(label: Any, dataset: Dataset, path: Path) -> int:

@@ -154,7 +154,7 @@ def load(
 
 def is_npy_folder(source: str | Path) -> bool:
     """Whether the folder holds a data set as .npy files."""
-    return (Path(source) / "x_train.npy").is_file()
+    return os.path.isfile(Path(source) / "x_train.npy")  # False also where the folder cannot be read
 
 
 @contextmanager

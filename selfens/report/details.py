@@ -22,6 +22,7 @@ from selfens.report.render import shown
 from selfens.run import Run
 
 METHODS = {"supervised": "supervised training", "pi": "the Π-model", "temporal": "temporal ensembling"}
+MOST_FILES_NAMED = 10
 NEEDED = ("epoch", "supervised", "unsupervised", "total", "weight", "learning_rate")
 
 
@@ -55,7 +56,7 @@ def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: 
     budget   bytes of pictures
     """
     history = history_of(run)
-    missing = _unfinished(run, history)
+    missing = _unfinished(run, history) + _unreadable(run)
     tests: list[Chart] = []
     galleries: list[Gallery] = []
     try:
@@ -86,6 +87,14 @@ def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: 
 
 
 # In words
+
+
+def _unreadable(run: Run) -> list[str]:
+    files = run.about.get("unreadable", [])
+    more = f" and {len(files) - MOST_FILES_NAMED} more, which run.json names" if len(files) > MOST_FILES_NAMED else ""
+    return (
+        [shown(f"Left out, because they cannot be read: {'; '.join(files[:MOST_FILES_NAMED])}{more}.")] if files else []
+    )
 
 
 def _sentence(run: Run, history: Sequence[Record]) -> str:
