@@ -165,8 +165,8 @@ class RunDirectory:
         """Refuse to begin anew over a history whose checkpoint is lost; every run writes the one before the other."""
         if not self.has_checkpoint() and (done := len(self.history())):
             raise RunError(
-                f"{self.path} has a history of {done} epochs but no checkpoint.safetensors to go on from; put that back, or "
-                "train anew in another directory."
+                f"{self.path} has a history of {done} epoch{'s' * (done > 1)} but no checkpoint.safetensors to go on from; put "
+                "that back, or train anew in another directory."
             )
 
     def about(self) -> dict[str, Any]:
