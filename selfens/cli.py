@@ -228,6 +228,9 @@ def report(
     """Write a page to look at: error, losses, confusion, calibration, galleries; several runs side by side."""
     from selfens.report.page import write_report
 
+    if data is not None:  # a page would only say in small print that the data does not fit
+        for run in runs:
+            _loaded(run, "cpu").dataset(source=data)
     _say(f"report written to {write_report(runs, output, source=data)}")
 
 
@@ -236,11 +239,14 @@ def export(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: model.onnx, or model.pt2.")],
     format: Annotated[ExportFormat | None, typer.Option(help="By default what the file's suffix says.")] = None,
+    data: DataOption = None,
 ) -> None:
     """Write network, preprocessing, class names and a model card into one file that needs no selfens."""
     from selfens.export import export_run
 
-    done = export_run(_loaded(run, "cpu"), output, format=format.value if format else None)
+    trained = _loaded(run, "cpu")
+    dataset = trained.dataset(source=data) if data else None
+    done = export_run(trained, output, format=format.value if format else None, dataset=dataset)
     _say(f"{output} written; its probabilities are the run's to within {done.difference:.1g} on {done.checked_on}")
 
 

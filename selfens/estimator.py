@@ -201,12 +201,13 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
 
 def is_labelled(y: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which labels are known: not -1, nor the "-1" that numpy makes of it in an array of strings, nor None or "".
+    """Which labels are known: not -1, nor the "-1" that numpy makes of it in an array of strings, nor None, "" or NaN.
 
     >>> is_labelled(np.array(["cat", -1, "dog"], dtype=object))
     array([ True, False,  True])
     """
-    return np.array([value not in (UNLABELED, str(UNLABELED), None, "") for value in y.tolist()], dtype=bool)
+    unknown = (UNLABELED, str(UNLABELED), None, "", "nan")  # numpy makes "nan" of NaN in an array of strings
+    return np.array([value not in unknown and value == value for value in y.tolist()], dtype=bool)
 
 
 def _known(y: NDArray[Any], labelled: NDArray[np.bool_]) -> NDArray[Any]:

@@ -249,7 +249,8 @@ def _rows_to_check(run: Run, dataset: Dataset | None) -> tuple[Inputs, str]:
         if dataset is not None:
             raise
         return _made_up_rows(run), f"{CHECKED_ROWS} made-up rows, since the data is not at hand: {error}"
-    return inputs[np.arange(CHECKED_ROWS) * len(inputs) // CHECKED_ROWS], f"{CHECKED_ROWS} training rows"
+    rows = inputs[np.arange(CHECKED_ROWS) * len(inputs) // CHECKED_ROWS]
+    return rows, f"{min(CHECKED_ROWS, len(inputs))} training rows"
 
 
 def _made_up_rows(run: Run) -> Inputs:

@@ -171,7 +171,8 @@ class Run:
     def check_dataset(self, dataset: Dataset) -> None:
         if dataset.fingerprint() != self.about["fingerprint"]:
             raise RunError(
-                f"the data of {dataset.name} is not what {self.path} was trained on; its files have changed."
+                f"the data of {dataset.name} is not what {self.path} was trained on; its files have changed, or they are "
+                "other data."
             )
 
     def predict_proba(self, inputs: ArrayLike) -> NDArray[np.float32]:

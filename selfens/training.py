@@ -22,7 +22,7 @@ from selfens import distributed
 from selfens.config import Config
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
-from selfens.data.labels import LabelChoice, choose_labels, unused_labels
+from selfens.data.labels import LabelChoice, choose_labels, unnamed_labels
 from selfens.data.rows import is_mapped
 from selfens.device import TURN, Stopwatch, environment, resolve_device, torch_settings
 from selfens.distributed import MOST, Group
@@ -95,9 +95,12 @@ def train(
                 )
             for note in data.notes:
                 show.warn(note)
-            if config.data.label_choice == "file" and (unused := unused_labels(data, choice)):
+            if config.data.label_choice == "file" and (
+                unused := unnamed_labels(data, Path(str(config.data.labels_file)))
+            ):
+                count = f"{unused:,} labels of the data are" if unused > 1 else "1 label of the data is"
                 show.warn(
-                    f"{unused:,} labels of the data are not used, because {config.data.labels_file} does not name their "
+                    f"{count} not used, because {config.data.labels_file} does not name their "
                     "rows; to keep them, add its labels to theirs by --add-labels (data.label_choice=added)."
                 )
             with directory.locked(group.is_first):

@@ -454,3 +454,10 @@ def test_digits_at_few_labels_and_with_the_defaults():
     y = np.where(np.random.default_rng(0).random(len(truth)) < 0.06, truth, -1)  # 112 labels
     model = SelfEnsemblingClassifier(random_state=0, device="cpu").fit(x, y)
     assert (model.transduction_ == truth)[y == -1].mean() > 0.85
+
+
+def test_not_a_number_among_names_is_no_class():
+    x, y = np.random.default_rng(0).normal(size=(30, 4)), ["a", np.nan, "b"] * 10
+    fitted = SelfEnsemblingClassifier(epochs=1).fit(x, y)
+    assert fitted.classes_.tolist() == ["a", "b"]
+    assert len(fitted.label_distributions_) == 30

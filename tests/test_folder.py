@@ -93,7 +93,8 @@ def test_names_of_folders_say_what_is_tested_and_what_is_unlabeled(tmp_path, fil
     ("files", "sentence"),
     [
         ("train/cat/1 dog/1", "holds train/ and beside it 'dog'; .* so move the others there"),
-        ("cat/1 dog/1 test/1", "test folder of .* holds images of 'no class'"),
+        ("cat/1 dog/1 test/1", "test folder of .* holds images outside class folders"),
+        ("test/cat/1 test/dog/1", "holds images to test on alone"),
         ("cat/1 dog/1 test/bird/1", "holds images of 'bird', which is not trained on"),
     ],
 )

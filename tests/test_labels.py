@@ -17,7 +17,7 @@ from selfens.data.labels import (
     choose_labels,
     original_rows,
     read_labels_file,
-    unused_labels,
+    unnamed_labels,
 )
 from selfens.errors import DataError
 
@@ -343,8 +343,18 @@ def test_added_labels_join_those_drawn_and_win_over_them(tmp_path):
 def test_labels_that_a_file_leaves_out_are_counted(tmp_path, labels, unused):
     data = Dataset.from_arrays(np.zeros((4, 2)), labels)
     (tmp_path / "two.csv").write_text("0\n1\n")
-    choice = chosen(data, label_choice="file", labels_file=str(tmp_path / "two.csv"))
-    assert unused_labels(data, choice) == unused
+    assert unnamed_labels(data, tmp_path / "two.csv") == unused
+
+
+def test_a_label_left_empty_is_taken_away_and_not_missed(tmp_path):
+    data = Dataset.from_arrays(np.zeros((6, 2)), [0, 1, 0, 1, 0, -1])
+    (tmp_path / "corrected.csv").write_text("row,label\n0,\n1,0\n2,0\n3,1\n4,0\n5,\n")
+    given = {"labels_file": str(tmp_path / "corrected.csv")}
+    for choice in ("file", "added"):
+        found = chosen(data, label_choice=choice, **given)
+        assert found.rows.tolist() == [1, 2, 3, 4]
+        assert found.labels.tolist() == [0, 0, 1, 0]
+    assert unnamed_labels(data, tmp_path / "corrected.csv") == 0
 
 
 @pytest.mark.parametrize(

@@ -416,14 +416,18 @@ def test_a_read_only_folder_is_refused_before_training(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("what", ["nothing", "empty", "abandoned", "folder"])
+@pytest.mark.parametrize("what", ["nothing", "empty", "abandoned"])
 def test_what_may_be_there_or_not(tmp_path, what):
     if what == "empty":
         (tmp_path / "z").touch()
     elif what == "abandoned":  # by a process that was killed before its run was made
         EnsembleTargets(5, 2, storage=tmp_path / "z")
-    place = tmp_path / "a" / "b" if what == "folder" else tmp_path
-    assert train(in_file(place), tmp_path / "run", dataset=features()).finished
+    assert train(in_file(tmp_path), tmp_path / "run", dataset=features()).finished
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path):
+    refused(tmp_path, in_file(tmp_path / "a" / "b"), "there is no folder")
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_run_that_cannot_be_made_leaves_no_file(tmp_path, monkeypatch):

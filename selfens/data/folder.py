@@ -71,8 +71,12 @@ def load_folder(
         [classes.index(item.label) if item.label in classes else UNLABELED for item in items], dtype=np.int64
     )
     for_testing = in_test_folder if listing.test else _held_out(items, Path(source), split_seed)
-    strange = {items[row].label or "no class" for row in np.flatnonzero(for_testing & (numbers == UNLABELED))}
-    if strange:
+    untaught = [items[row].label for row in np.flatnonzero(for_testing & (numbers == UNLABELED))]
+    if None in untaught:
+        raise DataError(
+            f"the test folder of {source} holds images outside class folders; sort them into folders of classes."
+        )
+    if strange := set(filter(None, untaught)):
         raise DataError(
             f"the test folder of {source} holds images of {named(strange)}, which is not trained on; sort them into folders "
             "of the same names as there (and rename the folder 'test' if it is itself a class)."

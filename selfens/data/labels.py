@@ -93,12 +93,14 @@ def choose_labels(dataset: Dataset, options: DataConfig, *, label_seed: int, spl
 def _chosen(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Labels]:
     if options.labels_file is None:
         return _drawn(dataset, options, seed)
-    rows, labels = read_labels_file(Path(options.labels_file), dataset)
+    path = Path(options.labels_file)
     if options.label_choice == "file":
-        return rows, labels
+        return read_labels_file(path, dataset)
     every = np.full(dataset.num_rows, UNLABELED, dtype=np.int64)
-    for chosen, given in (_drawn(dataset, options, seed), (rows, labels)):
-        every[chosen] = given
+    chosen, drawn = _drawn(dataset, options, seed)
+    every[chosen] = drawn
+    for row, label in _named_rows(path, dataset).items():
+        every[row] = label
     known = np.flatnonzero(every != UNLABELED)
     return known, every[known]
 
@@ -114,11 +116,12 @@ def _drawn(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Labe
     return rows, dataset.labels[rows]
 
 
-def unused_labels(dataset: Dataset, choice: LabelChoice) -> int:
-    """How many labels of a partly labelled data set are not in use; those of a full one are hidden on purpose."""
+def unnamed_labels(dataset: Dataset, path: Path) -> int:
+    """How many labels of a partly labelled data set a labels file does not name; those of a full one are hidden on purpose."""
     known = dataset.labels[: dataset.main_rows] != UNLABELED
-    used = choice.known_labels(dataset.num_rows)[: dataset.main_rows] != UNLABELED
-    return 0 if known.all() else int((known & ~used).sum())
+    named = np.zeros(dataset.num_rows, dtype=bool)
+    named[list(_named_rows(path, dataset))] = True
+    return 0 if known.all() else int((known & ~named[: dataset.main_rows]).sum())
 
 
 def balanced_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: int) -> Rows:
@@ -211,8 +214,17 @@ def read_labels_file(path: Path, dataset: Dataset) -> tuple[Rows, Labels]:
     """Rows and their labels from a file: a JSON list of rows, a run's labels.json, or lines of `row`, `row,label`
     or, under a header, of more columns, with `file` in place of `row` where rows have files.
 
-    A row without a label of its own takes the data set's.
+    A row without a label of its own takes the data set's; one whose label is left empty has none.
     """
+    seen = {row: label for row, label in _named_rows(path, dataset).items() if label != UNLABELED}
+    if not seen:
+        raise DataError(f"the labels file {path} names no labelled rows; expected lines of row,label.")
+    rows = np.array(sorted(seen), dtype=np.int64)
+    return rows, np.array([seen[int(row)] for row in rows], dtype=np.int64)
+
+
+def _named_rows(path: Path, dataset: Dataset) -> dict[int, int]:
+    """The label of each row that a labels file names, UNLABELED where it is left empty."""
     try:
         text = path.read_bytes().decode("utf-8-sig", "surrogateescape")  # names of files need not be UTF-8
     except OSError as error:
@@ -220,21 +232,21 @@ def read_labels_file(path: Path, dataset: Dataset) -> tuple[Rows, Labels]:
     if "\0" in text:
         raise DataError(f"the labels file {path} cannot be read: it is not text in UTF-8.")
     pairs = _json_pairs(text, path) if text.lstrip()[:1] in ("[", "{") else _csv_pairs(text, path, dataset)
-    if not pairs:
-        raise DataError(f"the labels file {path} names no labelled rows; expected lines of row,label.")
     seen: dict[int, int] = {}
     for row, label in pairs:
         if not 0 <= row < dataset.num_rows:
             raise DataError(f"{path} names row {row}; the training set has rows 0 to {dataset.num_rows - 1}.")
         if row in seen:
             raise DataError(f"{path} names row {row} twice; each row has one label.")
+        if label == "":
+            seen[row] = UNLABELED
+            continue
         seen[row] = int(dataset.labels[row]) if label is None else _class_number(label, dataset, path)
         if seen[row] == UNLABELED:
             raise DataError(
                 f"{path} names row {row} without a label, and the data set has none for it; write row,label."
             )
-    rows = np.array(sorted(seen), dtype=np.int64)
-    return rows, np.array([seen[int(row)] for row in rows], dtype=np.int64)
+    return seen
 
 
 def _json_pairs(text: str, path: Path) -> list[tuple[int, Any]]:
@@ -271,12 +283,13 @@ class _Line:
 
 
 def _csv_pairs(text: str, path: Path, dataset: Dataset) -> list[tuple[int, Any]]:
-    """Rows and labels of the lines; a line whose label is left empty is passed over.
+    """Rows and labels of the lines.
 
     A row is found by its file where a column has that: row numbers shift when files are added.
     """
     lines = _csv_lines(text, path, has_files=len(dataset.row_names) > 0)
     files = _Files(dataset, [line.row for line in lines if line.by_file])
+    lines = [line for line in lines if line.label != "" or not line.by_file or files.has(line)]  # filed elsewhere since
     return [(files.row_of(line, path) if line.by_file else _number(line, path), line.label) for line in lines]
 
 
@@ -293,7 +306,7 @@ def _csv_lines(text: str, path: Path, has_files: bool) -> list[_Line]:
                     cells[columns.label].strip() if columns.label is not None and columns.label < len(cells) else None
                 )
                 row = cells[columns.row].strip() if columns.row < len(cells) else ""
-                found += [_Line(number, row, label, columns.by_file)] if label != "" else []
+                found.append(_Line(number, row, label, columns.by_file))
     except csv.Error as error:
         raise DataError(f"{path} is not a CSV of row,label ({error}).") from None
     return found
@@ -329,9 +342,11 @@ class _Files:
         self.tested = {self._below(name) for name in dataset.test_row_names}
         self.old_folder = self._old_folder([os.path.normpath(name) for name in given])
 
+    def has(self, line: _Line) -> bool:
+        return any(name in self.rows for name in self._names(line))
+
     def row_of(self, line: _Line, path: Path) -> int:
-        name = os.path.normpath(line.row)
-        for known in (self._below(name), name.removeprefix(self.old_folder)):
+        for known in self._names(line):
             if known in self.rows:
                 return self.rows[known]
             if known in self.tested:
@@ -342,6 +357,11 @@ class _Files:
         raise DataError(
             f"line {line.number} of {path} names the file '{line.row}', which is not among the training images."
         )
+
+    def _names(self, line: _Line) -> tuple[str, str]:
+        """The file of a line as it may be called here."""
+        name = os.path.normpath(line.row)
+        return self._below(name), name.removeprefix(self.old_folder)
 
     def _below(self, name: str) -> str:
         return os.path.normpath(name).removeprefix(self.folder)

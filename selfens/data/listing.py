@@ -23,7 +23,7 @@ from selfens.data.dataset import UNLABELED
 from selfens.errors import DataError
 
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
-TRAIN, TEST, VALIDATION = {"train"}, {"test"}, {"val", "valid", "validation"}
+TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
 SPLIT_FOLDERS = TRAIN | TEST | VALIDATION
 # Pillow registers these too, but they are no pictures of pixels, or are read by running another program
 NOT_PIXELS = {"BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"}
@@ -53,6 +53,8 @@ def list_images(source: Path) -> Listing:
         return Listing(_from_csv(source), [])
     found = _Tree(source)
     found.divide()
+    if not found.train and found.test:
+        raise DataError(f"{source} holds images to test on alone; expected folders of images to train on beside them.")
     if not found.train:
         raise _no_images(source)
     return Listing(found.train, found.test, found.notes())
@@ -188,7 +190,7 @@ def _refuse_classes_beside_train(root: Path, folders: Iterable[Path]) -> None:
     if beside:
         raise DataError(
             f"{root} holds train/ and beside it {named(beside)}; where there is train/, classes are the folders inside it, "
-            "so move the others there or elsewhere."
+            "so move the others there or elsewhere, or rename train/ if it is a class itself."
         )
 
 

@@ -81,7 +81,6 @@ class TargetsFile:
 
     @classmethod
     def _create(cls, path: Path, layout: Layout, decay: float) -> TargetsFile:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # what a process killed while it was starting has left
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
@@ -193,7 +192,11 @@ def check_free(path: Path) -> None:
                 f"{path} holds the targets of another run ({header['directory']}); name another file with --targets, or "
                 "delete it if that run is gone."
             )
-        place = next(parent for parent in path.absolute().parents if parent.exists())
+        place = path.absolute().parent
+        if not place.is_dir():
+            raise RunError(
+                f"{path} cannot be written, because there is no folder {place}; make it, or name another file."
+            )
         if not os.access(place, os.W_OK):
             raise RunError(f"{path} cannot be written, because {place} is read-only; name another file with --targets.")
     except OSError as error:
