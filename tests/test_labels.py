@@ -348,7 +348,7 @@ def test_labels_that_a_file_leaves_out_are_counted(tmp_path, labels, unused):
 
 def test_a_label_left_empty_is_taken_away_and_not_missed(tmp_path):
     data = Dataset.from_arrays(np.zeros((6, 2)), [0, 1, 0, 1, 0, -1])
-    (tmp_path / "corrected.csv").write_text("row,label\n0,\n1,0\n2,0\n3,1\n4,0\n5,\n")
+    (tmp_path / "corrected.csv").write_text("row,label\n0,\n1,0\n1,\n2,0\n3,\n3,1\n4,0\n5,\n")
     given = {"labels_file": str(tmp_path / "corrected.csv")}
     for choice in ("file", "added"):
         found = chosen(data, label_choice=choice, **given)

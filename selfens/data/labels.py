@@ -236,11 +236,11 @@ def _named_rows(path: Path, dataset: Dataset) -> dict[int, int]:
     for row, label in pairs:
         if not 0 <= row < dataset.num_rows:
             raise DataError(f"{path} names row {row}; the training set has rows 0 to {dataset.num_rows - 1}.")
-        if row in seen:
-            raise DataError(f"{path} names row {row} twice; each row has one label.")
         if label == "":
-            seen[row] = UNLABELED
+            seen.setdefault(row, UNLABELED)
             continue
+        if seen.get(row, UNLABELED) != UNLABELED:
+            raise DataError(f"{path} names row {row} twice; each row has one label.")
         seen[row] = int(dataset.labels[row]) if label is None else _class_number(label, dataset, path)
         if seen[row] == UNLABELED:
             raise DataError(
