@@ -16,12 +16,11 @@ import statistics
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from selfens import presets
+from selfens.bench.growth import made_up
 from selfens.data import preprocess
-from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
 from selfens.device import environment, torch_settings
 from selfens.distributed import joined
@@ -31,19 +30,11 @@ CPU = torch.device("cpu")
 WARM_UP, STEPS, ROWS = 3, 20, 4000
 
 
-def made_up() -> Dataset:
-    images = np.random.default_rng(0).integers(0, 256, (ROWS, 3, 32, 32), dtype=np.uint8)
-    labels = np.arange(ROWS) % 10
-    return Dataset(
-        inputs=images, labels=labels, test_inputs=images[:0], test_labels=labels[:0], classes=tuple("0123456789")
-    )
-
-
 def work(rank: int, size: int, port: int, answers: multiprocessing.Queue) -> None:
     """One process: its share of the training; the first one tells how many images all together took per second."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    data = made_up()
+    data = made_up(ROWS, 10, on_gpu=True)  # of the shape that is used there
     config = presets.get("digits-temporal").with_overrides(["training.threads=1", "data.preprocess=channel"])
     with joined(CPU) as group, torch_settings(config.training, CPU, rank):
         choice = choose_labels(data, config.data, label_seed=0, split_seed=0)

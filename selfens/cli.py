@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from selfens import launcher
 from selfens.errors import ConfigError, SelfensError, unknown_name
 from selfens.experiments.command import reproduce
 
@@ -453,7 +454,7 @@ def _label_count(text: str) -> int | None:
 
 def _new_directory(config: Config) -> Path:
     """runs/DATA-METHOD-seedN, or the first free name after it."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if launcher.size() > 1:
         raise ConfigError(
             "several processes train together and must agree on a directory; name it with --run-dir DIRECTORY."
         )
@@ -526,18 +527,13 @@ def _say_result(run: Run, quiet: bool) -> None:
 
 
 def _say(text: str) -> None:
-    if _process() == 0:
+    if launcher.rank() == 0:
         print(text)  # noqa: T201
 
 
 def _complain(text: str) -> None:
-    name = f"process {_process()}: " if _process() else ""
+    name = f"process {launcher.rank()}: " if launcher.rank() else ""
     print(f"{name}{text}", file=sys.stderr)  # noqa: T201
-
-
-def _process() -> int:
-    """The number of this process among those that torchrun started, 0 if it is alone."""
-    return int(os.environ.get("RANK", "0"))
 
 
 def main(arguments: list[str] | None = None) -> None:

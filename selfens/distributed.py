@@ -10,7 +10,6 @@ other through gloo with more patience; a process that has died is noticed there 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
+from selfens import launcher
 from selfens.errors import LostProcessError
 from selfens.randomness import PROCESS, stream
 
@@ -69,12 +69,16 @@ class Group:
 
     def averaged(self, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """Each gradient averaged over the processes, in one exchange; None where a parameter took no part."""
-        if self.size == 1:
-            return gradients
-        there = [gradient for gradient in gradients if gradient is not None]
-        flat = self.mean(torch.cat([gradient.reshape(-1) for gradient in there]))
-        pieces = iter(torch.split(flat, [gradient.numel() for gradient in there]))
-        return [None if gradient is None else next(pieces).view(gradient.shape) for gradient in gradients]
+        means = iter(self.means([gradient for gradient in gradients if gradient is not None]))
+        return [None if gradient is None else next(means) for gradient in gradients]
+
+    def means(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Each tensor averaged over the processes, in one exchange."""
+        if self.size == 1 or not tensors:
+            return tensors
+        flat = self.mean(torch.cat([tensor.reshape(-1) for tensor in tensors]))
+        pieces = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
     def mean(self, tensor: Tensor) -> Tensor:
         """The tensor averaged over the processes, in place."""
@@ -166,16 +170,16 @@ class _Mean(torch.autograd.Function):
 @contextmanager
 def joined(device: torch.device) -> Iterator[Group]:
     """The group that torchrun started this process in, or a group of one."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = launcher.size()
     if size == 1:
         yield Group()
         return
     if device.type == "cuda":
-        torch.cuda.set_device(local_rank())
+        torch.cuda.set_device(launcher.rank_here())
     with _noticing_losses():
         found, rank, _ = next(rendezvous("env://", timeout=ANSWER_WITHIN))
         # torchrun may keep one store over its restarts, with the addresses of processes that are no more.
-        store = dist.PrefixStore(f"restart {_restarts()}", found)  # type: ignore[attr-defined]
+        store = dist.PrefixStore(f"restart {launcher.restarts()}", found)  # type: ignore[attr-defined]
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=ANSWER_WITHIN)
         prompt, patient = (dist.new_group(backend="gloo", timeout=limit) for limit in (ANSWER_WITHIN, LOAD_WITHIN))
@@ -183,20 +187,6 @@ def joined(device: torch.device) -> Iterator[Group]:
         yield Group(rank, size, prompt, patient)
     finally:
         dist.destroy_process_group()
-
-
-def local_rank() -> int:
-    """The number of this process among those on its machine."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
-def was_restarted() -> bool:
-    """Whether torchrun started this process anew after one of the group had failed."""
-    return _restarts() > 0
-
-
-def _restarts() -> int:
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager

@@ -127,9 +127,8 @@ class Session:
         training, seed = self.config.training, self.config.seed.of("training")
         options = (training.batch_size, seed, training.batches)
         per_epoch, size = self.config.data.extra_per_epoch, self.group.size
-        Order(
-            self.visited, self.kinds[self.visited] == LABELLED, *options, per_epoch
-        )  # refuses what all rows cannot give
+        # Made to be refused, where all rows together cannot give what is asked for.
+        Order(self.visited, self.kinds[self.visited] == LABELLED, *options, per_epoch)
         if len(self.visited) < size:
             raise ConfigError(
                 f"{size} processes have {len(self.visited)} rows to visit; expected at least one for each, so use fewer."
@@ -234,10 +233,9 @@ class Session:
         """Each process's running means follow its own batches; their average is what has followed all batches."""
         every = {id(buffer): buffer for module in (self.network, self.method) for buffer in module.buffers()}
         buffers = [buffer for buffer in every.values() if buffer.is_floating_point()]
-        if buffers and self.group.size > 1:
-            flat = self.group.mean(torch.cat([buffer.reshape(-1) for buffer in buffers]))
-            for buffer, average in zip(buffers, torch.split(flat, [b.numel() for b in buffers]), strict=True):
-                buffer.copy_(average.view(buffer.shape))
+        if self.group.size > 1:
+            for buffer, mean in zip(buffers, self.group.means(buffers), strict=True):
+                buffer.copy_(mean)
 
     def errors(self) -> dict[str, tuple[Tensor | None, int]]:
         """Of the validation and the test rows: how many are put into the wrong class, still on the device, of how many."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from selfens import distributed
+from selfens import distributed, launcher
 from selfens.config import Config
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
@@ -65,7 +65,7 @@ def train(
     _check_dataset_kind(dataset)
     path, device = Path(run_dir), resolve_device(config.training.device)
     config = _with_absolute_targets(config)
-    if distributed.was_restarted() and _holds(path, config):
+    if launcher.restarts() and _holds(path, config):
         return resume(path, dataset=dataset, network=network, method=method, progress=progress)
     with TURN, distributed.joined(device) as group:
         show = (progress or Silent()) if group.is_first else Mute()
@@ -81,11 +81,11 @@ def train(
         group.take_from_first([*fitted.state_dict().values()])
         with torch_settings(config.training, device, _process_seed(config, group)):
             session = Session(config, device, data, choice, fitted, network, method, show.warn, group)
-            own = {"data": dataset, "network": network, "method": method}
-            about = session.about(data) | {f"own_{part}": given is not None for part, given in own.items()}
             directory = RunDirectory(path)
             with session.new_targets_file():
                 if group.is_first:
+                    own = {"data": dataset, "network": network, "method": method}
+                    about = session.about(data) | {f"own_{part}": given is not None for part, given in own.items()}
                     RunDirectory.create(path, config, choice, fitted, about)
                     session.claim_targets_file(directory)
             if data.unreadable:

@@ -19,6 +19,7 @@ import numpy as np
 
 from selfens.config import Config
 from selfens.data.dataset import Dataset
+from selfens.progress import Silent
 from selfens.rundir import RunDirectory
 
 NOT_REPEATED = ("seconds", "images_per_second")
@@ -196,6 +197,22 @@ def run_cli_without_privileges(arguments: Sequence[str]) -> None:
 
 class Crash(BaseException):
     """The process ends here, as far as the files can tell."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+class At(Silent):
+    """Calls `what` after a step (epoch and step from 0), once."""
+
+    def __init__(self, epoch: int, step: int, what: Callable[[], object]) -> None:
+        self.countdown, self.what = epoch * STEPS + step, what
+
+    def step(self, step: int) -> None:
+        if self.countdown == 0:
+            self.what()
+        self.countdown -= 1
 
 
 @contextlib.contextmanager

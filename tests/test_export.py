@@ -27,7 +27,6 @@ from support import (
 from torch import nn
 
 from selfens import Dataset, SelfEnsemblingClassifier, __version__, export_run, load_run, train
-from selfens.cli import main
 from selfens.errors import ConfigError, RunError, SelfensError
 from selfens.export import TOLERANCE
 from selfens.extras import EXTRAS
@@ -73,18 +72,6 @@ def trained(tmp_path_factory):
     """A run on an .npz file that can be loaded again."""
     folder = tmp_path_factory.mktemp("export")
     return train(config(name=str(write_npz(folder / "blobs.npz"))), folder / "run")
-
-
-@pytest.fixture
-def typed(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        with pytest.raises(SystemExit) as end:
-            main([str(word) for word in words])
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 # The numbers

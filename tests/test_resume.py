@@ -16,11 +16,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from support import (
     STEPS,
+    At,
     Crash,
     blobs,
     child,
     config,
     contents,
+    crash,
     crashed,
     differences,
     environment,
@@ -40,26 +42,9 @@ from selfens import load_run, resume, train
 from selfens.config import Config
 from selfens.errors import RunError
 from selfens.methods import METHODS
-from selfens.progress import Silent
 from selfens.rundir import RunDirectory
 
 from support import selfens as selfens_command  # isort: skip
-
-
-class At(Silent):
-    """Calls `what` after a step (epoch and step from 0), once."""
-
-    def __init__(self, epoch, step, what):
-        self.countdown, self.what = epoch * STEPS + step, what
-
-    def step(self, step):
-        if self.countdown == 0:
-            self.what()
-        self.countdown -= 1
-
-
-def crash():
-    raise Crash
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ import pytest
 import torch
 from support import (
     STEPS,
-    Crash,
+    At,
     child,
     config,
     contents,
+    crash,
     crashed,
     differences,
     features,
@@ -32,26 +33,9 @@ from support import (
 
 from selfens import audit, folds, load_run, resume, train
 from selfens.errors import ConfigError, RunError
-from selfens.progress import Silent
 from selfens.rundir import RunDirectory
 from selfens.targets import EnsembleTargets, ensemble
 from selfens.targets.file import PAGE, TargetsFile
-
-
-class At(Silent):
-    """Calls `what` after a step (epoch and step from 0), once."""
-
-    def __init__(self, epoch, step, what):
-        self.countdown, self.what = epoch * STEPS + step, what
-
-    def step(self, step):
-        if self.countdown == 0:
-            self.what()
-        self.countdown -= 1
-
-
-def crash():
-    raise Crash
 
 
 def stop():

@@ -7,7 +7,6 @@ import pytest
 from support import STEPS, Crash, config, crashed, features, write_npz
 
 from selfens import load_run, resume, train
-from selfens.cli import main
 from selfens.progress import Silent
 from selfens.tensorboard import TensorBoard
 
@@ -31,18 +30,6 @@ def assert_is_the_history(run_dir):
     assert numbers >= {"supervised", "unsupervised", "total", "weight", "learning_rate", "beta1", "images_per_second"}
     for name, values in found.items():
         assert values == [(r["epoch"], pytest.approx(r[name], rel=1e-6)) for r in history], name
-
-
-@pytest.fixture
-def typed(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        with pytest.raises(SystemExit) as end:
-            main([str(word) for word in words])
-        return end.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 class CrashingAt(Silent):

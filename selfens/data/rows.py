@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfens import launcher
+
 Numbers = NDArray[np.int64]
 
 
@@ -125,7 +127,7 @@ def memory_left() -> int:
 
     Processes that train together on a machine (torchrun says how many) are given equal parts.
     """
-    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    sharing = launcher.size_here()
     try:
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024 // sharing

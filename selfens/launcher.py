@@ -1,0 +1,34 @@
+"""What torchrun says of this process, through the environment. A process that nobody launched is alone and the first."""
+
+from __future__ import annotations
+
+import os
+
+
+def rank() -> int:
+    """The number of this process among all."""
+    return _number("RANK", 0)
+
+
+def size() -> int:
+    """How many processes train together."""
+    return _number("WORLD_SIZE", 1)
+
+
+def rank_here() -> int:
+    """The number of this process among those on its machine."""
+    return _number("LOCAL_RANK", 0)
+
+
+def size_here() -> int:
+    """How many of them are on this machine."""
+    return _number("LOCAL_WORLD_SIZE", 1)
+
+
+def restarts() -> int:
+    """How many times all were started anew because one had failed."""
+    return _number("TORCHELASTIC_RESTART_COUNT", 0)
+
+
+def _number(name: str, alone: int) -> int:
+    return int(os.environ.get(name, alone))
