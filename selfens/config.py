@@ -176,7 +176,7 @@ class TrainingConfig:
     kernels: Literal["auto", "on", "off"] = "auto"
     """Use our own kernels between the convolutions; auto: on a GPU."""
     threads: int | None = None
-    """CPU threads; None: as torch has it."""
+    """CPU threads; None: as torch has it, and beside a GPU at most 4."""
     checkpoint_every: int = 1
     """Epochs between checkpoints."""
     report: bool = True

@@ -15,6 +15,7 @@ import torch
 from selfens.config import TrainingConfig
 from selfens.errors import ConfigError, DeviceError
 
+HOST_THREADS = 4
 TURN = threading.RLock()  # what is set below is the whole process's, so trainings in several threads take turns
 
 
@@ -77,6 +78,11 @@ def autocast(device: torch.device, precision: str) -> Iterator[None]:
         yield
 
 
+def suitable_threads(available: int, device: torch.device) -> int:
+    """All of them on a CPU. Beside a GPU the host has short sums alone, and the slowest of many threads holds up the rest."""
+    return available if device.type == "cpu" else min(available, HOST_THREADS)
+
+
 @contextmanager
 def own_turn() -> Iterator[None]:
     """While torch's random numbers are drawn from: other threads that want to wait, and the caller's are put back after."""
@@ -92,7 +98,7 @@ def torch_settings(options: TrainingConfig, device: torch.device, seed: int) -> 
     float32, benchmark = backends.fp32_precision, backends.cudnn.benchmark
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
-            torch.set_num_threads(options.threads or threads)
+            torch.set_num_threads(options.threads or suitable_threads(threads, device))
             mode = "tf32" if options.precision == "tf32" else "ieee"
             backends.fp32_precision = mode
             backends.cudnn.benchmark = device.type == "cuda"

@@ -35,7 +35,7 @@ from selfens.optim import Adam
 from selfens.randomness import PROCESS
 from selfens.randomness import stream as random_stream
 from selfens.rundir import Checkpoint, RunDirectory, TargetsPlace
-from selfens.step import EpochMeans, Step
+from selfens.step import EpochMeans, Step, start_compiler
 from selfens.targets import IN_MEMORY
 
 Rows = NDArray[np.int64]
@@ -58,6 +58,8 @@ class Session:
         group: Group | None = None,
     ) -> None:
         self.config, self.device, self.group = config, device, group or Group()
+        compiled = resolve_switch(config.training.compile, device)
+        compiler = start_compiler() if compiled and device.type == "cuda" else None
         self.data_name, self.extra_rows = data.name, data.extra_rows
         self.network_name = type(network).__name__ if network else config.network.name
         self.method_name = type(method).__name__ if method else config.method.name
@@ -103,6 +105,8 @@ class Session:
             synchronize_means(self.network, self.group.mean_with_gradient)
         self.method = self._method(method, data.num_classes)
         self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
+        if compiler:
+            compiler.join()  # two threads must not import the same modules at a time
         self.step = Step(
             network=self.network,
             method=self.method,
@@ -111,7 +115,7 @@ class Session:
             group=self.group,
             num_classes=data.num_classes,
             precision=self.precision,
-            compile=resolve_switch(config.training.compile, device),
+            compile=compiled,
             capture=_capture_usable(config, device, warn),
             warn=warn,
         )

@@ -7,7 +7,10 @@ place, and what is reported stays on the device until the end of the epoch, so n
 
 from __future__ import annotations
 
+import importlib
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -21,6 +24,20 @@ from selfens.networks.layers import update_running_means
 from selfens.optim import Adam
 
 WARM_UP_STEPS = 3  # real steps, taken before a graph is captured so that every kernel is compiled and chosen
+
+
+def start_compiler() -> threading.Thread:
+    """Load the compiler and start the processes it works in, which takes seconds, while the session is set up."""
+    thread = threading.Thread(target=_load_compiler, daemon=True)
+    thread.start()
+    return thread
+
+
+def _load_compiler() -> None:
+    # Only a head start, by functions torch keeps to itself: without them the first step does the same, later.
+    with suppress(Exception):
+        importlib.import_module("torch._inductor.async_compile").maybe_warm_pool()
+        importlib.import_module("torch._inductor.compile_fx")
 
 
 class EpochMeans(NamedTuple):

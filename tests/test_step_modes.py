@@ -8,6 +8,7 @@ digit; how much is measured on the spot, by changing the initial weights that li
 zero into a whole step.
 """
 
+import sys
 from itertools import islice
 
 import numpy as np
@@ -17,10 +18,11 @@ from torch import nn
 from torch.nn import functional
 
 from selfens import presets
+from selfens import step as step_module
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
-from selfens.device import torch_settings
+from selfens.device import suitable_threads, torch_settings
 from selfens.session import Session
 from selfens.targets import EnsembleTargets
 
@@ -290,3 +292,23 @@ def test_the_kernel_drops_the_share_it_should_and_scales_the_rest():
     before = torch.where(zeros, 0.0, torch.where(dropped > 0, 1.0, 0.1) / 0.7)
     expected = before - before.mean((0, 2, 3), keepdim=True)
     torch.testing.assert_close(x.grad, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_compiler_that_cannot_be_loaded_ahead_is_left_to_the_first_step(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(step_module.importlib, "import_module", missing)
+    thread = step_module.start_compiler()
+    thread.join()  # what it raised would fail the test
+
+
+def test_the_compiler_is_loaded_when_the_thread_is_done():
+    step_module.start_compiler().join()
+    assert "torch._inductor.compile_fx" in sys.modules
+    assert torch.equal(torch.compile(lambda x: 2 * x)(torch.ones(3)), torch.full((3,), 2.0))
+
+
+@pytest.mark.parametrize(("device", "available", "taken"), [("cpu", 16, 16), ("cuda", 16, 4), ("cuda", 2, 2)])
+def test_beside_a_gpu_a_few_threads_are_enough(device, available, taken):
+    assert suitable_threads(available, torch.device(device)) == taken
