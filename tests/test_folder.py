@@ -343,6 +343,16 @@ def test_a_csv_names_files_and_labels(tmp_path):
     assert load_folder(tmp_path / "d" / "TWICE.CSV", size=8).num_rows == data.num_rows
 
 
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_a_csv_may_come_from_a_spreadsheet_that_separates_otherwise(tmp_path, mark):
+    for name in ("a, b.png", "c.png"):
+        picture(tmp_path / name)
+    (tmp_path / "l.csv").write_text(f"file{mark}label\na, b.png{mark}cat\nc.png{mark}dog\n")
+    data = load_folder(tmp_path / "l.csv", size=8)
+    assert data.classes == ("cat", "dog")
+    assert (data.labels >= 0).all()
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

@@ -244,7 +244,8 @@ def test_rows_alone_take_the_labels_of_the_data(tmp_path, text):
 
 @pytest.mark.parametrize(
     "text",
-    ["7,b\n3,d\n", "row,label\n7,b\n3,d\n", "Row,Label\n7, b\n3,d \n", "7,1\n3,3\n", '"7","b"\n3,d',
+    ["7,b\n3,d\n", "row,label\n7,b\n3,d\n", "Row,Label\n7, b\n3,d \n", "7,1\n3,3\n", "7;b\n3;d\n",
+     "row\tlabel\n7\tb\n3\td\n", '"7","b"\n3,d',
      '{"rows": [7, 3], "labels": [1, 3]}', '{"rows": [7, 3], "labels": ["b", "d"]}'],
 )  # fmt: skip
 def test_rows_with_labels_by_name_or_number(tmp_path, text):

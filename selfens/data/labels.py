@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from selfens.config import DataConfig
 from selfens.data.dataset import UNLABELED, Dataset, Labels
-from selfens.data.listing import is_csv
+from selfens.data.listing import is_csv, separator
 from selfens.errors import DataError
 from selfens.randomness import CORRUPTION, HELD_OUT, stream
 
@@ -297,7 +297,8 @@ def _csv_lines(text: str, path: Path, has_files: bool) -> list[_Line]:
     """The lines that say something. A header holds until the next one, so files of different columns can be joined."""
     found, columns = [], _Columns()
     try:
-        for number, cells in enumerate(csv.reader(text.splitlines()), start=1):
+        lines = text.splitlines()
+        for number, cells in enumerate(csv.reader(lines, delimiter=separator(lines)), start=1):
             names = [cell.strip("\ufeff \t").lower() for cell in cells]
             if _is_header(names, first=number == 1):
                 columns = _columns(names, f"line {number} of {path}", has_files)

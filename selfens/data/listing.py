@@ -225,11 +225,18 @@ def _from_csv(path: Path, labelled: bool = True) -> list[Listed]:
     return [Listed(file, label) for file, label in found.items()]
 
 
+def separator(lines: list[str]) -> str:
+    """What separates the cells of a CSV: spreadsheets write semicolons where the comma is the sign of a decimal fraction."""
+    first = next((line for line in lines if line.strip()), "")
+    return next((mark for mark in ";\t" if mark in first and "," not in first), ",")
+
+
 def _lines(path: Path) -> list[list[str]]:
     """The lines of a CSV that are not empty. Names of files need not be UTF-8 on every disk, so bytes that are not stay."""
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            return [line for line in csv.reader(file) if line]
+            lines = list(file)
+        return [line for line in csv.reader(lines, delimiter=separator(lines)) if line]
     except (OSError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a CSV of file,label ({error}).") from None
 
