@@ -523,6 +523,14 @@ def test_runs_that_were_stopped_or_repeat_a_seed_are_not_averaged(several, tmp_p
     assert f"stopped (1 of 2 epochs) {load_run(stopped).test_error:.2f} %" in sentence
 
 
+def test_runs_of_several_seeds_go_by_the_first_where_others_have_the_same_method(several, tmp_path):
+    runs, dataset = several
+    again = shutil.copytree(runs[0].path, tmp_path / "again")
+    page = Page(write_report([*runs[:2], again], tmp_path / "page.html", dataset=dataset))
+    assert "temporal-0 and 1 other seed " in page.text
+    assert "temporal ensembling (2 runs)" not in page.text
+
+
 def test_many_runs_are_compared_with_links_to_their_own_pages(several, tmp_path):
     runs, dataset = several
     write_report(runs[0], runs[0].path / "report.html", dataset=dataset)

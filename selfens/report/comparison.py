@@ -67,10 +67,18 @@ def _groups(runs: Mapping[str, Run], histories: Mapping[str, Sequence[Record]]) 
     methods = [method_words(runs[names[0]]) for names in found]
     groups = {}
     for names, method in zip(found, methods, strict=True):
-        several = f"{method if methods.count(method) == 1 else shown(names[0])} ({len(names)} runs)"
-        alone = f"{shown(names[0])}{_epochs_missing(runs[names[0]], histories[names[0]])}"
-        groups[alone if len(names) == 1 else several] = names
+        groups[_group_name(names, method if methods.count(method) == 1 else None, runs, histories)] = names
     return groups
+
+
+def _group_name(
+    names: Sequence[str], method: str | None, runs: Mapping[str, Run], histories: Mapping[str, Sequence[Record]]
+) -> str:
+    """A run's own name; several go by their method, or, where others have the same one, by the first of them."""
+    first, others = names[0], len(names) - 1
+    if not others:
+        return f"{shown(first)}{_epochs_missing(runs[first], histories[first])}"
+    return f"{method} ({len(names)} runs)" if method else f"{shown(first)} and {others} other seed{'s' * (others > 1)}"
 
 
 def _epochs_missing(run: Run, history: Sequence[Record]) -> str:
