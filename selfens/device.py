@@ -7,7 +7,7 @@ import platform
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ def resolve_device(name: str) -> torch.device:
 def resolve_precision(name: str, device: torch.device) -> str:
     """`auto` is bf16 on GPUs that have it, fp32 elsewhere."""
     if name == "auto":
-        return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bf16" if has_bf16 else "fp32"
     if name == "tf32" and device.type != "cuda":
         raise ConfigError(f"precision 'tf32' was asked for on a {device.type}; it exists on GPUs, use fp32 here.")
     return name
@@ -91,24 +92,60 @@ def own_turn() -> Iterator[None]:
 
 
 @contextmanager
+def float32_mode(precision: str) -> Iterator[None]:
+    """float32 arithmetic in all its digits, or with TF32 inside where that is the precision, whatever the caller has set.
+
+    torch has a general setting, one for each library, which counts more, and an older one for matrix products; where these
+    disagree it refuses to answer a compiler that asks. So all are set, and put back.
+    """
+    mode, older = ("tf32", "high") if precision == "tf32" else ("ieee", "highest")
+    backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
+    products, convolutions = (backends.cuda.matmul, backends.mkldnn.matmul), (backends.cudnn.conv, backends.mkldnn.conv)
+    older_before, general = _older_setting(), backends.fp32_precision
+    before = [(part, part.fp32_precision) for part in products]
+    torch.set_float32_matmul_precision(older)
+    backends.fp32_precision = mode
+    before += [(part, part.fp32_precision) for part in convolutions if part.fp32_precision != mode]  # the others follow
+    try:
+        for part, _ in before:
+            part.fp32_precision = mode
+        yield
+    finally:
+        torch.set_float32_matmul_precision(older_before)
+        for part, setting in before:
+            part.fp32_precision = setting
+        backends.fp32_precision = general
+
+
+def _older_setting() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # the caller's settings disagree
+        return "highest"
+
+
+@contextmanager
+def prediction_settings(precision: str, device: torch.device) -> Iterator[None]:
+    """The float32 mode of predictions outside of a training; on a GPU not while another thread trains in another mode."""
+    with TURN if device.type == "cuda" else nullcontext(), float32_mode(precision):
+        yield
+
+
+@contextmanager
 def torch_settings(options: TrainingConfig, device: torch.device, seed: int) -> Iterator[None]:
     """Random state, thread count and float32 mode of a run; the caller's are restored. For whoever holds `TURN`."""
-    threads = torch.get_num_threads()
-    backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
-    float32, benchmark = backends.fp32_precision, backends.cudnn.benchmark
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+    forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    with forked, float32_mode(options.precision):
         try:
             torch.set_num_threads(options.threads or suitable_threads(threads, device))
-            mode = "tf32" if options.precision == "tf32" else "ieee"
-            backends.fp32_precision = mode
-            backends.cudnn.benchmark = device.type == "cuda"
+            torch.backends.cudnn.benchmark = device.type == "cuda"
             generator(device).manual_seed(seed)
             torch.default_generator.manual_seed(seed)
             yield
         finally:
             torch.set_num_threads(threads)
-            backends.fp32_precision = float32
-            backends.cudnn.benchmark = benchmark
+            torch.backends.cudnn.benchmark = benchmark
 
 
 def environment(device: torch.device, precision: str) -> dict[str, Any]:

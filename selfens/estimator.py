@@ -29,7 +29,7 @@ from selfens.config import Config
 from selfens.data import preprocess
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inputs import Inputs, standard_inputs
-from selfens.device import own_turn, resolve_device, resolve_precision
+from selfens.device import own_turn, prediction_settings, resolve_device, resolve_precision
 from selfens.errors import DataError, check_kind
 from selfens.progress import Untroubled, for_terminal
 from selfens.run import Run
@@ -129,8 +129,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         inputs = self._checked_inputs(X)
         device = resolve_device(self.device)
         network = self.network_ if device.type == "cpu" else copy.deepcopy(self.network_).to(device)
-        prepared = preprocess.apply(self.preprocess_, inputs, "cpu").to(device)
-        logits = evaluate.logits(network, prepared, resolve_precision(self.config_.training.precision, device))
+        precision = resolve_precision(self.config_.training.precision, device)
+        with prediction_settings(precision, device):
+            prepared = preprocess.apply(self.preprocess_, inputs, "cpu").to(device)
+            logits = evaluate.logits(network, prepared, precision)
         return np.asarray(logits.double().softmax(dim=1).cpu().numpy())
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

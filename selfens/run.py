@@ -21,7 +21,7 @@ from selfens.data.dataset import Dataset
 from selfens.data.inputs import PIECE, Inputs, standard_inputs
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
-from selfens.device import own_turn, resolve_device, resolve_precision
+from selfens.device import own_turn, prediction_settings, resolve_device, resolve_precision
 from selfens.errors import DataError, RunError
 from selfens.rundir import Checkpoint, RunDirectory
 from selfens.targets import EnsembleTargets
@@ -230,7 +230,8 @@ class Run:
 
     def _probabilities(self, raw: Inputs) -> NDArray[np.float32]:
         precision = resolve_precision(self.config.training.precision, self.device)
-        scores = evaluate.logits(self.network, preprocess.apply(self.preprocess, raw, self.device), precision)
+        with prediction_settings(precision, self.device):
+            scores = evaluate.logits(self.network, preprocess.apply(self.preprocess, raw, self.device), precision)
         return np.asarray(scores.softmax(dim=1).cpu().numpy(), dtype=np.float32)
 
     def test_probabilities(self, dataset: Dataset) -> NDArray[np.float32]:

@@ -30,6 +30,7 @@ from torch import nn
 import selfens
 from selfens.config import Config
 from selfens.data.loader import Loader
+from selfens.device import float32_mode
 from selfens.errors import ConfigError, DivergedError, RunError, SelfensWarning
 from selfens.losses import cross_entropy, squared_difference
 from selfens.methods import METHODS, Losses, Method
@@ -579,9 +580,15 @@ def test_no_test_rows_are_warned_of_and_no_error_is_reported(tmp_path, method):
 # The caller's process
 
 
+def float32_settings():
+    backends = torch.backends
+    parts = (backends, backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)
+    return [part.fp32_precision for part in parts]
+
+
 def surroundings():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    settings = [torch.get_num_threads(), torch.backends.fp32_precision, torch.is_grad_enabled()]
+    settings = [torch.get_num_threads(), *float32_settings(), torch.is_grad_enabled()]
     return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state()), handlers, settings  # noqa: NPY002
 
 
@@ -590,6 +597,37 @@ def test_the_callers_random_state_threads_and_signal_handlers_are_left_alone(tmp
     before, threads = surroundings(), torch.get_num_threads()
     selfens.train(config("temporal", f"training.threads={threads + 1}"), tmp_path / "run", dataset=data)
     assert surroundings() == before
+
+
+@pytest.fixture(params=["high", "medium", "matmul", "conv", "general"])
+def a_caller_who_wants_speed(request):
+    backends, asked = torch.backends, request.param
+    before, older = float32_settings(), torch.get_float32_matmul_precision()
+    parts = {"matmul": backends.cuda.matmul, "conv": backends.cudnn.conv, "general": backends}
+    if asked in parts:
+        parts[asked].fp32_precision = "tf32"
+    else:
+        torch.set_float32_matmul_precision(asked)
+    yield
+    torch.set_float32_matmul_precision(older)
+    for part in (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends, backends.cudnn):
+        part.fp32_precision = "none"
+    backends.cudnn.conv.fp32_precision = "tf32"
+    assert float32_settings() == before
+
+
+@pytest.mark.parametrize(("precision", "mode"), [("fp32", "ieee"), ("bf16", "ieee"), ("tf32", "tf32")])
+def test_float32_is_what_was_asked_for_whatever_the_caller_has_set(a_caller_who_wants_speed, precision, mode):
+    before = float32_settings()
+    with float32_mode(precision):
+        assert set(float32_settings()) == {mode}
+        assert torch.get_float32_matmul_precision() == (
+            "high" if mode == "tf32" else "highest"
+        )  # a compiler asks for it
+        with float32_mode("fp32"):
+            assert set(float32_settings()) == {"ieee"}
+        assert set(float32_settings()) == {mode}
+    assert float32_settings() == before
 
 
 def test_they_are_left_alone_where_training_fails(tmp_path):

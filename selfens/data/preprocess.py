@@ -7,10 +7,7 @@ are reflected and images shifted after whitening, as in the authors' code.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +15,7 @@ from torch import Tensor, nn
 
 from selfens.data.cache import cache_folder
 from selfens.data.rows import Numbers, Source, pieces
+from selfens.device import float32_mode
 from selfens.errors import RunError
 from selfens.tensorfile import load_tensors, save_tensors
 
@@ -80,18 +78,6 @@ class Zca(nn.Module):
         return ((x.flatten(1) - self.mean) @ self.matrix).view(x.shape)
 
 
-@contextmanager
-def _full_float32() -> Iterator[None]:
-    """Matrix products in all their digits, whatever the caller or the run has set for training."""
-    backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
-    before = backends.fp32_precision
-    backends.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        backends.fp32_precision = before
-
-
 def fit(kind: str, inputs: Source, device: torch.device | str = "cpu", rows: Numbers | None = None) -> nn.Module:
     """The preprocessing `kind`, fitted on the training inputs, all or those of some rows, read a piece at a time.
 
@@ -116,7 +102,7 @@ def apply(preprocess: nn.Module, inputs: Source, device: torch.device | str) -> 
 
 def transform(preprocess: nn.Module, raw: Tensor) -> Tensor:
     """Some raw inputs, preprocessed, where they are."""
-    with torch.no_grad(), _full_float32():
+    with torch.no_grad(), float32_mode("fp32"):
         result: Tensor = preprocess(raw)
         return result
 
@@ -137,7 +123,7 @@ def _fit_channels(inputs: Source, rows: Numbers | None) -> PerChannel:
 
 def _fit_zca_cached(inputs: Source, device: torch.device, rows: Numbers | None) -> Zca:
     count = len(inputs) if rows is None else len(rows)
-    digest = hashlib.sha256(f"zca {ZCA_EPSILON} {(count, *inputs.shape[1:])} {inputs.dtype}".encode())
+    digest = hashlib.sha256(f"zca in float32 {ZCA_EPSILON} {(count, *inputs.shape[1:])} {inputs.dtype}".encode())
     for piece in pieces(inputs, CHUNK, rows):
         digest.update(piece.data)
     path = cache_folder() / f"zca-{digest.hexdigest()[:32]}.safetensors"
@@ -168,7 +154,7 @@ def fit_zca(inputs: Source, device: torch.device | str = "cpu", rows: Numbers | 
         total += as_float(torch.from_numpy(piece).to(device)).flatten(1).sum(dim=0, dtype=torch.float64)
     mean = (total / count).float()
     covariance = torch.zeros(features, features, dtype=torch.float64, device=device)
-    with _full_float32():
+    with float32_mode("fp32"):
         for piece in pieces(inputs, CHUNK, rows):
             centred = as_float(torch.from_numpy(piece).to(device)).flatten(1) - mean
             covariance += centred.T @ centred
