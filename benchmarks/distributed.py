@@ -20,11 +20,9 @@ import torch
 
 from selfens import presets
 from selfens.bench.growth import made_up
-from selfens.data import preprocess
-from selfens.data.labels import choose_labels
+from selfens.bench.steps import build_session
 from selfens.device import environment, torch_settings
 from selfens.distributed import joined
-from selfens.session import Session
 
 CPU = torch.device("cpu")
 WARM_UP, STEPS, ROWS = 3, 20, 4000
@@ -37,10 +35,7 @@ def work(rank: int, size: int, port: int, answers: multiprocessing.Queue) -> Non
     data = made_up(ROWS, 10, on_gpu=True)  # of the shape that is used there
     config = presets.get("digits-temporal").with_overrides(["training.threads=1", "data.preprocess=channel"])
     with joined(CPU) as group, torch_settings(config.training, CPU, rank):
-        choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
-        fitted = preprocess.fit("channel", data.inputs, CPU)
-        session = Session(config, CPU, data, choice, fitted, None, None, print, group)
-        session.step.set(learning_rate=1e-4, beta1=0.9, weight=1.0)
+        session = build_session(config, data, CPU, [], group)
         order = session.loader.order(0)
         for number in range(WARM_UP + STEPS):
             if number == WARM_UP:

@@ -202,7 +202,7 @@ def verdicts(cases: list[dict]) -> list[str]:
 def gpu_steps(folder: str, device: torch.device) -> dict:
     """Microseconds per step of temporal ensembling with the ensemble in each place, the median of several turns."""
     from selfens.bench.growth import made_up
-    from selfens.bench.steps import build_session, config_for, endless_rows, time_steps, wait
+    from selfens.bench.steps import build_session, conditions, config_for, endless_rows, time_steps, wait
     from selfens.device import torch_settings
 
     data = made_up(50_000, 10, on_gpu=device.type == "cuda")
@@ -227,7 +227,7 @@ def gpu_steps(folder: str, device: torch.device) -> dict:
                     times[name].append(seconds * 1e6)
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {
-        "environment": environment(device, "bf16"),
+        "environment": conditions(data, device),
         "microseconds_per_step": medians,
         "relative_to_device": {name: value / medians["device"] for name, value in medians.items()},
         "turns": times,

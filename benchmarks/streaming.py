@@ -14,19 +14,15 @@ import argparse
 import json
 import statistics
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from selfens import Dataset, presets
+from selfens.bench.steps import build_session, endless_rows, time_steps
 from selfens.config import Config
-from selfens.data import preprocess
-from selfens.data.labels import choose_labels
 from selfens.device import environment, resolve_device, torch_settings
-from selfens.session import Session
 
 RESIDENCES = ("device", "ram", "file")
 
@@ -47,51 +43,24 @@ def settings(on_gpu: bool) -> Config:
     return config.with_values("network", name="small").with_values("data", preprocess="channel", labels=100)
 
 
-def session_of(config: Config, data: Dataset, residence: str, device: torch.device, notes: list[str]) -> Session:
-    config = config.with_values("training", residence=residence)
-    choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
-    fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
-    session = Session(config, device, data, choice, fitted, None, None, notes.append)
-    session.step.set(learning_rate=1e-4, beta1=0.9, weight=session.weight_max)
-    return session
-
-
-def endless_steps(session: Session) -> Iterator[torch.Tensor]:
-    epoch = 0
-    while True:
-        yield from session.loader.visit(session.loader.order(epoch))
-        epoch += 1
-
-
-def images_per_second(session: Session, rows: Iterator[torch.Tensor], steps: int) -> float:
-    wait(session.device)
-    began = time.perf_counter()
-    for _ in range(steps):
-        session.step(next(rows))
-    wait(session.device)
-    return steps * session.loader.batch_size / (time.perf_counter() - began)
-
-
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def measure(folder: Path, device: torch.device, steps: int, turns: int) -> dict:
     config, data, notes = settings(device.type == "cuda"), Dataset.from_npy(folder), list[str]()
     with torch_settings(config.training, device, 0):
-        sessions = {where: session_of(config, data, where, device, notes) for where in RESIDENCES}
-        rows = {where: endless_steps(session) for where, session in sessions.items()}
+        sessions = {
+            where: build_session(config.with_values("training", residence=where), data, device, notes)
+            for where in RESIDENCES
+        }
+        rows = {where: endless_rows(session) for where, session in sessions.items()}
         speeds: dict[str, list[float]] = {where: [] for where in RESIDENCES}
         for turn in range(turns + 1):
-            for where in RESIDENCES:
-                speed = images_per_second(sessions[where], rows[where], steps)
+            for where, session in sessions.items():
+                speed = session.loader.batch_size / time_steps(session, rows[where], steps)
                 if turn:  # the first one compiles, captures and warms up
                     speeds[where].append(speed)
-    precision = sessions["device"].precision
+        about = environment(device, sessions["device"].precision)
     medians = {where: statistics.median(values) for where, values in speeds.items()}
     return {
-        "environment": environment(device, precision),
+        "environment": about,
         "network": config.network.name,
         "rows": data.num_rows,
         "megabytes": data.inputs.nbytes / 1e6,

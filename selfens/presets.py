@@ -94,7 +94,7 @@ def digits_temporal() -> Config:
     """scikit-learn's digits, 50 labels, temporal ensembling.
 
     selfens train digits
-    About 10 s on one CPU core; 7.0 ± 1.3 % (seeds 0-4).
+    About 10 s on one CPU core; 7.6 ± 1.3 % (seeds 0-4).
     """
     return _digits("temporal")
 
@@ -121,7 +121,7 @@ def cifar10_temporal() -> Config:
     """CIFAR-10, 4,000 labels, temporal ensembling with augmentation: 12.16 ± 0.24 % in the paper.
 
     selfens train cifar10-temporal
-    About 4 min on an H200; 12.05, 12.76, 12.26 % (seeds 0-2).
+    About 4 min on an H200; 12.28 ± 0.34 % (seeds 0-3).
     """
     return _paper("cifar10", 4000, "zca", True, "temporal")
 

@@ -58,12 +58,42 @@ class Session:
         group: Group | None = None,
     ) -> None:
         self.config, self.device, self.group = config, device, group or Group()
-        compiled = resolve_switch(config.training.compile, device)
-        compiler = start_compiler() if compiled and device.type == "cuda" else None
         self.data_name, self.extra_rows = data.name, data.extra_rows
         self.network_name = type(network).__name__ if network else config.network.name
         self.method_name = type(method).__name__ if method else config.method.name
         self.precision = resolve_precision(config.training.precision, device)
+        self.network = network or networks.build(config.network, data.input_shape, data.num_classes)
+        compiled = resolve_switch(config.training.compile, device)
+        # After a network of the user's own, whose file may import the same modules, which two threads must not at a time.
+        compiler = start_compiler() if compiled and device.type == "cuda" else None
+        self._set_up_rows(data, choice, fitted)
+        self._set_up_network(warn, is_new=network is None)
+        self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
+        self.method = self._method(method, data.num_classes)  # after all that may be refused: it may make a large file
+        if compiler:
+            compiler.join()
+        self.step = Step(
+            network=self.network,
+            method=self.method,
+            optimizer=self.optimizer,
+            loader=self.loader,
+            group=self.group,
+            num_classes=data.num_classes,
+            precision=self.precision,
+            compile=compiled,
+            capture=_capture_usable(config, device, warn),
+            warn=warn,
+        )
+        self.learning_rate = schedules.learning_rate(config.schedule, config.optimizer.learning_rate)
+        self.beta1 = schedules.beta1(config.schedule, config.optimizer)
+        self.weight_max = self._weight_max()
+        self.weight = schedules.unsupervised_weight(config.schedule, self.weight_max)
+        self.first_epoch = self.first_step = 0
+        self.warned_of_collapse = False
+
+    def _set_up_rows(self, data: Dataset, choice: LabelChoice, fitted: nn.Module) -> None:
+        """What is trained on, validated on and tested on."""
+        config, device = self.config, self.device
         labels = choice.training_labels(data.num_rows)
         self.num_rows = data.num_rows
         self.visited = _visited_rows(config, data.num_rows, choice)
@@ -93,38 +123,16 @@ class Session:
             torch.from_numpy(data.test_labels[own]).to(device),
         )
 
-        self.network = (
-            (network or networks.build(config.network, data.input_shape, data.num_classes)).to(device).train()
-        )
-        networks.fuse(self.network, _kernels_usable(config, device, warn))
-        if network is None:  # one that was passed may be trained already
+    def _set_up_network(self, warn: Callable[[str], None], *, is_new: bool) -> None:
+        """Bring the network to the device, with initial gains from a first batch where it is new, alike in all processes."""
+        self.network.to(self.device).train()
+        networks.fuse(self.network, _kernels_usable(self.config, self.device, warn))
+        if is_new:  # one that was passed may be trained already
             for rows in self.loader.visit(self.loader.order(0)[:1]):
                 networks.calibrate(self.network, self.loader.batch(rows, 1).views[0])
         self.group.take_from_first([*self.network.state_dict().values()])
-        if config.training.means == "joint" and self.group.size > 1:
+        if self.config.training.means == "joint" and self.group.size > 1:
             synchronize_means(self.network, self.group.mean_with_gradient)
-        self.method = self._method(method, data.num_classes)
-        self.optimizer = Adam(self.network.parameters(), config.optimizer.beta2, config.optimizer.epsilon)
-        if compiler:
-            compiler.join()  # two threads must not import the same modules at a time
-        self.step = Step(
-            network=self.network,
-            method=self.method,
-            optimizer=self.optimizer,
-            loader=self.loader,
-            group=self.group,
-            num_classes=data.num_classes,
-            precision=self.precision,
-            compile=compiled,
-            capture=_capture_usable(config, device, warn),
-            warn=warn,
-        )
-        self.learning_rate = schedules.learning_rate(config.schedule, config.optimizer.learning_rate)
-        self.beta1 = schedules.beta1(config.schedule, config.optimizer)
-        self.weight_max = self._weight_max()
-        self.weight = schedules.unsupervised_weight(config.schedule, self.weight_max)
-        self.first_epoch = self.first_step = 0
-        self.warned_of_collapse = False
 
     def _order(self) -> Order:
         """The order of this process's rows; all processes take as many steps, of as many rows."""

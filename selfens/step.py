@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib
 import threading
+import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,10 +35,20 @@ def start_compiler() -> threading.Thread:
 
 
 def _load_compiler() -> None:
-    # Only a head start, by functions torch keeps to itself: without them the first step does the same, later.
+    # Only a head start, by modules torch keeps to itself: without them the first step does the same, later.
     with suppress(Exception):
         importlib.import_module("torch._inductor.async_compile").maybe_warm_pool()
+    with suppress(Exception):
         importlib.import_module("torch._inductor.compile_fx")
+
+
+def _of_its_own(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The bound method with a copy of its code. The compiler counts how often it has compiled a piece of code, and from the
+    ninth time on it runs it plainly without a word; so the steps of many trainings in a process must not be one piece.
+    """
+    function: Any = method.__func__  # type: ignore[attr-defined]
+    copied = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    return types.MethodType(copied, method.__self__)  # type: ignore[attr-defined]
 
 
 class EpochMeans(NamedTuple):
@@ -84,10 +95,10 @@ class Step:
         self.warn = warn
         self.compiled, self.has_worked = compile, False
         self.losses: Callable[[Tensor], Losses] = (
-            torch.compile(self._losses, dynamic=False) if compile else self._losses
+            torch.compile(_of_its_own(self._losses), dynamic=False) if compile else self._losses
         )
         self.update: Callable[[Tensor, Losses, Sequence[Tensor | None]], None] = (
-            torch.compile(self._update, dynamic=False) if compile else self._update
+            torch.compile(_of_its_own(self._update), dynamic=False) if compile else self._update
         )
         self.captured = capture
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -119,14 +130,14 @@ class Step:
         with autocast(self.device, self.precision):
             return self.method.losses(self.network, batch, targets, self.weight)
 
-    @torch.no_grad()
     def _update(self, rows: Tensor, losses: Losses, gradients: Sequence[Tensor | None]) -> None:
-        self.optimizer.step(gradients)
-        update_running_means(self.network)
-        self.method.after_step(rows, losses)
-        self.sums += torch.stack([losses.supervised, losses.unsupervised, losses.total])
-        self.low.copy_(torch.minimum(self.low, losses.probabilities.amin(dim=0)))
-        self.high.copy_(torch.maximum(self.high, losses.probabilities.amax(dim=0)))
+        with torch.no_grad():
+            self.optimizer.step(gradients)
+            update_running_means(self.network)
+            self.method.after_step(rows, losses)
+            self.sums += torch.stack([losses.supervised, losses.unsupervised, losses.total])
+            self.low.copy_(torch.minimum(self.low, losses.probabilities.amin(dim=0)))
+            self.high.copy_(torch.maximum(self.high, losses.probabilities.amax(dim=0)))
 
     # How it is carried out
 

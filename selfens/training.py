@@ -141,7 +141,8 @@ def resume(
             here = "ram" if before == "file" and not is_mapped(data.inputs) else before
             config = config.with_values("training", residence=here)
         fitted = run.directory.preprocess().to(device)
-        if run.directory.has_checkpoint() and run.checkpoint.targets_place:
+        checkpoint = run.directory.load_checkpoint() if run.directory.has_checkpoint() else None
+        if checkpoint and checkpoint.targets_place:
             _ = run.ensemble  # a file that is not there or not the run's is refused here, and not made anew below
         options = config.training
         if options.threads is None and run.about.get("processes", 1) == group.size:
@@ -150,8 +151,9 @@ def resume(
         with torch_settings(options, device, _process_seed(config, group)):
             session = Session(config, device, data, run.labels, fitted, network, method, show.warn, group)
             session.claim_targets_file(run.directory)
-            if run.directory.has_checkpoint():
-                session.load(run.directory.load_checkpoint())
+            if checkpoint:
+                session.load(checkpoint)
+                del checkpoint  # its tensors are mapped, and would keep the disk's space of a file long replaced
             _warn_of_changes(run.about["environment"], environment(device, session.precision), show)
             _train_epochs(session, run.directory, show)
         run = Run(run.path, network=network, device=device.type)

@@ -8,6 +8,7 @@ digit; how much is measured on the spot, by changing the initial weights that li
 zero into a whole step.
 """
 
+import subprocess
 import sys
 from itertools import islice
 
@@ -304,11 +305,39 @@ def test_a_compiler_that_cannot_be_loaded_ahead_is_left_to_the_first_step(monkey
 
 
 def test_the_compiler_is_loaded_when_the_thread_is_done():
-    step_module.start_compiler().join()
-    assert "torch._inductor.compile_fx" in sys.modules
-    assert torch.equal(torch.compile(lambda x: 2 * x)(torch.ones(3)), torch.full((3,), 2.0))
+    program = """
+import sys
+from selfens.step import start_compiler
+assert "torch._inductor.compile_fx" not in sys.modules
+start_compiler().join()
+assert "torch._inductor.compile_fx" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize(("device", "available", "taken"), [("cpu", 16, 16), ("cuda", 16, 4), ("cuda", 2, 2)])
 def test_beside_a_gpu_a_few_threads_are_enough(device, available, taken):
     assert suitable_threads(available, torch.device(device)) == taken
+
+
+def test_the_steps_of_many_trainings_in_one_process_are_all_compiled(monkeypatch):
+    """The compiler gives up on a piece of code after eight variants, and other numbers of rows are such variants."""
+    graphs = []
+
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    original = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: original(function, backend=counting, **options))
+    for rows in range(100, 111):
+        data = made_up_images(side=8, rows=rows)
+        config = presets.get("cifar10-temporal").with_overrides([*SMALL, "data.labels=10", "data.preprocess=none"])
+        config = config.with_overrides(["training.device=cpu", "training.compile=on", "training.batch_size=20"])
+        choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
+        before, device = len(graphs), torch.device("cpu")
+        with torch_settings(config.training, device, 0):
+            fitted = preprocess.fit("none", data.inputs, device)
+            session = Session(config, device, data, choice, fitted, None, None, pytest.fail)
+            session.step(next(iter(session.visit(0))))
+        assert len(graphs) > before, f"with {rows} rows the step was not compiled"

@@ -2,6 +2,7 @@
 is wrong with the file."""
 
 import errno
+import gc
 import json
 import os
 import random
@@ -35,6 +36,7 @@ from selfens import audit, folds, load_run, resume, train
 from selfens.errors import ConfigError, RunError
 from selfens.rundir import RunDirectory
 from selfens.targets import EnsembleTargets, ensemble
+from selfens.targets import file as targets_file
 from selfens.targets.file import PAGE, TargetsFile
 
 
@@ -374,6 +376,22 @@ def test_a_disk_without_room_is_refused_before_training(tmp_path, monkeypatch):
         in_file(tmp_path),
         "z needs 53,248 bytes for the targets of 60 rows of 3 classes .* has no room for them",
     )
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are counted in /proc")
+@pytest.mark.parametrize("failing", ["posix_fallocate", "mmap"])
+def test_what_could_not_be_made_or_opened_is_closed(tmp_path, monkeypatch, failing):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(targets_file.os if failing == "posix_fallocate" else targets_file.mmap, failing, full)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(RunError):
+            EnsembleTargets(60, 3, storage=tmp_path / "z")
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not (tmp_path / "z").exists()
 
 
 def test_a_small_disk_is_refused_before_training_by_the_command(tmp_path):

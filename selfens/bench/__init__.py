@@ -17,10 +17,10 @@ from typing import Any
 from selfens.bench.growth import made_up, time_epochs
 from selfens.bench.kernel_times import time_kernels
 from selfens.bench.plain_loop import against_plain_loop
-from selfens.bench.steps import BATCH, CPU_MODES, GPU_MODES, MODES, matrix_rate, measure
+from selfens.bench.steps import BATCH, CPU_MODES, GPU_MODES, MODES, conditions, matrix_rate, measure
 from selfens.data import sources
 from selfens.data.dataset import Dataset
-from selfens.device import environment, resolve_device
+from selfens.device import resolve_device
 from selfens.errors import ConfigError
 
 __all__ = ["MODES", "bench"]
@@ -56,7 +56,7 @@ def bench(
             say(f"measuring {method}, {mode}")
             results.append(measure(method, mode, data, device, rate, steps or (500 if on_gpu else 60)))
     return {
-        "environment": environment(device, "bf16" if on_gpu else "fp32"),
+        "environment": conditions(data, device),
         "network": "conv13" if on_gpu else "small",
         "data": data.name,
         "load_seconds": loaded,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,8 @@ from selfens.config import Config
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
-from selfens.device import torch_settings
+from selfens.device import environment, resolve_precision, torch_settings
+from selfens.distributed import Group
 from selfens.session import Session
 
 MODES: dict[str, list[str]] = {
@@ -33,6 +35,7 @@ MODES: dict[str, list[str]] = {
 GPU_MODES = tuple(MODES)
 CPU_MODES = ("plain", "compiled")
 BATCH = 100
+TIMINGS = 3  # of which the median counts
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def measure(method: str, mode: str, data: Dataset, device: torch.device, rate: f
             session.step(next(rows))
         wait(device)
         startup = time.perf_counter() - began
-        seconds = min(time_steps(session, rows, steps) for _ in range(2))
+        seconds = statistics.median(time_steps(session, rows, steps) for _ in range(TIMINGS))
         flops = step_flops(session)
     batch = session.loader.batch_size
     return Measurement(
@@ -78,6 +81,13 @@ def measure(method: str, mode: str, data: Dataset, device: torch.device, rate: f
         startup_seconds=startup,
         notes=tuple(notes),
     )
+
+
+def conditions(data: Dataset, device: torch.device) -> dict[str, Any]:
+    """The environment as it is while steps are timed."""
+    options = config_for("temporal", data, device).training
+    with torch_settings(options, device, 0):
+        return environment(device, resolve_precision(options.precision, device))
 
 
 def matrix_rate(device: torch.device) -> float:
@@ -111,10 +121,12 @@ def config_for(method: str, data: Dataset, device: torch.device) -> Config:
     return config if data.name == name else config.with_values("data", preprocess="channel")
 
 
-def build_session(config: Config, data: Dataset, device: torch.device, notes: list[str]) -> Session:
+def build_session(
+    config: Config, data: Dataset, device: torch.device, notes: list[str], group: Group | None = None
+) -> Session:
     choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
     fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
-    session = Session(config, device, data, choice, fitted, None, None, notes.append)
+    session = Session(config, device, data, choice, fitted, None, None, notes.append, group)
     session.step.set(learning_rate=1e-4, beta1=0.9, weight=session.weight_max)
     return session
 

@@ -25,6 +25,7 @@ LEAKY_SLOPE = 0.1
 INITIAL_DEVIATION = 0.05
 ROUNDING = 1e-5  # a deviation this small against the values themselves is float32's, not the data's
 FEW_INPUTS = 64  # numbers that go into one output value
+KERNEL_NUMBERS = 2**31  # our kernels count the numbers of a tensor in 32 bits
 FEW_WEIGHTS = 8192  # of a layer whose products are better left to the compiler than to a library
 
 
@@ -137,10 +138,16 @@ class NormalizedConv2d(NormalizedLayer):
         self.padding = size // 2 if padding == "same" else 0
         self.fused = False
 
-    @property
-    def uses_kernels(self) -> bool:
+    def uses_kernels(self, x: Tensor) -> bool:
         """Whether the present pass may be `forward_fused`, whose means are of this process's batch alone."""
-        return self.fused and self.training and not self.calibrating and self.over_processes is None
+        plain = self.calibrating or self.over_processes is not None
+        numbers = len(x) * math.prod(self.sides(x)) * len(self.direction)
+        return self.fused and self.training and not plain and numbers < KERNEL_NUMBERS
+
+    def sides(self, x: Tensor) -> tuple[int, int]:
+        """Height and width of the output for `x`."""
+        less = self.direction.shape[2] - 1 - 2 * self.padding
+        return x.shape[2] - less, x.shape[3] - less
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if self.fused and weight[0].numel() <= FEW_INPUTS and torch.compiler.is_compiling():
@@ -235,8 +242,8 @@ class Column(nn.Sequential):
         following = list(self)
         while following:
             layer = following.pop(0)
-            if isinstance(layer, NormalizedConv2d) and layer.uses_kernels:
-                pool = _next_pools(following, x)
+            if isinstance(layer, NormalizedConv2d) and layer.uses_kernels(x):
+                pool = _next_pools(following, layer.sides(x))
                 dropout = _next_drops(following[pool:])
                 following = following[pool + (dropout > 0) :]
                 x = layer.forward_fused(x, pool=pool, dropout=dropout)
@@ -245,10 +252,11 @@ class Column(nn.Sequential):
         return x
 
 
-def _next_pools(following: list[nn.Module], x: Tensor) -> bool:
-    """Whether 2x2 pooling comes next and divides the image evenly."""
+def _next_pools(following: list[nn.Module], sides: tuple[int, int]) -> bool:
+    """Whether 2x2 pooling comes next and divides an image of these sides evenly."""
     pool = following[0] if following else None
-    return isinstance(pool, nn.MaxPool2d) and pool.kernel_size == 2 and x.shape[2] % 2 == 0 and x.shape[3] % 2 == 0
+    by_two = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
+    return by_two and all(side % 2 == 0 for side in sides)
 
 
 def _next_drops(following: list[nn.Module]) -> float:

@@ -49,9 +49,9 @@ class TargetsFile:
         self.decay: float = header["decay"]
         self.half, self.sealed, self.ours = 0, False, not header["run"]
         self._descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor)
         protection = mmap.PROT_READ if read_only else mmap.PROT_READ | mmap.PROT_WRITE
         self._map = mmap.mmap(descriptor, _size(self.layout), mmap.MAP_SHARED, protection)
+        weakref.finalize(self, os.close, descriptor)  # last: until here whoever opened it closes it
 
     # Making and opening
 
@@ -90,7 +90,8 @@ class TargetsFile:
             _write_page(descriptor, PAGE, {})
             _write_page(descriptor, 2 * PAGE, {})
             return cls(path, descriptor, header)
-        except OSError:
+        except BaseException:
+            os.close(descriptor)  # else a disk that is full stays so while the process lives
             path.unlink()
             raise
 
