@@ -67,10 +67,15 @@ class Group:
 
     # What is exchanged in every step
 
-    def averaged(self, gradients: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Each gradient averaged over the processes, in one exchange; None where a parameter took no part."""
-        means = iter(self.means([gradient for gradient in gradients if gradient is not None]))
-        return [None if gradient is None else next(means) for gradient in gradients]
+    def averaged(self, gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        """Each gradient averaged over the processes, in one exchange.
+
+        A parameter may take no part in one process and take part in another, so None counts as zeros.
+        """
+        if self.size == 1:
+            return gradients
+        pairs = zip(gradients, parameters, strict=True)
+        return self.means([torch.zeros_like(own) if gradient is None else gradient for gradient, own in pairs])
 
     def means(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Each tensor averaged over the processes, in one exchange."""

@@ -23,7 +23,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from selfens import evaluate, presets
+from selfens import evaluate, launcher, presets
 from selfens.audit import predictions
 from selfens.config import Config
 from selfens.data import preprocess
@@ -107,6 +107,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
         """Train on all rows of X; y holds a class for each, or -1, None or "" for unlabeled."""
+        launcher.check_alone(type(self).__name__)
         inputs, given = validate_data(self, X, y, allow_nd=True, ensure_min_samples=2)
         labelled = is_labelled(given)
         self.classes_, numbers = _numbered(_known(given, labelled))

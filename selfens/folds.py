@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from selfens import launcher
 from selfens.audit import Audit, Probabilities, predictions, rank
 from selfens.config import Config
 from selfens.data.dataset import UNLABELED, Dataset, Labels
@@ -39,6 +40,7 @@ def fold_predictions(
     A hidden row stays in the training set as an unlabeled one. The runs are kept nowhere.
     """
     check_kind("config", config, Config, "a Config, such as that of a run: load_run(path).config")
+    launcher.check_alone("an audit by folds")
     labels = _labels_in_use(config, dataset)
     parts = _fold_numbers(labels, dataset.classes, folds, config.seed.of("labels") if seed is None else seed)
     explicit = config.with_values(
@@ -85,7 +87,8 @@ def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int)
     for number, name in enumerate(classes):
         members = random.permutation(np.flatnonzero(labels == number))
         if len(members) < 2:
-            raise DataError(f"class '{name}' has one labelled row; hiding it would leave none, so label another.")
+            count = "one labelled row" if len(members) else "no labelled row"
+            raise DataError(f"class '{name}' has {count}; hiding one must leave another, so label two.")
         numbers[members] = (dealt + np.arange(len(members))) % folds
         dealt += len(members)
     return numbers

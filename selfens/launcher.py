@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from selfens.errors import ConfigError
+
 
 def rank() -> int:
     """The number of this process among all."""
@@ -28,6 +30,14 @@ def size_here() -> int:
 def restarts() -> int:
     """How many times all were started anew because one had failed."""
     return _number("TORCHELASTIC_RESTART_COUNT", 0)
+
+
+def check_alone(what: str) -> None:
+    """Refuse, in one of several processes, what works with files that the others would not see."""
+    if size() > 1:
+        raise ConfigError(
+            f"{what} trains in one process, and torchrun has started {size()}; start it without, or use selfens.train."
+        )
 
 
 def _number(name: str, alone: int) -> int:

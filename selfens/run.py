@@ -161,6 +161,11 @@ class Run:
                 f"{config.data.name}, the data of {self.path}, is not there any more; say where it is now (--data PATH; in "
                 "Python run.dataset(source=PATH)), or put it back."
             )
+        extra = config.data.extra
+        if extra is not None and os.sep in extra and not os.path.exists(extra):
+            raise RunError(
+                f"{extra}, the extra rows of {self.path}, is not there any more; put it back, or a link to it."
+            )
         if source is not None:
             place = {"folder": str(source)} if config.data.name in sources.SOURCES else {"name": str(source)}
             config = config.with_values("data", **place)
@@ -170,9 +175,10 @@ class Run:
 
     def check_dataset(self, dataset: Dataset) -> None:
         if dataset.fingerprint() != self.about["fingerprint"]:
+            extra = f", or that of its extra rows, {dataset.extra_name}," if dataset.extra_rows else ""
             raise RunError(
-                f"the data of {dataset.name} is not what {self.path} was trained on; its files have changed, or they are "
-                "other data."
+                f"the data of {dataset.name}{extra} is not what {self.path} was trained on; its files have changed, or they "
+                "are other data."
             )
 
     def predict_proba(self, inputs: ArrayLike) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -148,8 +148,9 @@ class Session:
         kinds = self.kinds[self.owned]
         own = np.flatnonzero(kinds != HELD_OUT)
         order = Order(own, kinds[own] == LABELLED, *options, None if per_epoch is None else per_epoch // size)
+        order = replace(order, process=self.group.rank, processes=size)
         order = replace(order, batch_size=self.group.agreed(order.batch_size, LEAST, patiently=True))
-        if order.batch_size == 0:
+        if order.batch_size == 0 or per_epoch is not None and per_epoch < size:
             raise ConfigError(
                 f"{size} processes share {per_epoch} unlabeled rows an epoch; ask for more, or use fewer."
             )
@@ -160,10 +161,14 @@ class Session:
         if kept not in IN_MEMORY and not alone:
             raise ConfigError(
                 f"method.targets is '{kept}', but a file is for one process and there are {self.group.size}; "
-                "use --targets ram, or leave it out."
+                "use one, or train anew with --targets ram."
             )
         method = own or methods.build(self.config.method, len(self.owned), num_classes, self.device)
         method = method.to(self.device)
+        self.group.take_from_first([*method.parameters()])
+        if method.ensemble and not alone and method.ensemble.layout.num_rows == self.num_rows:
+            method.ensemble = method.ensemble.for_rows(len(self.owned))
+        self._check_shareable(method)
         if method.ensemble:
             method.ensemble.to(self.device)
             if method.ensemble.layout.num_rows != len(self.owned):
@@ -171,11 +176,25 @@ class Session:
                     f"the ensemble of {self.method_name} has {method.ensemble.layout.num_rows} rows; expected "
                     f"{len(self.owned)}, those of this process."
                 )
+        elif self.config.method.certainty:
+            raise ConfigError(
+                f"method.certainty is on, but {self.method_name} keeps no ensemble that could be certain; leave it out."
+            )
         elif kept != "device":
             raise ConfigError(
                 f"method.targets is '{kept}', but {self.method_name} keeps no ensemble; leave --targets out."
             )
         return method
+
+    def _check_shareable(self, method: Method) -> None:
+        """Refuse what a method of the user's own keeps by row outside of an ensemble: averages of it would mix up rows."""
+        numbers = (self.num_rows, len(self.owned))
+        by_row = [name for name, kept in method.named_buffers(recurse=False) if kept.ndim and len(kept) in numbers]
+        if by_row and self.group.size > 1:
+            raise ConfigError(
+                f"{self.method_name} keeps '{by_row[0]}' by row, and {self.group.size} processes have different rows; keep it "
+                "in method.ensemble (an EnsembleTargets), or use one process."
+            )
 
     def _weight_max(self) -> float:
         """w_max M/N, with the M/N left out where `method.weight_scale` says so; N counts extra rows, drawn or not."""
@@ -209,6 +228,10 @@ class Session:
     def claim_targets_file(self, directory: RunDirectory) -> None:
         if self.method.ensemble and self.method.ensemble.file:
             self.method.ensemble.file.claim(directory.about()["id"], directory.path)
+
+    def targets_file_locked(self) -> AbstractContextManager[None]:
+        file = self.method.ensemble.file if self.method.ensemble else None
+        return file.locked() if file else nullcontext()
 
     def about(self, data: Dataset) -> dict[str, Any]:
         """What run.json records."""

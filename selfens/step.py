@@ -122,7 +122,8 @@ class Step:
     def _body(self, rows: Tensor) -> None:
         losses = self.losses(rows)
         gradients = torch.autograd.grad(losses.total, self.optimizer.parameters, allow_unused=True)
-        self.update(rows, Losses(*(part.detach() for part in losses)), self.group.averaged(gradients))
+        averaged = self.group.averaged(gradients, self.optimizer.parameters)
+        self.update(rows, Losses(*(part.detach() for part in losses)), averaged)
 
     def _losses(self, rows: Tensor) -> Losses:
         batch = self.loader.batch(rows, self.method.num_views)

@@ -25,7 +25,7 @@ from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels, unnamed_labels
 from selfens.data.rows import is_mapped
 from selfens.device import TURN, Stopwatch, environment, resolve_device, torch_settings
-from selfens.distributed import MOST, Group
+from selfens.distributed import LEAST, MOST, Group
 from selfens.errors import ConfigError, DivergedError, RunError, check_kind
 from selfens.interrupt import StopRequest
 from selfens.methods.base import Method
@@ -88,6 +88,7 @@ def train(
                     about = session.about(data) | {f"own_{part}": given is not None for part, given in own.items()}
                     RunDirectory.create(path, config, choice, fitted, about)
                     session.claim_targets_file(directory)
+            _check_seen_by_all(path, group)
             if data.unreadable:
                 show.warn(
                     f"{len(data.unreadable)} files could not be read and were left out, the first {data.unreadable[0]}; "
@@ -103,7 +104,7 @@ def train(
                     f"{count} not used, because {config.data.labels_file} does not name their "
                     "rows; to keep them, add its labels to theirs by --add-labels (data.label_choice=added)."
                 )
-            with directory.locked(group.is_first):
+            with directory.locked(group.is_first), session.targets_file_locked():
                 _train_epochs(session, directory, show)
         run = Run(path, network=network, device=device.type)
         if group.is_first:
@@ -151,11 +152,12 @@ def resume(
         with torch_settings(options, device, _process_seed(config, group)):
             session = Session(config, device, data, run.labels, fitted, network, method, show.warn, group)
             session.claim_targets_file(run.directory)
-            if checkpoint:
-                session.load(checkpoint)
-                del checkpoint  # its tensors are mapped, and would keep the disk's space of a file long replaced
-            _warn_of_changes(run.about["environment"], environment(device, session.precision), show)
-            _train_epochs(session, run.directory, show)
+            with session.targets_file_locked():
+                if checkpoint:
+                    session.load(checkpoint)
+                    del checkpoint  # its tensors are mapped, and would keep the disk's space of a file long replaced
+                _warn_of_changes(run.about["environment"], environment(device, session.precision), show)
+                _train_epochs(session, run.directory, show)
         run = Run(run.path, network=network, device=device.type)
         if group.is_first and not was_finished:
             _write_report(run, data, network, show)
@@ -165,6 +167,16 @@ def resume(
 def _holds(path: Path, config: Config) -> bool:
     """Whether a run of this configuration is there."""
     return (path / "config.json").is_file() and RunDirectory.open(path).config() == config
+
+
+def _check_seen_by_all(path: Path, group: Group) -> None:
+    """The first process writes the run, and all read it at the end."""
+    group.wait()
+    if not group.agreed(int((path / "config.json").is_file()), LEAST):
+        raise RunError(
+            f"{path.absolute()} is not seen by all processes; name the run's directory by a path that is the same folder "
+            "for all."
+        )
 
 
 def _check_dataset_kind(dataset: Dataset | None) -> None:
@@ -271,7 +283,10 @@ def _train_epoch(
         if _told_to_stop(session, stop, number):
             if session.is_finite():
                 session.save(directory, epoch, number)
-            raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; go on with 'selfens resume {directory.path}'.")
+            again = "" if session.group.size == 1 else f" by torchrun in {session.group.size} processes, as before"
+            raise KeyboardInterrupt(
+                f"stopped in epoch {epoch + 1}; go on with 'selfens resume {directory.path}'{again}."
+            )
         step(rows)
         progress.step(number)
     session.end_epoch()

@@ -18,10 +18,12 @@ import torch
 from support import config, environment
 from torch import nn
 
-from selfens import load_run, networks, resume, train
+from selfens import EnsembleTargets, SelfEnsemblingClassifier, load_run, networks, resume, train
 from selfens.config import NetworkConfig
 from selfens.data.dataset import Dataset
+from selfens.data.order import Order
 from selfens.distributed import LEAST, MOST, Group, joined
+from selfens.methods.temporal import Temporal
 from selfens.networks.layers import synchronize_means
 from selfens.progress import Silent
 from selfens.rundir import RunDirectory
@@ -87,7 +89,9 @@ def exchange(group):
     low, high = torch.tensor(group.rank), torch.tensor(group.rank)
     group.total(low, LEAST)
     group.total(high, MOST)
-    gradients = group.averaged([tensor.clone(), None, torch.full((2, 2), float(group.rank))])
+    one_sided = torch.ones(2) if group.rank == 0 else None  # a parameter that took part in one process alone
+    given = [tensor.clone(), one_sided, torch.full((2, 2), float(group.rank))]
+    gradients = group.averaged(given, [torch.zeros(3), torch.zeros(2), torch.zeros(2, 2)])
     own = torch.full((group.rank + 1, 2), group.rank)
     parts = group.gathered(own, [(rank + 1, 2) for rank in range(group.size)])
     taken = torch.full((2,), float(group.rank))
@@ -114,7 +118,7 @@ def test_processes_tell_each_other_what_they_should(size):
         assert (told["low"], told["high"]) == (0, size - 1)
         first, middle, last = told["gradients"]
         assert first == pytest.approx(told["mean"])
-        assert middle is None
+        assert middle == pytest.approx([1 / size] * 2)
         assert last == pytest.approx(np.full((2, 2), sum(ranks) / size))
         assert told["agreed"] == (0, size - 1)
         assert told["first"] == "from 0"
@@ -135,6 +139,36 @@ def test_every_row_has_one_owner_and_each_kind_of_row_is_spread(size):
         counts = [int((kinds[share] == kind).sum()) for share in shares]
         assert max(counts) - min(counts) <= 1
     assert Group(0, size).share(kinds, rank=size - 1).tolist() == shares[-1].tolist()
+
+
+def orders(size, rows=120, labelled=10, **options):
+    """[processes, steps, batch] of three epochs, in numbers of all rows."""
+    kinds = (np.arange(rows) >= labelled).astype(int)
+    shares = [Group(rank, size).share(kinds) for rank in range(size)]
+    made = [
+        Order(np.arange(len(own)), kinds[own] == 0, 5, 0, process=rank, processes=size, **options)
+        for rank, own in enumerate(shares)
+    ]
+    return [np.stack([own[order.of_epoch(e)] for own, order in zip(shares, made, strict=True)]) for e in range(3)]
+
+
+def test_no_two_rows_of_different_processes_stay_together():
+    together = []
+    for order in orders(2):
+        (first, second), step_of = order, np.empty(120, int)
+        for rows in (first, second):
+            step_of[rows] = np.arange(len(rows))[:, None]
+        together.append({(a, b) for a in first.flat for b in second.flat if step_of[a] == step_of[b]})
+    shared = set.intersection(*together)
+    assert len(shared) < 0.1 * len(together[0])  # by chance one in 144
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("labelled", [12, 24, 60])
+def test_labelled_rows_are_spread_evenly_over_the_batches_of_all_processes_together(size, labelled):
+    for order in orders(size, labelled=labelled, batches="stratified"):
+        counts = (order < labelled).sum(axis=(0, 2))
+        assert counts.max() - counts.min() <= 1
 
 
 # Gradients
@@ -160,7 +194,8 @@ def gradients_in_a_group(group):
     synchronize_means(network, group.mean_with_gradient)
     own = slice(group.rank, None, group.size)
     means = [layer.batch_mean.numpy() for layer in networks.layers.normalized_layers(network)]
-    return [g.numpy() for g in group.averaged(gradients_of(network, x[own], y[own]))], means
+    gradients = gradients_of(network, x[own], y[own])
+    return [g.numpy() for g in group.averaged(gradients, list(network.parameters()))], means
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -294,6 +329,76 @@ def test_a_training_of_two_stopped_within_an_epoch_goes_on_in_one_two_and_three(
         assert [record["epoch"] for record in run.history] == [0, 1, 2, 3]
         assert int(run.ensemble.count.min()) == 4
     assert_same_state(load_run(tmp_path / "by2"), load_run(tmp_path / "whole"))
+
+
+class OwnTeacher(Temporal):
+    """Tested with an average of weights that begins, in each process, with weights of its own."""
+
+    def __init__(self):
+        super().__init__(EnsembleTargets(120, 3))
+        self.teacher = nn.Linear(6, 3)
+        nn.init.normal_(self.teacher.weight, mean=os.getpid() % 1000)
+
+    def evaluated(self, network):
+        return self.teacher_of
+
+
+class TeacherOf(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+
+def _with_teacher(path):
+    method = OwnTeacher()
+    method.teacher_of = TeacherOf(method.teacher)
+    train(settings(epochs=2), path, dataset=rows_and_labels(), network=FollowsRows(), method=method)
+    return method.teacher.weight.tolist(), method.ensemble.layout.num_rows
+
+
+def test_a_method_of_ones_own_has_the_weights_of_the_first_process_and_an_ensemble_of_its_share(tmp_path):
+    (one, rows), (other, others) = in_processes(2, _with_teacher, tmp_path / "run", join=False)
+    assert one == other
+    assert (rows, others) == (60, 60)
+    assert int(load_run(tmp_path / "run", network=FollowsRows()).ensemble.count.min()) == 2
+
+
+class KeptByRow(Temporal):
+    def __init__(self):
+        super().__init__(EnsembleTargets(120, 3))
+        self.register_buffer("seen", torch.zeros(120))
+
+
+def _kept_by_row(path):
+    train(settings(), path, dataset=rows_and_labels(), network=FollowsRows(), method=KeptByRow())
+
+
+def test_what_a_method_keeps_by_row_is_refused_with_several_processes(tmp_path):
+    with pytest.raises(FailedError, match="KeptByRow keeps 'seen' by row, and 2 processes have different rows"):
+        in_processes(2, _kept_by_row, tmp_path / "run", join=False)
+
+
+def _train_elsewhere(folder):
+    os.makedirs(folder / os.environ["RANK"], exist_ok=True)
+    os.chdir(folder / os.environ["RANK"])
+    train(settings(), "run", dataset=rows_and_labels())
+
+
+def test_a_directory_that_is_not_the_same_for_all_is_refused_before_training(tmp_path):
+    with pytest.raises(FailedError, match="run is not seen by all processes; name the run's directory by a path"):
+        in_processes(2, _train_elsewhere, tmp_path, join=False)
+
+
+def _fit():
+    SelfEnsemblingClassifier(epochs=1).fit(np.zeros((6, 2)), [0, 1, 0, 1, -1, -1])
+
+
+def test_the_estimator_is_for_one_process():
+    with pytest.raises(FailedError, match="SelfEnsemblingClassifier trains in one process, .* use selfens.train"):
+        in_processes(2, _fit, join=False)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,19 @@ def test_an_index_that_does_not_fit_is_refused(tmp_path, ranges, sentence):
         images_of_classes(write_index(tmp_path / "i.pkl", **ranges), ("apple", "aquarium_fish"), 8)
 
 
+@pytest.mark.parametrize("content", ["many", "deep"])
+def test_an_index_whose_contents_have_no_end_is_one_sentence(tmp_path, content):
+    value: list = []
+    for _ in range(40):
+        value = [value, value]
+    deep = b"(" + b"]" * 50_000 + b"a" * 49_999  # lists in lists
+    pickled = pickle.dumps({"apple": value}) if content == "many" else b"}(U\x05apple" + deep[1:] + b"u."
+    (tmp_path / "i.pkl").write_bytes(pickled)
+    with pytest.raises(DataError, match=r"i\.pkl") as raised:
+        images_of_classes(tmp_path / "i.pkl", ("apple",), 8)
+    assert len(str(raised.value)) < 1000
+
+
 class Malicious:
     """Unpickling it would leave a file behind."""
 
@@ -216,12 +229,14 @@ def test_the_rows_of_a_named_data_set_will_do():
 @pytest.mark.parametrize(
     ("array", "sentence"),
     [
-        (bytes_like((5, 3, 16, 16)), r"5 rows of shape \(3, 16, 16\); the training inputs have \(3, 32, 32\).*resized"),
-        (bytes_like((5, 1, 32, 32)), r"rows of shape \(1, 32, 32\)"),
-        (bytes_like((5, 3072)), r"rows of shape \(3072,\)"),
-        (bytes_like((0, 3, 32, 32)), "0 rows"),
+        (bytes_like((5, 3, 16, 16)), r"shape \(5, 3, 16, 16\); expected rows of shape \(3, 32, 32\), .*resized"),
+        (bytes_like((5, 1, 32, 32)), r"an array of shape \(5, 1, 32, 32\)"),
+        (bytes_like((5, 3072)), r"an array of shape \(5, 3072\)"),
+        (np.array(3, np.uint8), r"an array of shape \(\)"),
+        (bytes_like((0, 3, 32, 32)), "holds no rows"),
+        (np.zeros((5, 3, 32, 32), bool), "holds bool; expected numbers"),
         (np.zeros((5, 3, 32, 32), np.float32), "float32 and the training inputs are uint8.*same type"),
-        (np.full((5, 3, 32, 32), 256), "int64 and the training inputs are uint8"),
+        (np.full((5, 3, 32, 32), 256), "int64 from 256 to 256; the training inputs are bytes, so expected 0 to 255"),
         (np.full((5, 3, 32, 32), "a"), "expected numbers"),
     ],
 )

@@ -366,6 +366,49 @@ def test_a_method_without_an_ensemble_has_nothing_to_keep(tmp_path, place):
     refused(tmp_path, settings, "pi keeps no ensemble; leave --targets out", ConfigError)
 
 
+def test_a_method_without_an_ensemble_has_none_that_could_be_certain(tmp_path):
+    refused(tmp_path, config("pi", "method.certainty=true"), "pi keeps no ensemble that could be certain", ConfigError)
+
+
+def test_a_place_in_capitals_is_no_file(tmp_path):
+    with pytest.raises(ConfigError, match="method.targets is 'RAM'; expected device, ram or the path of a file"):
+        config("temporal", "method.targets=RAM")
+
+
+def test_what_is_no_file_is_refused_and_left_alone(tmp_path):
+    os.mkfifo(tmp_path / "z")
+    with pytest.raises(RunError, match="z is no file to write to but a device or the like"):
+        train(in_file(tmp_path), tmp_path / "new", dataset=features())
+    assert (tmp_path / "z").is_fifo()
+
+
+def test_a_file_in_use_by_a_copy_of_the_run_is_refused(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(in_file(tmp_path), tmp_path / "run", dataset=features(), progress=At(1, 2, stop))
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    layout = load_run(tmp_path / "run").ensemble.layout
+    with (
+        TargetsFile.create_or_open(tmp_path / "z", layout, 0.6).locked(),
+        pytest.raises(RunError, match="z is in use by another process; wait for it or stop it"),
+    ):
+        resume(tmp_path / "copy", dataset=features())
+    assert resume(tmp_path / "run", dataset=features()).finished
+
+
+def test_a_file_removed_while_it_is_in_use_is_noticed_at_the_next_checkpoint(tmp_path):
+    ensemble = EnsembleTargets(60, 3, storage=tmp_path / "z")
+    (tmp_path / "z").unlink()
+    with pytest.raises(RunError, match="z, which holds the targets, was removed or replaced while they were in use"):
+        ensemble.seal(1, 0)
+
+
+def test_the_path_of_a_run_may_be_long(tmp_path):
+    deep = tmp_path.joinpath(*["ж" * 100] * 8)
+    deep.mkdir(parents=True)
+    run = train(in_file(tmp_path), deep / "run", dataset=features())
+    assert load_run(run.path).ensemble.mean.shape == (60, 3)
+
+
 def test_a_disk_without_room_is_refused_before_training(tmp_path, monkeypatch):
     def full(descriptor, start, size):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -385,6 +428,7 @@ def test_what_could_not_be_made_or_opened_is_closed(tmp_path, monkeypatch, faili
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(targets_file.os if failing == "posix_fallocate" else targets_file.mmap, failing, full)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with pytest.raises(RunError):

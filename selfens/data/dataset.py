@@ -129,7 +129,7 @@ class Dataset:
         x, y = read_npy(folder / "x_train.npy"), read_npy(folder / "y_train.npy")
         test = [read_npy(path) if path.exists() else None for path in (folder / "x_test.npy", folder / "y_test.npy")]
         names = folder / "classes.npy"
-        classes = [str(name) for name in read_npy(names)] if names.exists() else None
+        classes = [str(name) for name in np.atleast_1d(read_npy(names))] if names.exists() else None
         return cls.from_arrays(x, y, *test, classes=classes, name=str(folder))
 
     def with_extra(

@@ -84,7 +84,9 @@ def of_array(main: Dataset, array: Source, source: str) -> Extra:
 
 def _tiny(main: Dataset, source: Path, index: Path | None) -> Extra:
     if main.input_shape != IMAGE_SHAPE:
-        raise DataError(f"{source} holds images of shape {IMAGE_SHAPE}; the training inputs have {main.input_shape}.")
+        raise DataError(
+            f"{source} holds images of shape {IMAGE_SHAPE}; the training inputs have {main.input_shape}, so give others."
+        )
     images = tiny_images.open_images(source)
     if index is None:
         return of_array(main, images, str(source))

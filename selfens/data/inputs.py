@@ -29,7 +29,10 @@ def read_npy(path: Path) -> NDArray[Any]:
     except (FileNotFoundError, IsADirectoryError):
         raise DataError(f"there is no file {path}; expected an array saved by numpy.save.") from None
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is not a readable .npy file ({error}).") from None
+        reason = str(error).rstrip(".")
+        raise DataError(
+            f"{path} is not a readable .npy file ({reason}); save an array of numbers by numpy.save."
+        ) from None
     if not isinstance(array, np.ndarray):
         array.close()
         raise DataError(f"{path} is an .npz archive by another name; call it .npz.")
@@ -157,13 +160,15 @@ def _channels_first(x: Inputs, layout: str, what: str, stays: bool) -> Source:
 def matching(extra: Source, main: Source, name: str) -> Source:
     """Extra inputs in the main ones' shape and type, or a sentence why they cannot be."""
     if isinstance(extra, np.ndarray):
-        if extra.dtype.kind not in "buif":
+        if extra.dtype.kind not in "uif":
             raise DataError(f"{name} holds {extra.dtype}; expected numbers of the type {main.dtype}.")
         extra = _same_layout(extra, main.shape[1:])
-    if extra.shape[1:] != main.shape[1:] or len(extra) == 0:
+    if 0 in extra.shape[:1]:
+        raise DataError(f"{name} holds no rows; give it some, or leave the extra rows out.")
+    if extra.ndim == 0 or extra.shape[1:] != main.shape[1:]:
         raise DataError(
-            f"{name} holds {len(extra)} rows of shape {extra.shape[1:]}; the training inputs have {main.shape[1:]}, and "
-            "arrays are not resized: bring them to that shape (the images of a folder are resized)."
+            f"{name} holds an array of shape {extra.shape}; expected rows of shape {main.shape[1:]}, as the training inputs "
+            "are, and arrays are not resized: bring them to that shape (the images of a folder are resized)."
         )
     if extra.dtype != main.dtype:
         extra = _same_type(extra, main, name)
@@ -188,6 +193,11 @@ def _same_type(extra: Source, main: Source, name: str) -> Inputs:
     if main.dtype == np.float32 and (main.ndim == 2 or not whole):
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused
             return np.asarray(extra).astype(np.float32)
+    if main.dtype == np.uint8 and whole:
+        raise DataError(
+            f"{name} holds {extra.dtype} from {values.min()} to {values.max()}; the training inputs are bytes, so expected "
+            "0 to 255."
+        )
     raise DataError(
         f"{name} holds {extra.dtype} and the training inputs are {main.dtype}; bytes are scaled to 0..1 and floats are "
         "not, so give both in the same type."

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.errors import ConfigError
-from selfens.randomness import ORDER, stream
+from selfens.randomness import ORDER, PROCESS, stream
 
 Rows = NDArray[np.int64]
 
@@ -34,6 +34,9 @@ class Order:
     per_epoch: int | None = None
     most_steps: int | None = None
     """Take no more, because other processes have no more rows."""
+    process: int = 0
+    """The number of this process, whose order is its own, among `processes`."""
+    processes: int = 1
 
     def __post_init__(self) -> None:
         others = len(self.visited) - int(self.labelled.sum())
@@ -58,7 +61,7 @@ class Order:
 
     def of_epoch(self, epoch: int) -> Rows:
         """[steps, batch size] the rows of each step."""
-        random = stream(self.seed, ORDER, epoch)
+        random = stream(self.seed, ORDER, epoch, self.process)
         room = self.steps * self.batch_size
         if self.batches == "shuffled" and self.per_epoch is None:
             return random.permutation(self.visited)[:room].reshape(self.steps, -1)
@@ -70,11 +73,16 @@ class Order:
         if self.batches == "repeated" and len(labelled):
             labelled = np.resize(labelled, max(len(labelled), self.steps))  # each row again only after all others
         drawn = random.choice(others, room - len(labelled), replace=False)
-        return self._spread(labelled, drawn, int(random.integers(self.steps)))
+        common = random if self.processes == 1 else stream(self.seed, ORDER, epoch, PROCESS)
+        return self._spread(labelled, drawn, int(common.integers(self.steps)))
 
     def _spread(self, labelled: Rows, others: Rows, phase: int) -> Rows:
-        """Each batch its share of the labelled rows; `phase` says which batches begin."""
-        marks = (np.arange(self.steps + 1) * len(labelled) + phase) // self.steps
+        """Each batch its share of the labelled rows; `phase` says which batches begin.
+
+        Processes begin a fraction of a batch after one another, so that the batches of all together are spread evenly too.
+        """
+        shares = np.arange(self.steps + 1) * len(labelled) + phase
+        marks = (shares * self.processes + self.process * self.steps) // (self.steps * self.processes)
         first_places: Any = np.arange(self.batch_size) < np.diff(marks)[:, None]
         order = np.empty((self.steps, self.batch_size), dtype=np.int64)
         order[first_places], order[~first_places] = labelled, others

@@ -9,6 +9,7 @@ The data set was withdrawn by its makers in 2020, because of what some of its la
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,5 +62,5 @@ def _range(value: object, label: str, index: Path, num_images: int) -> Numbers:
                 )
             return np.arange(start, end)
     raise DataError(
-        f"{index} has {str(value)[:60]!r} for '{label}'; expected two numbers, its first image and the one after its last."
+        f"{index} has {reprlib.repr(value)} for '{label}'; expected two numbers, its first image and the one after its last."
     )

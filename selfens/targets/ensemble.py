@@ -112,6 +112,19 @@ class EnsembleTargets:
         ensemble._set_up(file.layout, file.decay, file.arrays(half), file, None, stays=True)
         return ensemble
 
+    def for_rows(self, num_rows: int) -> EnsembleTargets:
+        """An empty one of the same kind for another number of rows, in memory."""
+        layout, storage = self.layout, "ram" if self.stays else "device"
+        return EnsembleTargets(
+            num_rows,
+            layout.num_classes,
+            self.decay,
+            self.device,
+            storage=storage,
+            dtype=layout.dtype,
+            variance=layout.variance,
+        )
+
     mean = property(lambda self: self.home.mean)
     square = property(lambda self: self.home.square)
     count = property(lambda self: self.home.count)

@@ -13,11 +13,14 @@ in the middle of a training.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import mmap
 import os
 import warnings
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from selfens.targets.arrays import Arrays, Layout
 FORMAT = "selfens targets 1"
 PAGE = 4096
 READ_AROUND = 1 << 16  # bytes; Linux reads 128 KiB where a page is missing
+LONGEST_DIRECTORY = 500  # letters, of which each may take 6 bytes of the page
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -112,17 +116,33 @@ class TargetsFile:
         if self.header["run"]:
             self.check_owner(run)
         else:
-            self.header |= {"run": run, "directory": str(where.absolute())}
+            self.header |= {"run": run, "directory": str(where.absolute())[-LONGEST_DIRECTORY:]}
             _write_page(self._descriptor, 0, self.header)
             os.fsync(self._descriptor)
         self.ours = True
-        if not (self.path.exists() and os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))):
+        if not self._is_there():
             raise RunError(f"{self.path} was replaced by another process while this one started; name another file.")
+
+    def _is_there(self) -> bool:
+        """Whether the file of that name is still the one that is open."""
+        return self.path.exists() and os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
 
     def check_owner(self, run: str) -> None:
         if self.header["run"] != run:
             whose = f"another run ({self.header['directory']})" if self.header["run"] else "no run"
             raise RunError(f"{self.path} belongs to {whose}, not to this one; put the run's own file there.")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out while a run trains with it: copies of a run would all take this file for theirs."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{self.path} is in use by another process; wait for it or stop it.") from None
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def remove_unclaimed(self) -> None:
         """Leave nothing of a file that no run has taken."""
@@ -143,6 +163,11 @@ class TargetsFile:
 
     def seal(self, epoch: int, step: int) -> None:
         """Bring the half in use to the disk and promise that it stays as it is, for a checkpoint to rely on."""
+        if not self._is_there():
+            raise RunError(
+                f"{self.path}, which holds the targets, was removed or replaced while they were in use, so they are lost; "
+                "train anew, and leave it where it is."
+            )
         try:
             start = _half_offset(self.layout, self.half)
             before = start % mmap.ALLOCATIONGRANULARITY  # pages of the system may be larger than ours
@@ -205,11 +230,12 @@ def check_free(path: Path) -> None:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether a file may be made there: nothing is, or an empty file, or one that was never taken by a run."""
+    """Whether a file may be made there: nothing is, or an empty file, or one of ours that was never taken by a run."""
     if not path.exists():
         return True
-    if path.is_dir():
-        raise RunError(f"{path} is a folder; name a file for the targets.")
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "no file to write to but a device or the like"
+        raise RunError(f"{path} is {what}; name a file for the targets.")
     if path.stat().st_size == 0:
         return True
     descriptor = os.open(path, os.O_RDONLY)
@@ -225,10 +251,15 @@ def _header(path: Path, descriptor: int) -> dict[str, Any]:
     if header.get("format") != FORMAT:
         known = str(header.get("format", "")).startswith("selfens targets")
         what = f"is in the format '{header['format']}'" if known else "is not a file of targets"
-        raise RunError(f"{path} {what}; this version of selfens keeps targets in the format '{FORMAT}'.")
+        raise RunError(
+            f"{path} {what}; this version of selfens keeps targets in the format '{FORMAT}', so name another file."
+        )
     needed, there = _size(Layout(**header["layout"])), os.fstat(descriptor).st_size
     if there != needed:
-        raise RunError(f"{path} is {there:,} bytes long and should be {needed:,}; it is cut short or damaged.")
+        raise RunError(
+            f"{path} is {there:,} bytes long and should be {needed:,}; it is cut short or damaged, so bring back a copy of "
+            "the same time as the checkpoint, or train anew."
+        )
     return header
 
 
@@ -242,7 +273,9 @@ def _read_page(descriptor: int, offset: int) -> dict[str, Any]:
 
 
 def _write_page(descriptor: int, offset: int, noted: dict[str, Any]) -> None:
-    os.pwrite(descriptor, json.dumps(noted).encode().ljust(PAGE - 1) + b"\n", offset)
+    page = json.dumps(noted).encode().ljust(PAGE - 1) + b"\n"
+    assert len(page) == PAGE
+    os.pwrite(descriptor, page, offset)
 
 
 def _take_room(descriptor: int, size: int) -> None:
@@ -282,6 +315,8 @@ def _failure(path: Path, layout: Layout, error: OSError) -> str:
             f"{path} needs {_size(layout):,} bytes for the targets of {layout}, and the disk has no room for them; "
             "free some, or name a file elsewhere with --targets."
         )
+    if path.exists():
+        return f"{path}, which holds the run's targets, cannot be written to ({error.strerror}); allow it."
     return f"{path} cannot be made for the targets ({error.strerror or error}); name a file elsewhere with --targets."
 
 
