@@ -89,21 +89,7 @@ def train(
                     RunDirectory.create(path, config, choice, fitted, about)
                     session.claim_targets_file(directory)
             _check_seen_by_all(path, group)
-            if data.unreadable:
-                show.warn(
-                    f"{len(data.unreadable)} files could not be read and were left out, the first {data.unreadable[0]}; "
-                    "run.json lists them."
-                )
-            for note in data.notes:
-                show.warn(note)
-            if config.data.label_choice == "file" and (
-                unused := unnamed_labels(data, Path(str(config.data.labels_file)))
-            ):
-                count = f"{unused:,} labels of the data are" if unused > 1 else "1 label of the data is"
-                show.warn(
-                    f"{count} not used, because {config.data.labels_file} does not name their "
-                    "rows; to keep them, add its labels to theirs by --add-labels (data.label_choice=added)."
-                )
+            _warn_of_data(config, data, show)
             with directory.locked(group.is_first), session.targets_file_locked():
                 _train_epochs(session, directory, show)
         run = Run(path, network=network, device=device.type)
@@ -167,6 +153,21 @@ def resume(
 def _holds(path: Path, config: Config) -> bool:
     """Whether a run of this configuration is there."""
     return (path / "config.json").is_file() and RunDirectory.open(path).config() == config
+
+
+def _warn_of_data(config: Config, data: Dataset, show: Progress) -> None:
+    """What was left out, or is not as one might think."""
+    if data.unreadable:
+        count = f"{len(data.unreadable)} files" if len(data.unreadable) > 1 else "1 file"
+        show.warn(f"{count} could not be read and left out, the first {data.unreadable[0]}; run.json lists them.")
+    for note in data.notes:
+        show.warn(note)
+    if config.data.label_choice == "file" and (unused := unnamed_labels(data, Path(str(config.data.labels_file)))):
+        count = f"{unused:,} labels of the data are" if unused > 1 else "1 label of the data is"
+        show.warn(
+            f"{count} not used, because {config.data.labels_file} does not name their "
+            "rows; to keep them, add its labels to theirs by --add-labels (data.label_choice=added)."
+        )
 
 
 def _check_seen_by_all(path: Path, group: Group) -> None:

@@ -25,10 +25,11 @@ from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
 from selfens.device import suitable_threads, torch_settings
 from selfens.session import Session
-from selfens.targets import EnsembleTargets
+from selfens.targets import EnsembleTargets, window
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 STEPS = 20
+CYCLES = 5_000_000  # of a GPU's clock, some milliseconds
 
 
 @pytest.fixture(autouse=True)
@@ -174,20 +175,36 @@ def test_a_step_is_the_same_wherever_the_targets_are_kept(tmp_path, monkeypatch,
 
 
 @needs_gpu
-def test_targets_that_pass_through_a_window_on_a_gpu_are_those_kept_there(monkeypatch):
-    """Get, write and commit alone, over rows that come again, in windows of four rows that chase each other."""
-    monkeypatch.setattr("selfens.targets.window.WINDOW_ROWS", 4)
+@pytest.mark.parametrize("late", ["nothing", "copies", "steps"])
+def test_targets_that_pass_through_a_window_on_a_gpu_are_those_kept_there(monkeypatch, late):
+    """Get, write and commit alone, over rows that come again, in windows of four rows that chase each other.
+
+    late  what takes so long on the GPU that a wait that is missing is noticed
+    """
+    aside = window.Buffer._aside
+
+    def late_aside(buffer):
+        with torch.cuda.stream(buffer.stream):
+            torch.cuda._sleep(CYCLES)
+        return aside(buffer)
+
+    if late == "copies":
+        monkeypatch.setattr(window.Buffer, "_aside", late_aside)
+    monkeypatch.setattr(window, "WINDOW_ROWS", 4)
     one, other = (EnsembleTargets(50, 10, device="cuda", storage=place) for place in ("device", "ram"))
     generator = torch.Generator().manual_seed(0)
     for _ in range(5):
         order = torch.stack([torch.randperm(50, generator=generator)[:2] for _ in range(40)]).cuda()
         predictions = torch.rand(40, 2, 10, generator=generator).softmax(dim=2).cuda()
-        for ensemble in (one, other):
+        found = {one: [], other: []}
+        for ensemble, targets in found.items():
             for number, rows in enumerate(ensemble.visit(order)):
-                targets = ensemble.get(rows)
-                assert targets.probabilities.is_cuda
+                if late == "steps":
+                    torch.cuda._sleep(CYCLES)
+                targets.append(ensemble.get(rows).probabilities)
                 ensemble.write(rows, predictions[number])
             ensemble.commit()
+        torch.testing.assert_close(torch.cat(found[one]), torch.cat(found[other]), rtol=1e-6, atol=1e-7)
         assert torch.equal(one.count.cpu(), other.count)
         torch.testing.assert_close(one.all().probabilities, other.all().probabilities, rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(one.spread.cpu(), other.spread, rtol=1e-5, atol=1e-8)

@@ -20,6 +20,7 @@ from selfens.errors import ConfigError, DataError
 from selfens.progress import Quiet, Untroubled
 
 CPU = torch.device("cpu")
+CYCLES = 5_000_000  # of a GPU's clock, some milliseconds
 ROWS = 330  # more than two windows of steps, and no multiple of one
 EXACT = ("none", "channel", "image")
 
@@ -98,10 +99,31 @@ def test_streamed_batches_are_those_of_resident_inputs(tmp_path, name, kind):
                     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+def make_late(monkeypatch, streamed, late):
+    """Let copies to a GPU, or the steps there, take so long that a wait that is missing is noticed."""
+    send, batch = streamed.stream._send, streamed.batch
+
+    def late_send(raw, slot):
+        with torch.cuda.stream(streamed.stream.side):
+            torch.cuda._sleep(CYCLES)
+        send(raw, slot)
+
+    def late_batch(rows, views):
+        torch.cuda._sleep(CYCLES)
+        return batch(rows, views)
+
+    if late == "copies":
+        monkeypatch.setattr(streamed.stream, "_send", late_send)
+    elif late == "steps":
+        monkeypatch.setattr(streamed, "batch", late_batch)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("late", ["nothing", "copies", "steps"])
 @pytest.mark.parametrize("kind", [*EXACT, "zca"])
-def test_streamed_batches_are_those_of_resident_inputs_on_a_gpu(tmp_path, kind):
+def test_streamed_batches_are_those_of_resident_inputs_on_a_gpu(tmp_path, monkeypatch, kind, late):
     resident, streamed = loaders(sources(tmp_path)["mapped"], kind, device=torch.device("cuda"))
+    make_late(monkeypatch, streamed, late)
     for epoch in range(3):
         for one, other in zip(batches(resident, epoch), batches(streamed, epoch), strict=True):
             for ours, theirs in zip(one, other, strict=True):

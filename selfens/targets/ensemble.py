@@ -151,10 +151,8 @@ class EnsembleTargets:
     def _targets(self, arrays: Arrays, at: Tensor) -> Targets:
         # `index_select` and `index_copy_` move a row at a time, where an index in brackets moves number by number on a CPU.
         count = arrays.count.index_select(0, at).to(self.device)
-        known = count > 0
-        correction = torch.where(known, 1 - self.decay_on_device ** count.double(), 1.0)
         mean = arrays.mean.index_select(0, at).to(self.device).float()
-        return Targets(mean / correction[:, None].float(), known)
+        return Targets(mean / self._correction(count)[:, None].float(), count > 0)
 
     @torch.no_grad()
     def write(self, rows: Tensor, probabilities: Tensor) -> None:
@@ -255,7 +253,9 @@ class EnsembleTargets:
         return torch.where(varied[:, None], (square - mean.square()).clamp_min_(0), 0.0).to(self.device)
 
     def _correction(self, count: Tensor) -> Tensor:
-        return torch.where(count > 0, 1 - self.decay ** count.double(), 1.0)
+        """1 - decay^count, which undoes the start at zero; 1 for rows never seen."""
+        decay = self.decay_on_device if count.device == self.device else self.decay
+        return torch.where(count > 0, 1 - decay ** count.double(), 1.0)
 
     def _total_variance(self, mean: Tensor, square: Tensor, count: Tensor) -> Tensor:
         """Of each row, summed over the classes."""
