@@ -358,7 +358,10 @@ def _warn_before(session: Session, progress: Progress) -> None:
             )
         return
     if session.num_labelled == len(session.visited):
-        progress.warn("every training row is labelled, so there is nothing unlabeled to learn from.")
+        progress.warn(
+            f"every training row is labelled: with nothing unlabeled, {session.method_name} training gains only from the "
+            "consistency of its predictions on labelled rows."
+        )
     if session.weight_max < NEGLIGIBLE_WEIGHT:
         progress.warn(
             f"the unsupervised weight reaches only {session.weight_max:.2g}, so this is supervised training in all but "

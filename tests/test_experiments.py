@@ -6,26 +6,32 @@ import io
 import json
 import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from rich.console import Console
 from support import Crash, child, config, crashed, finish, write_npz
 from typer.testing import CliRunner
 
-from selfens import load_run, train
+from selfens import Dataset, load_run, train
+from selfens.config import Config
 from selfens.errors import ConfigError, DataError, DeviceError, RunError
 from selfens.experiments import noise, quick, runner, summary
 from selfens.experiments import tables as tables_module
 from selfens.experiments.cells import Cell
 from selfens.experiments.claims import CLAIMS
-from selfens.experiments.command import reproduce
+from selfens.experiments.command import _finish, reproduce
 from selfens.experiments.extras import ExtraImages
+from selfens.experiments.presence import present
 from selfens.experiments.records import Record, Store
 from selfens.experiments.report import write_report
 from selfens.experiments.summary import Summary, measured, summarize
@@ -40,6 +46,13 @@ CPU = Place("cpu", threads=1)
 @pytest.fixture(autouse=True)
 def _known_commit(monkeypatch):
     monkeypatch.setenv("SELFENS_COMMIT", "abc123")
+
+
+@pytest.fixture(autouse=True)
+def _own_machine(tmp_path, monkeypatch):
+    """Runs elsewhere on this machine are none of the tests' business."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
 
 
 # The cells
@@ -122,7 +135,7 @@ def test_the_cells_with_extra_images_draw_as_many_as_the_paper():
 
 def test_seeds_and_order():
     assert parse_seeds("3,0-2, 7") == [0, 1, 2, 3, 7]
-    wanted = tasks(choose_cells(TABLES["cifar10"], "pi-4000,pi-all"))
+    wanted = tasks({cell: cell.default_seeds() for cell in choose_cells(TABLES["cifar10"], "pi-4000, pi-all, pi-4000")})
     assert [(t.cell.name, t.seed) for t in wanted][:3] == [("pi-4000", 0), ("pi-all", 0), ("pi-4000", 1)]
     assert len(wanted) == 14
 
@@ -141,8 +154,7 @@ def test_unknown_names_are_refused_with_the_nearest():
 
 
 def test_devices():
-    both = runner.parse_devices("cpu,cpu", quick_runs=False)
-    assert [place.shared for place in both] == [True, True]
+    assert [place.device for place in runner.parse_devices("cpu,cpu", quick_runs=False)] == ["cpu", "cpu"]
     with pytest.raises(ConfigError, match="--devices is 'gpu'"):
         runner.parse_devices("gpu", quick_runs=False)
     with pytest.raises(DeviceError, match="GPU 99 was asked for"):
@@ -181,7 +193,7 @@ def made_record(cell, seed, error=10.0, **changes):
         seconds=300.0,
         seconds_per_epoch=1.0,
         shared_device=False,
-        environment={"device": "GPU", "torch": "2"},
+        environment={"device": "GPU", "precision": "bf16", "torch": "2"},
         commit="abc",
     )
     return replace(usual, **changes)
@@ -212,6 +224,31 @@ def test_a_record_comes_back_as_it_was(tmp_path):
         lambda raw: {key: value for key, value in raw.items() if key != "config"},
         lambda raw: [],
         lambda raw: raw | {"config": {"data": {"nmae": "x"}}},
+        *(
+            lambda raw, name=name, value=value: raw | {name: value}
+            for name, value in (
+                ("table", 5),
+                ("seed", "0"),
+                ("seed", None),
+                ("seed", True),
+                ("seed", -1),
+                ("quick", "no"),
+                ("labelled_rows", [0] * 64),
+                ("test_error", 5),
+                ("test_error", ["x"] * 300),
+                ("test_error", [101.0] * 300),
+                ("final_error", "x"),
+                ("seconds", -1.0),
+                ("seconds_per_epoch", float("nan")),
+                ("shared_device", 1),
+                ("environment", None),
+                ("commit", 5),
+                ("note", 5),
+                ("extra", 5),
+                ("extra", {"source": "x.npy"}),
+                ("extra", {"source": "x.npy", "rows": "many"}),
+            )
+        ),
     ],
 )
 def test_a_damaged_record_is_refused_with_its_path(tmp_path, damage):
@@ -252,6 +289,25 @@ def test_where_it_ran_makes_no_difference_to_a_record(tmp_path):
     assert len(store.read([cell])) == 1
 
 
+NATURAL, TINY = {"source": "natural.npy", "rows": 120_000}, {"source": "tiny_images.bin", "rows": 500_000}
+RANDOM = CELLS["tiny/temporal-aug-random"]
+
+
+def test_records_of_different_extra_images_are_not_averaged(tmp_path):
+    store = Store(tmp_path)
+    keep(store, made_record(RANDOM, 0, extra=NATURAL), made_record(RANDOM, 1, extra=NATURAL | {"rows": 70}))
+    with pytest.raises(RunError, match=r"seed001.json .* 70 images of natural.npy and .*seed000.json with 120,000"):
+        store.read([RANDOM])
+
+
+@pytest.mark.parametrize(("cell", "images"), [(RANDOM, {}), (CELLS["cifar10/pi-4000"], NATURAL)])
+def test_a_record_has_extra_images_where_its_cell_has(tmp_path, cell, images):
+    store = Store(tmp_path)
+    keep(store, made_record(cell, 0, extra=images))
+    with pytest.raises(RunError, match=f"seed000.json was trained with .*, unlike {cell.key}"):
+        store.read([cell])
+
+
 # Workers and runners, on a table of our own
 
 
@@ -287,11 +343,12 @@ def made_tasks(folder, *, cells=2, seeds=2, epochs=30):
         write_npz(npz)
     names = ("temporal", "pi", "supervised")[:cells]
     return tasks(
-        tuple(
-            Cell(table="made-up", name=name, row=name, column="", config=config(name, name=str(npz), epochs=epochs))
+        {
+            Cell(
+                table="made-up", name=name, row=name, column="", config=config(name, name=str(npz), epochs=epochs)
+            ): range(seeds)
             for name in names
-        ),
-        list(range(seeds)),
+        }
     )
 
 
@@ -373,8 +430,11 @@ def test_an_unfinished_run_of_another_configuration_is_not_continued(tmp_path):
     (task,) = made_tasks(tmp_path, cells=1, seeds=1)
     store = Store(tmp_path / "results")
     train(task.cell.config.with_values("optimizer", beta2=0.5), store.unfinished_path(task))
-    with pytest.raises(RunError, match="begun with another configuration"):
-        Worker(store, CPU, None, Listener()).consider(task)
+    view = Listener()
+    Worker(store, CPU, None, view).consider(task)
+    assert "begun with another configuration" in view.events[-1].text
+    assert f"remove {store.unfinished_path(task)} to do it anew" in view.events[-1].text
+    assert not store.has(task)
 
 
 def test_a_diverged_run_is_a_result(tmp_path):
@@ -433,7 +493,7 @@ def test_when_the_time_is_up_the_next_call_goes_on(tmp_path, expected, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(runner, "time", Clock(first))
         outcome = runner.run(wanted, store, places=[CPU], view=first, max_minutes=1)
-    assert outcome == runner.Outcome(missing=1, stopped=False, failures=())
+    assert outcome == runner.Outcome(missing=1, stopped=False, failures=(), time_is_up=True)
     assert runner.run(wanted, store, places=[CPU], view=second).missing == 0
     begins = [event.epoch for event in second.events if event.kind == "epoch" and event.error is None]
     assert begins[0] >= 5
@@ -454,7 +514,7 @@ def test_ctrl_c_stops_at_a_checkpoint(tmp_path):
     assert epoch > 10
 
 
-def test_a_killed_worker_is_reported_and_the_others_go_on(tmp_path):
+def test_when_a_worker_is_killed_the_others_take_its_run_over(tmp_path):
     wanted = made_tasks(tmp_path, cells=2, seeds=1, epochs=150)
     store, view, results = Store(tmp_path / "results"), Listener(), []
     others = set(multiprocessing.active_children())  # joblib's, left by the estimator's tests
@@ -467,19 +527,135 @@ def test_a_killed_worker_is_reported_and_the_others_go_on(tmp_path):
     os.kill((set(multiprocessing.active_children()) - others).pop().pid, signal.SIGKILL)
     runner_thread.join(60)
     (outcome,) = results
-    assert outcome.failures == ("the worker on cpu ended unexpectedly (code -9); call again to go on.",)
-    assert outcome.missing == 0  # the other worker has taken its run over
+    assert (outcome.missing, outcome.failures) == (0, ())  # the other worker has taken its run over
     assert sorted(view.of("finished")) == sorted(map(str, wanted))
 
 
-def test_a_worker_that_cannot_go_on_says_why(tmp_path):
-    (task,) = made_tasks(tmp_path, cells=1, seeds=1)
-    store = Store(tmp_path / "results")
-    store.unfinished_path(task).mkdir(parents=True)
-    (store.unfinished_path(task) / "mine.txt").write_text("")
-    outcome = runner.run([task], store, places=[CPU], view=Listener())
-    assert len(outcome.failures) == 1
-    assert "is not a run" in outcome.failures[0]
+@pytest.fixture
+def interrupted(tmp_path):
+    """A run stopped half-way, and another that has not begun."""
+    wanted, store = made_tasks(tmp_path, cells=1, seeds=2), Store(tmp_path / "results")
+
+    class Interrupted(Worker):
+        def epoch(self, record):
+            if record["epoch"] == 12:
+                raise Crash
+
+    with crashed():
+        Interrupted(store, CPU, None, Listener()).consider(wanted[0])
+    return wanted, store
+
+
+def stray_file(path):
+    shutil.rmtree(path)
+    path.mkdir()
+    (path / "mine.txt").touch()
+
+
+def begun_on_a_gpu(path):
+    changed = Config.from_json((path / "config.json").read_text()).with_values("training", device="cuda")
+    (path / "config.json").write_text(changed.to_json())
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (stray_file, "holds no config.json"),
+        (lambda path: (shutil.rmtree(path), path.touch()), "is a file"),
+        (lambda path: (path / "config.json").write_text("{"), "config.json"),
+        (lambda path: (path / "config.json").write_text("[]"), "config.json"),
+        (lambda path: (path / "run.json").write_text("[]"), "run.json is damaged"),
+        (lambda path: (path / "checkpoint.safetensors").write_text("x"), "checkpoint.safetensors"),
+        (lambda path: (path / "labels.json").write_text("x"), "labels.json is damaged"),
+        (lambda path: (path / "history.jsonl").write_text("5\n" * 12), "not subscriptable"),
+        (begun_on_a_gpu, "it was begun on a GPU"),
+    ],
+)
+def test_a_run_that_cannot_go_on_is_left_out_with_a_remedy_and_the_others_go_on(interrupted, damage, reason):
+    (begun, other), store = interrupted
+    damage(store.unfinished_path(begun))
+    outcome = runner.run([begun, other], store, places=[CPU], view=Listener())
+    (sentence,) = outcome.failures
+    remedy = f"remove {store.unfinished_path(begun)} to do it anew."
+    assert reason in sentence
+    assert sentence.endswith(remedy)
+    assert (store.has(begun), store.has(other), outcome.missing) == (False, True, 1)
+    subprocess.run(["rm", "-r", store.unfinished_path(begun)], check=True)
+    assert runner.run([begun, other], store, places=[CPU], view=Listener()) == runner.Outcome(0, False, ())
+
+
+def test_a_run_trained_on_other_images_is_not_recorded_as_on_these(tmp_path, monkeypatch):
+    (task,), store, view = made_tasks(tmp_path, cells=1, seeds=1), Store(tmp_path / "results"), Listener()
+    with monkeypatch.context() as patch, crashed():
+        patch.setattr(Store, "write", lambda *arguments: (_ for _ in ()).throw(Crash))
+        Worker(store, CPU, None, view).consider(task)
+    write_npz(tmp_path / "data.npz", y_test=np.zeros(30, dtype=int))
+    Worker(store, CPU, None, view).consider(task)
+    assert "is not what" in view.events[-1].text
+    assert not store.has(task)
+
+
+def test_a_place_for_the_record_is_made_sure_of_before_training(tmp_path):
+    wanted, view = made_tasks(tmp_path, cells=1, seeds=2), Listener()
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/runs").touch()
+    outcome = runner.run(wanted, Store(tmp_path / "results"), places=[CPU], view=view)
+    (sentence,) = outcome.failures
+    assert "results/runs/made-up/temporal cannot be written to" in sentence
+    assert not view.of("started")
+
+
+# Sharing a device
+
+
+def test_the_later_run_on_a_device_leaves_a_mark_for_both(tmp_path):
+    marks = [tmp_path / name for name in "abc"]
+    with present("0", marks[0]), present("1", marks[1]):
+        assert not any(mark.exists() for mark in marks)
+        with present("0", marks[2]):
+            pass
+    assert [mark.exists() for mark in marks] == [True, False, True]
+    marks[0].unlink()
+    with present("0", marks[0]):
+        assert not marks[0].exists()
+
+
+def hold(folder):
+    tempfile.tempdir = str(folder)  # as the test has it, and not the server that forks the process
+    with present("0", folder / "theirs"):
+        (folder / "held").touch()
+        time.sleep(60)
+
+
+def test_a_killed_run_is_no_longer_there(tmp_path):
+    process = child(tmp_path / "out", hold, tmp_path)
+    while not (tmp_path / "held").exists() and process.is_alive():
+        time.sleep(0.01)
+    with present("0", tmp_path / "first"):
+        pass
+    assert (tmp_path / "first").exists()
+    process.kill()
+    finish(process)
+    with present("0", tmp_path / "second"):
+        pass
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_record_says_whether_another_command_shared_the_device_at_any_time(tmp_path):
+    (task,), results = made_tasks(tmp_path, cells=1, seeds=1), [Store(tmp_path / name) for name in "abc"]
+
+    class Visited(Worker):
+        def epoch(self, record):
+            if record["epoch"] == 12:
+                Worker(results[1], CPU, None, Listener()).consider(task)
+                raise Crash
+
+    with crashed():
+        Visited(results[0], CPU, None, Listener()).consider(task)
+    for store in (results[0], results[2]):  # the first goes on alone
+        Worker(store, CPU, None, Listener()).consider(task)
+    assert [store.read([task.cell])[0].shared_device for store in results] == [True, True, False]
+    assert not results[0].shared_mark(task).exists()
 
 
 def test_missing_data_is_one_sentence_before_anything_starts(tmp_path, monkeypatch):
@@ -514,6 +690,21 @@ def test_the_view_tells_how_far_all_runs_are(tmp_path, terminal):
     assert ("finished, test error 12.50 %" in shown) == (not terminal)
 
 
+def test_what_other_commands_have_done_counts(tmp_path, monkeypatch):
+    wanted, text = made_tasks(tmp_path, cells=1, seeds=3, epochs=30), io.StringIO()
+    store = Store(tmp_path / "results")
+    view = for_console(Tally(wanted, store), Console(file=text, width=120))
+    with view:
+        view.show(Event("started", wanted[0]))
+        Worker(store, CPU, None, Listener()).consider(wanted[1])
+        monkeypatch.setattr("selfens.experiments.view.READ_EVERY_SECONDS", 0)
+        view.refresh()
+        view.show(Event("finished", wanted[0], 30, 12.5))
+        Worker(store, CPU, None, Listener()).consider(wanted[2])
+    assert "(2 of 3 runs done, 0 running, about" in text.getvalue()
+    assert text.getvalue().endswith("\n3 of 3 runs done, 0 running\n")
+
+
 # The report
 
 
@@ -536,7 +727,7 @@ def test_the_report_on_made_up_records(tmp_path):
         "| 4000 | Π-model with augmentation | Temporal ensembling with augmentation | -0.07 ± 0.90 | 3 | +0.20 | yes |"
     )
     assert paired in text
-    assert "2.00 times (2.000 s against 1.000 s per epoch, GPU)" in text
+    assert "2.00 times (2.000 s against 1.000 s per epoch, GPU, bf16)" in text
     assert "| over 90 % | 92.00 %, n = 1 |" in text
     assert "needs extra unlabeled images (--extra)" in text
     assert "CatGAN" in text
@@ -564,6 +755,78 @@ def test_what_is_written_in_a_record_cannot_break_the_page(tmp_path):
     assert "<script>" not in page.read_text()
 
 
+def test_what_diverged_is_counted_apart(tmp_path):
+    store, cell = Store(tmp_path), CELLS["cifar10/pi-4000"]
+    keep(store, made_record(cell, 0, 16.0), made_record(cell, 1, 17.0), made_record(cell, 2, final_error=None))
+    keep(store, made_record(CELLS["cifar10/pi-all"], 0, final_error=None))
+    text = write_report(store)[0].read_text()
+    assert "| Π-model | 4000 | 16.50 ± 0.71, 1 diverged | 2 | 16.55 ± 0.29 | 10 | -0.05 | yes | yes |" in text
+    assert "| Π-model | All (50000) | 1 diverged |  | 6.90 ± 0.07 | 4 |  |  |  |" in text
+
+
+@pytest.mark.parametrize(
+    ("images", "verdict"),
+    [(TINY, "no"), (TINY | {"rows": 400_000}, "other images"), (NATURAL, "other images")],
+)
+def test_a_verdict_is_given_on_the_papers_own_images_alone(tmp_path, images, verdict):
+    keep(Store(tmp_path), made_record(RANDOM, 0, 24.35, extra=images))
+    text = write_report(Store(tmp_path))[0].read_text()
+    assert f"| Random 500k | 24.35 | 1 | 23.62 ± 0.23 | 10 | +0.73 | {verdict} | {verdict} |" in text
+
+
+@pytest.mark.parametrize("images", [TINY, NATURAL])
+def test_methods_are_compared_on_the_same_extra_images(images):
+    pi = CELLS["tiny/pi-aug-random"]
+    records = [made_record(pi, 0, 25.0, extra=images), made_record(RANDOM, 0, 24.0, extra=NATURAL)]
+    pairs = summary.pairs(TABLES["tiny"], summarize(CELLS.values(), records))
+    assert [pair.differences for pair in pairs] == ([[1.0]] if images == NATURAL else [])
+
+
+def test_a_claim_on_other_images_says_so():
+    (claim,) = [claim for claim in CLAIMS if claim.paper == "2.7 points"]
+    without, seeds = CELLS["cifar100/temporal-aug-all"], (0, 1)
+    for images, remark in ((TINY, ""), (NATURAL, "; with 120,000 images of natural.npy, not the paper's")):
+        records = [made_record(without, seed, 26.3) for seed in seeds]
+        records += [made_record(RANDOM, seed, 23.8, extra=images) for seed in seeds]
+        assert measured(claim, summarize(CELLS.values(), records)) == f"+2.50 ± 0.00 points, n = 2{remark}"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"device": "GPU", "precision": "bf16"}, "2.00 times (2.000 s against 1.000 s per epoch, GPU, bf16)"),
+        ({"device": "GPU", "precision": "tf32"}, "not run on the same device with the same precision"),
+        ({"device": "CPU", "precision": "bf16"}, "not run on the same device with the same precision"),
+    ],
+)
+def test_speeds_are_compared_of_one_device_and_precision(environment, expected):
+    (claim,) = [claim for claim in CLAIMS if claim.measure == "slowdown"]
+    pi, temporal = CELLS[claim.cell], CELLS[claim.other]
+    elsewhere = made_record(temporal, 1, seconds_per_epoch=7.0, environment={"device": "Other", "precision": "bf16"})
+    records = [made_record(pi, 0, seconds_per_epoch=2.0), made_record(temporal, 0, environment=environment), elsewhere]
+    assert measured(claim, summarize(CELLS.values(), records)) == expected
+
+
+def test_the_report_says_what_differs_from_the_authors_code(tmp_path):
+    readme, page = (path.read_text() for path in write_report(Store(tmp_path)))
+    for text in (readme, page):
+        assert "fits its figures" not in text
+        assert "does not scale it by M/N here" in text
+        assert "compares it with zeros" in text
+        assert "replaced what was not a number by zero and went on" in " ".join(text.split())
+    assert "(`method.unseen_rows=skip`)" in readme
+    assert "(<code>method.unseen_rows=skip</code>)" in page
+    assert "`" not in page
+
+
+def test_a_column_is_called_what_it_holds(tmp_path):
+    text = write_report(Store(tmp_path))[0].read_text()
+    for title, first in (("labels", "4000"), ("extra images", "Random 500k"), ("random labels", "20 %")):
+        assert f"| method | {title} |" in text
+        assert f" | {first} |" in text
+    assert "| Restricted 237k | needs extra unlabeled images (--extra, --extra-index) |" in text
+
+
 def test_a_claim_says_which_seeds_it_lacks():
     independent, shared = CELLS["claims/pi-aug-4000-independent-flips"], CELLS["cifar10/pi-aug-4000"]
     summaries = summarize(CELLS.values(), [made_record(independent, 0), made_record(shared, 1)])
@@ -588,7 +851,70 @@ def test_without_arguments_the_tables_are_listed_with_how_full_they_are(tmp_path
     text = command("--results", tmp_path).output
     assert all(f"{name}: " in text for name in TABLES)
     assert "svhn: SVHN; 1 of 120 runs" in text
-    assert "needs extra unlabeled images (--extra)" in text
+    assert "selfens reproduce svhn\n" in text
+    assert "selfens reproduce tiny --extra tiny_images.bin --extra-index tiny_index.pkl\n" in text
+
+
+def test_the_list_counts_runs_beyond_the_papers_apart(tmp_path, command):
+    keep(Store(tmp_path), *(made_record(CELLS["svhn/pi-all"], seed, 2.8) for seed in range(5)))
+    text = command("--results", tmp_path).output
+    assert "svhn: SVHN; 4 of 120 and 1 more runs" in text
+    assert "4 of 4 and 1 more" in text
+    quick_text = command("--quick", "--results", tmp_path).output
+    assert "svhn: SVHN; 0 of 30 runs" in quick_text
+    assert "selfens reproduce tiny --quick\n" in quick_text
+
+
+def test_the_help_names_all_tables(command):
+    text = " ".join(command("--help").output.replace("│", " ").split())
+    assert ", ".join(TABLES).replace(", claims", " or claims") in text
+
+
+@pytest.fixture
+def small_cifar100(monkeypatch):
+    pixels = np.zeros((20, 3, 32, 32), dtype=np.uint8)
+    small = Dataset.from_arrays(pixels, np.arange(20) % 2, pixels, np.arange(20) % 2, layout="NCHW")
+    monkeypatch.setattr("selfens.data.sources.load", lambda *arguments, **options: small)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "seeds", "sentence"),
+    [
+        ("natural.npy", 70, "0", None),
+        (
+            "natural.npy",
+            71,
+            "0",
+            "with 70 images of natural.npy, not with 71 images of natural.npy; use --results ANOTHER",
+        ),
+        ("other.npy", 70, "0", "with 70 images of natural.npy, not with images of other.npy; use --results ANOTHER"),
+        ("other.npy", 70, "1", "seed000.json was trained with 70 images of natural.npy"),
+    ],
+)
+def test_a_run_is_done_for_its_own_extra_images_alone(tmp_path, command, small_cifar100, name, rows, seeds, sentence):
+    keep(Store(tmp_path), made_record(RANDOM, 0, extra=NATURAL | {"rows": 70}))
+    np.save(tmp_path / name, np.zeros((rows, 3, 32, 32), dtype=np.uint8))
+    words = ("tiny", "--cells", RANDOM.name, "--seeds", seeds, "--extra", tmp_path / name, "--devices", "cpu")
+    result = command(*words, "--results", tmp_path)
+    if sentence is None:
+        assert "all runs asked for are done." in result.output
+    else:
+        assert type(result.exception) is RunError
+        assert sentence in str(result.exception)
+
+
+@pytest.mark.parametrize(("time_is_up", "reason"), [(True, "the time is up"), (False, "another process has the rest")])
+def test_the_last_line_says_why_runs_are_missing(capsys, time_is_up, reason):
+    _finish(runner.Outcome(2, False, (), time_is_up), Console())
+    assert capsys.readouterr().out == f"{reason}; 2 runs are missing. Call again to go on.\n"
+
+
+def test_results_that_cannot_be_written_are_one_sentence(tmp_path, command):
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file/below", "/proc/nowhere"):
+        result = command("--report", "--results", place)
+        assert type(result.exception) is RunError
+        assert f"{place} cannot be written to" in str(result.exception)
 
 
 @pytest.mark.parametrize(
@@ -603,6 +929,7 @@ def test_without_arguments_the_tables_are_listed_with_how_full_they_are(tmp_path
         (["tiny", "--quick", "--extra", "x.npy"], ConfigError, "--extra was given with --quick"),
         (["tiny", "--extra-index", "x.pkl"], ConfigError, "--extra-index was given without --extra"),
         (["--extra", "x.npy"], ConfigError, "--extra was given without a table"),
+        (["--extra-index", "x.pkl"], ConfigError, "--extra-index was given without a table"),
         (["svhn", "--extra", "x.npy"], ConfigError, "table svhn has no cell with extra images"),
     ],
 )

@@ -9,9 +9,15 @@ import typer
 
 from selfens.errors import ConfigError, RunError
 
+TABLE_NAMES = (
+    "cifar10, svhn, cifar100, tiny, noise or claims"  # here, because the tables themselves take time to import
+)
+
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from selfens.experiments.cells import Cell
+    from selfens.experiments.cells import Table as PaperTable
     from selfens.experiments.extras import ExtraImages
     from selfens.experiments.records import Store
     from selfens.experiments.runner import Outcome
@@ -19,11 +25,16 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Which table; without one, list them.")] = None,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help=f"{TABLE_NAMES}; without one, list them.")
+    ] = None,
     cells: Annotated[str | None, typer.Option(help="Only these cells, separated by commas.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Such as 0-9 or 0,3; default: as many as the paper ran.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
-    devices: Annotated[str | None, typer.Option(help="Numbers of GPUs such as 0,1, or cpu; default: all GPUs.")] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(help="Numbers of GPUs such as 0,1, or cpu; one named twice gets two runs; default: all GPUs."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Everything small, on made-up images, to try it out.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="Stop at a checkpoint then; call again to go on.")] = None,
     report: Annotated[bool, typer.Option("--report", help="Write README.md and report.html from the records.")] = False,
@@ -41,23 +52,37 @@ def reproduce(
 
     from selfens.experiments.records import Store
 
-    if results.exists() and not results.is_dir():
-        raise ConfigError(f"--results is {results}, which is a file; expected a folder, which may be new.")
+    _check_results(results)
     store, console = Store(results, quick=quick), Console()
     if table is None:
         _refuse_without_table(
-            cells=cells, seeds=seeds, devices=devices, max_minutes=max_minutes, data_dir=data_dir, extra=extra
+            cells=cells,
+            seeds=seeds,
+            devices=devices,
+            max_minutes=max_minutes,
+            data_dir=data_dir,
+            extra=extra,
+            extra_index=extra_index,
         )
         if not report:
             _list(store, console)
     else:
         images = _extra_images(extra, extra_index, quick)
         tasks = _tasks(table, cells, seeds, images, quick)
-        _finish(_run(tasks, store, console, devices, data_dir, images, max_minutes), max_minutes, console)
+        _finish(_run(tasks, store, console, devices, data_dir, images, max_minutes), console)
     if report:
         from selfens.experiments.report import write_report
 
         _say(console, "written: " + ", ".join(map(str, write_report(store))))
+
+
+def _check_results(folder: Path) -> None:
+    try:
+        is_file = folder.exists() and not folder.is_dir()
+    except OSError as error:
+        raise ConfigError(f"--results is {folder}, which cannot be read ({error.strerror}); choose another.") from None
+    if is_file:
+        raise ConfigError(f"--results is {folder}, which is a file; expected a folder, which may be new.")
 
 
 def _refuse_without_table(**options: object) -> None:
@@ -78,14 +103,13 @@ def _extra_images(source: str | None, index: Path | None, quick: bool) -> ExtraI
 
 
 def _tasks(table: str, cells: str | None, seeds: str | None, extra: ExtraImages | None, quick: bool) -> list[Task]:
-    from selfens.experiments import quick as small
     from selfens.experiments.extras import check_wanted
     from selfens.experiments.tables import choose_cells, find_table, parse_seeds, tasks
 
     if not quick:
         check_wanted(find_table(table), extra)
-    default = list(range(small.SEEDS)) if quick else None
-    return tasks(choose_cells(find_table(table), cells, extra), parse_seeds(seeds) if seeds is not None else default)
+    chosen, named = choose_cells(find_table(table), cells, extra), None if seeds is None else parse_seeds(seeds)
+    return tasks({cell: named or _default_seeds(cell, quick) for cell in chosen})
 
 
 def _run(
@@ -108,15 +132,17 @@ def _run(
     return run(tasks, store, places=places, view=view, data_dir=data_dir, extra=extra, max_minutes=max_minutes)
 
 
-def _finish(outcome: Outcome, max_minutes: float | None, console: Console) -> None:
+def _finish(outcome: Outcome, console: Console) -> None:
     """The last line, and the exit code."""
     if outcome.failures:
+        for sentence in outcome.failures[1:]:
+            _say(console, sentence)
         raise RunError(outcome.failures[0])
     if outcome.stopped:
         _say(console, f"stopped; {outcome.missing} runs are missing. Call again to go on.")
         raise typer.Exit(130)
     if outcome.missing:
-        reason = "the time is up" if max_minutes else "another process has the rest"
+        reason = "the time is up" if outcome.time_is_up else "another process has the rest"
         _say(console, f"{reason}; {outcome.missing} runs are missing. Call again to go on.")
     else:
         _say(console, "all runs asked for are done.")
@@ -126,27 +152,44 @@ def _list(store: Store, console: Console) -> None:
     """The tables, their cells, and how full they are."""
     from rich.table import Table
 
-    from selfens.experiments.extras import NEEDED
     from selfens.experiments.summary import NOT_RUN, spread, summarize
-    from selfens.experiments.tables import CELLS, TABLES
+    from selfens.experiments.tables import CELLS, TABLES, Task
 
     summaries = summarize(CELLS.values(), store.read(CELLS.values()))
     for table in TABLES.values():
-        wanted = sum(len(cell.default_seeds()) for cell in table.cells)
-        done = sum(len(summaries[cell.key].records) for cell in table.cells)
-        grid = Table(title=f"{table.name}: {table.title}; {done} of {wanted} runs", title_justify="left", box=None)
+        wanted = {Task(cell, seed) for cell in table.cells for seed in _default_seeds(cell, store.quick)}
+        done = {Task(cell, record.seed) for cell in table.cells for record in summaries[cell.key].records}
+        title = f"{table.name}: {table.title}; {_how_many(done, wanted)} runs"
+        grid = Table(title=title, title_justify="left", box=None)
         for header in ("cell", "runs", "ours, error %", "paper, error %"):
             grid.add_column(header, min_width=31 if header == "cell" else None)
         for cell in table.cells:
             errors = list(summaries[cell.key].errors.values())
             ours = spread(errors) if errors else NOT_RUN
             paper = f"{cell.mean:.2f} ± {cell.deviation:.2f}" if cell.mean is not None else ""
-            runs = f"{len(summaries[cell.key].records)} of {len(cell.default_seeds())}"
-            grid.add_row(cell.name, runs, ours, paper)
+            mine = [{task for task in tasks if task.cell == cell} for tasks in (done, wanted)]
+            grid.add_row(cell.name, _how_many(*mine), ours, paper)
         console.print(grid)
-        if any(cell.extra for cell in table.cells):
-            _say(console, f" {NEEDED}")
-        console.print()
+        _say(console, f" {_command(table, store.quick)}\n")
+
+
+def _how_many(done: set[Task], wanted: set[Task]) -> str:
+    more = f" and {len(done - wanted)} more" if done - wanted else ""
+    return f"{len(done & wanted)} of {len(wanted)}{more}"
+
+
+def _default_seeds(cell: Cell, quick: bool) -> list[int]:
+    from selfens.experiments.quick import SEEDS
+
+    return list(range(SEEDS)) if quick else cell.default_seeds()
+
+
+def _command(table: PaperTable, quick: bool) -> str:
+    """How to fill a table."""
+    from selfens.experiments.extras import TINY_IMAGES
+
+    extra = f" --extra {TINY_IMAGES} --extra-index tiny_index.pkl" if any(cell.extra for cell in table.cells) else ""
+    return f"selfens reproduce {table.name}{' --quick' if quick else extra}"
 
 
 def _say(console: Console, text: str) -> None:

@@ -24,7 +24,7 @@ def _cell(method: str, percentage: int) -> Cell:
         table="noise",
         name=f"{method}-{percentage}",
         row=ROWS[method],
-        column=f"{percentage} % random",
+        column=f"{percentage} %",
         config=config,
     )
 
@@ -33,6 +33,7 @@ TABLE = Table(
     name="noise",
     title="SVHN with a part of the labels random (the paper's figure)",
     cells=tuple(_cell(method, percentage) for method in ROWS for percentage in PERCENTAGES),
+    column_title="random labels",
     notes=(
         "The learning rate is 0.001 for temporal ensembling, as everywhere on SVHN. For the supervised runs the paper does "
         "not say it; 0.003, its value for all other runs, is our choice.",

@@ -3,6 +3,7 @@
     results/runs/<table>/<cell>/seed<NNN>.json        one finished run: small, kept for good
     results/unfinished/<table>/<cell>/seed<NNN>/      the run directory, with weights; removed when the record is written
     results/unfinished/<table>/<cell>/seed<NNN>.lock  held by the process that is doing the run
+    results/unfinished/<table>/<cell>/seed<NNN>.shared  there if the run has shared its device (see `presence`)
     results/quick/...                                 the same for quick runs, which are never mixed with real ones
 
 A record is there whole or not at all, so "the file exists" means "this run is done". The lock is the system's, and is let
@@ -12,12 +13,15 @@ and running it again would give the same.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import math
+import os
+import reprlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,7 +31,7 @@ from selfens.config import Config, TrainingConfig
 from selfens.data.labels import LabelChoice
 from selfens.errors import ConfigError, RunError
 from selfens.experiments.cells import Cell
-from selfens.experiments.tables import Task
+from selfens.experiments.tables import MOST_SEEDS, Task
 
 FORMAT = 1
 
@@ -62,6 +66,20 @@ class Record:
     extra: dict[str, Any] = field(default_factory=dict)
     """The extra unlabeled images: `source`, the name of the file or folder, and `rows`, how many of it; empty without."""
 
+    def __post_init__(self) -> None:
+        """ValueError where a value cannot be one of a run."""
+        for name, (expected, is_right) in EXPECTED.items():
+            value = getattr(self, name)
+            if not is_right(value):
+                raise ValueError(f"{name} is {reprlib.repr(value)}; expected {expected}")
+        if self.final_error is None:
+            return
+        epochs = self.config.schedule.epochs
+        if len(self.test_error) != epochs:
+            raise ValueError(f"{len(self.test_error)} errors for {epochs} epochs")
+        if self.final_error != self.test_error[-1]:
+            raise ValueError("the final error is not the last epoch's")
+
     @property
     def key(self) -> str:
         return f"{self.table}/{self.cell}"
@@ -75,26 +93,56 @@ class Record:
         raw = json.loads(text)
         if raw.pop("format") != FORMAT:
             raise ValueError(f"not of format {FORMAT}")
-        record = cls(**raw | {"config": Config.from_dict(raw["config"]), "test_error": tuple(raw["test_error"])})
-        record._check()
-        return record
-
-    def _check(self) -> None:
-        epochs = self.config.schedule.epochs
-        numbers = (*self.test_error, self.seconds, self.seconds_per_epoch)
-        if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
-            raise ValueError("a number is missing")
-        if self.final_error is not None and len(self.test_error) != epochs:
-            raise ValueError(f"{len(self.test_error)} errors for {epochs} epochs")
-        if self.final_error is not None and self.final_error != self.test_error[-1]:
-            raise ValueError("the final error is not the last epoch's")
-        if len(self.labelled_rows) != 64 or not isinstance(self.environment, dict):
-            raise ValueError("the labelled rows' hash or the environment is not there")
+        return cls(**raw | {"config": Config.from_dict(raw["config"]), "test_error": tuple(raw["test_error"])})
 
 
-def extra_words(record: Record) -> str:
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _is_percentage(value: object) -> bool:
+    return isinstance(value, int | float) and _is_number(value) and value <= 100
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_seed(value: object) -> bool:
+    return type(value) is int and 0 <= value < MOST_SEEDS
+
+
+def _is_images(value: object) -> bool:
+    if not isinstance(value, dict) or not value:
+        return value == {}
+    return value.keys() == {"source", "rows"} and _is_text(value["source"]) and type(value["rows"]) is int
+
+
+SECONDS, TRUTH, TEXT = "a number of seconds", "true or false", "text"
+EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "table": (TEXT, _is_text),
+    "cell": (TEXT, _is_text),
+    "seed": (f"a whole number below {MOST_SEEDS}", _is_seed),
+    "quick": (TRUTH, lambda value: isinstance(value, bool)),
+    "labelled_rows": ("a hash of 64 digits", lambda value: _is_text(value) and len(value) == 64),
+    "data": (TEXT, _is_text),
+    "test_error": ("numbers from 0 to 100", lambda values: all(map(_is_percentage, values))),
+    "final_error": ("a number from 0 to 100, or null", lambda value: value is None or _is_percentage(value)),
+    "seconds": (SECONDS, _is_number),
+    "seconds_per_epoch": (SECONDS, _is_number),
+    "shared_device": (TRUTH, lambda value: isinstance(value, bool)),
+    "environment": ("names and values", lambda value: isinstance(value, dict)),
+    "commit": ("text, or null", lambda value: value is None or _is_text(value)),
+    "note": (TEXT, _is_text),
+    "extra": ("nothing, or a source and its number of rows", _is_images),
+}
+"""What each value of a record must be, in words and as a test."""
+
+
+def extra_words(images: Mapping[str, Any]) -> str:
     """Such as "120,000 images of natural.npy"."""
-    return f"{record.extra['rows']:,} images of {record.extra['source']}" if record.extra else ""
+    rows = f"{images['rows']:,} " if "rows" in images else ""
+    return f"{rows}images of {images['source']}" if images else "no extra images"
 
 
 def rows_hash(choice: LabelChoice) -> str:
@@ -126,6 +174,9 @@ class Store:
     def unfinished_path(self, task: Task) -> Path:
         return self.root / "unfinished" / task.cell.table / task.cell.name / f"seed{task.seed:03d}"
 
+    def shared_mark(self, task: Task) -> Path:
+        return self.unfinished_path(task).with_suffix(".shared")
+
     def has(self, task: Task) -> bool:
         return self.record_path(task).exists()
 
@@ -133,7 +184,7 @@ class Store:
     def claimed(self, task: Task) -> Iterator[bool]:
         """Whether the run is ours to do, for as long as the context lasts; False where another process has it."""
         path = self.unfinished_path(task).with_suffix(".lock")
-        self._make(path.parent)
+        self._make_private(path.parent)
         with open(path, "a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,32 +193,55 @@ class Store:
                 return
             yield True
 
-    def _make(self, folder: Path) -> None:
+    def _make_private(self, folder: Path) -> None:
         """A folder of files that nobody should commit, which its own .gitignore says."""
+        make_folder(folder)
+        ignored = (self.root if self.quick else self.root / "unfinished") / ".gitignore"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            private = self.root if self.quick else self.root / "unfinished"
-            (private / ".gitignore").write_text("*\n")
+            ignored.write_text("*\n")
         except OSError as error:
-            raise RunError(f"{folder} cannot be written to ({error.strerror}); choose another --results.") from None
+            raise unwritable(ignored.parent, error) from None
+
+    def make_room(self, task: Task) -> None:
+        """The folder of the record, so that a run is not trained and then has no place."""
+        make_folder(self.record_path(task).parent)
 
     def write(self, task: Task, record: Record) -> None:
         """The record first, then away with the run directory: whatever the moment of a kill, nothing is lost."""
         from selfens.tensorfile import write_atomically  # brings torch, which listing the tables does not need
 
-        path = self.record_path(task)
-        self._make(self.unfinished_path(task).parent)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, record.to_json().encode())
+        self._make_private(self.unfinished_path(task).parent)
+        self.make_room(task)
+        write_atomically(self.record_path(task), record.to_json().encode())
         shutil.rmtree(self.unfinished_path(task), ignore_errors=True)
+        self.shared_mark(task).unlink(missing_ok=True)
 
     def read(self, cells: Iterable[Cell]) -> list[Record]:
         """All records of these cells, by cell and seed."""
-        paths = ((cell, path) for cell in cells for path in sorted(self._folder(cell).glob("seed*.json")))
-        return [self._read(cell, path) for cell, path in paths]
+        return [record for cell in cells for record in self._read_cell(cell).values()]
 
-    def _folder(self, cell: Cell) -> Path:
-        return self.root / "runs" / cell.table / cell.name
+    def _read_cell(self, cell: Cell) -> dict[Path, Record]:
+        """The records of a cell, which must all have the same extra images to be averaged."""
+        folder = self.root / "runs" / cell.table / cell.name
+        found = {path: self._read(cell, path) for path in sorted(folder.glob("seed*.json"))}
+        for path, record in found.items():
+            first, other = next(iter(found.items()))
+            if record.extra != other.extra:
+                raise RunError(
+                    f"{path} was trained with {extra_words(record.extra)} and {first} with {extra_words(other.extra)}; move "
+                    "one of them to another --results, because they cannot be averaged."
+                )
+        return found
+
+    def check_images(self, wanted: Mapping[Cell, Mapping[str, Any]]) -> None:
+        """Refuse a cell that has records of other extra images than those wanted, of which the number may be left out."""
+        for cell, images in wanted.items():
+            for path, record in self._read_cell(cell).items():
+                if not images.items() <= record.extra.items():
+                    raise RunError(
+                        f"{path} was trained with {extra_words(record.extra)}, not with {extra_words(images)}; use --results "
+                        "ANOTHER for these, or remove it."
+                    )
 
     def _read(self, cell: Cell, path: Path) -> Record:
         try:
@@ -181,6 +255,8 @@ class Store:
         if record.quick != self.quick:
             kinds = ("a quick run", "the real ones") if record.quick else ("a real run", "the quick ones")
             raise RunError(f"{path} is the record of {kinds[0]} among {kinds[1]}; remove it.")
+        if bool(record.extra) != (cell.extra is not None):
+            raise RunError(f"{path} was trained with {extra_words(record.extra)}, unlike {cell.key}; remove it.")
         if not same_experiment(record.config, self.config(task)):
             raise RunError(f"{path} is of another configuration than {cell.key} has now; remove it to run it again.")
         return record
@@ -191,3 +267,17 @@ class Store:
 
         config = task.cell.config_for(task.seed)
         return shrink(config) if self.quick else config
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that can be written to, made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise unwritable(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def unwritable(folder: Path, error: OSError) -> RunError:
+    return RunError(f"{folder} cannot be written to ({error.strerror}); choose another --results.")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from selfens.experiments.cells import Cell, Table
 from selfens.experiments.claims import CLAIMS
-from selfens.experiments.extras import NEEDED
+from selfens.experiments.extras import needed
 from selfens.experiments.figure import noise_figure
-from selfens.experiments.records import Record, Store, extra_words
+from selfens.experiments.records import Record, Store, extra_words, make_folder
 from selfens.experiments.summary import NOT_RUN, Paired, Summary, measured, pairs, spread, summarize
 from selfens.experiments.tables import CELLS, TABLES
 from selfens.report.render import render
@@ -21,9 +21,10 @@ from selfens.report.render import render
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURE_FILE = "label-noise.svg"
 COMPARISON = (
-    *("method", "labels", "ours, error %", "n", "paper, error %", "n", "difference"),
+    *("ours, error %", "n", "paper, error %", "n", "difference"),
     *("within joint deviation", "within paper ± 2 deviations"),
 )
+OTHER_IMAGES = "other images"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def write_report(store: Store) -> list[Path]:
     contents["report.html"] = _render("report.html", summaries, store, figure)
     if figure is not None:
         contents[FIGURE_FILE] = figure
-    store.root.mkdir(parents=True, exist_ok=True)
+    make_folder(store.root)
     for name, text in contents.items():
         write_atomically(store.root / name, text.encode())
     return [store.root / name for name in contents]
@@ -73,19 +74,20 @@ def _table_sections(table: Table, summaries: dict[str, Summary]) -> list[Section
     parts = [_comparison(table, summaries)]
     paired = pairs(table, summaries)
     if paired:
-        parts.append(_paired(paired))
+        parts.append(_paired(table, paired))
     if table.earlier:
         parts.append(_earlier(table))
     return parts
 
 
 def _comparison(table: Table, summaries: dict[str, Summary]) -> Section:
+    titles = ("method", table.column_title, *COMPARISON)
     rows = [_comparison_row(summaries[cell.key]) for cell in table.cells]
-    filled = [number for number in range(len(COMPARISON)) if any(row[number] for row in rows)]
+    filled = [number for number in range(len(titles)) if any(row[number] for row in rows)]
     return Section(
         table.title,
         notes=(*table.notes, *_extra_images(table, summaries)),
-        headers=tuple(COMPARISON[number] for number in filled),
+        headers=tuple(titles[number] for number in filled),
         rows=tuple(tuple(row[number] for number in filled) for row in rows),
         has_figure=table.name == "noise",
     )
@@ -93,19 +95,20 @@ def _comparison(table: Table, summaries: dict[str, Summary]) -> Section:
 
 def _extra_images(table: Table, summaries: dict[str, Summary]) -> list[str]:
     """What our runs of a table took for the extra images."""
-    records = [record for cell in table.cells for record in summaries[cell.key].records]
-    return [f"Ours have {words} as the extra images." for words in dict.fromkeys(map(extra_words, records)) if words]
+    found = dict.fromkeys(extra_words(images) for cell in table.cells if (images := summaries[cell.key].images))
+    return [f"Ours have {words} as the extra images." for words in found]
 
 
 def _comparison_row(summary: Summary) -> tuple[str, ...]:
     cell, errors = summary.cell, list(summary.errors.values())
-    ours = spread(errors) if errors else (NEEDED if cell.extra else NOT_RUN)
-    if summary.diverged:
-        ours = f"{spread(errors)}, " if errors else ""
-        ours += f"{summary.diverged} diverged"
-    count = str(len(summary.records)) if summary.records else ""
+    found = [spread(errors)] if errors else []
+    found += [f"{summary.diverged} diverged"] if summary.diverged else []
+    ours = ", ".join(found) or (needed(cell) if cell.extra else NOT_RUN)
+    count = str(len(errors) or "")
     difference = "" if summary.difference is None else f"{summary.difference:+.2f}"
     within = (_yes_or_no(summary.within_joint), _yes_or_no(summary.within_two))
+    if difference and summary.has_stand_in:
+        within = (OTHER_IMAGES, OTHER_IMAGES)
     return (cell.row, cell.column, ours, count, _paper(cell), str(cell.runs or ""), difference, *within)
 
 
@@ -117,8 +120,16 @@ def _yes_or_no(value: bool | None) -> str:
     return "" if value is None else "yes" if value else "no"
 
 
-def _paired(paired: list[Paired]) -> Section:
-    headers = ("labels", "method", "less the error of", "ours, points", "n", "paper, points", "same labelled rows")
+def _paired(table: Table, paired: list[Paired]) -> Section:
+    headers = (
+        table.column_title,
+        "method",
+        "less the error of",
+        "ours, points",
+        "n",
+        "paper, points",
+        "same labelled rows",
+    )
     return Section("Differences between methods, paired by seed", 3, (), headers, tuple(map(_paired_row, paired)))
 
 
@@ -137,7 +148,7 @@ def _earlier(table: Table) -> Section:
 
 def _claims(summaries: dict[str, Summary]) -> Section:
     rows = [(claim.text, claim.paper, measured(claim, summaries)) for claim in CLAIMS]
-    note = "Points are points of test error by which the worse setting is above the better one, paired by seed."
+    note = "Points are points of test error by which the setting said to be worse is above the other, paired by seed."
     return Section("Claims in the paper's text", 2, (note,), ("claim", "paper", "ours"), tuple(rows))
 
 
@@ -162,5 +173,5 @@ def _run_row(record: Record) -> tuple[str, ...]:
         *(str(environment.get(name, "?")) for name in ("device", "precision", "torch")),
         (record.commit or "not recorded").partition("-")[0][:12]
         + ("-dirty" if "dirty" in (record.commit or "") else ""),
-        "; ".join(filter(None, [extra_words(record), record.note])),
+        "; ".join(filter(None, [extra_words(record.extra) if record.extra else "", record.note])),
     )

@@ -14,9 +14,11 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 
 from selfens.errors import ConfigError, DeviceError
 from selfens.experiments import quick
+from selfens.experiments.cells import Cell
 from selfens.experiments.extras import ExtraImages
 from selfens.experiments.records import Store
 from selfens.experiments.tables import Task
@@ -36,7 +38,16 @@ class Outcome:
     stopped: bool
     """A person stopped it."""
     failures: tuple[str, ...]
-    """One sentence for each worker that could not go on."""
+    """One sentence for each run or worker that could not go on, where that has left something missing."""
+    time_is_up: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run, or a worker with all that it might have done, could not go on."""
+
+    sentence: str
+    task: Task | None = None
 
 
 @dataclass
@@ -69,35 +80,50 @@ def run(
 ) -> Outcome:
     """Do the runs among `tasks` that have no record yet."""
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    images = {} if store.quick else _check_data(tasks, store, data_dir, extra)
     missing = [task for task in tasks if not store.has(task)]
-    failures: list[str] = []
-    stopped = False
+    failures: list[Failure] = []
+    stopped = time_is_up = False
     if missing:
-        _check_data(missing, store, data_dir, extra)
         with StopRequest() as stop, view:
             workers = [_start(store, missing, place, data_dir, extra) for place in places[: len(missing)]]
             while any(worker.process.is_alive() for worker in workers):
                 _listen(workers, view, failures)
-                if stop.requested or (deadline is not None and time.monotonic() > deadline):
+                time_is_up = time_is_up or (deadline is not None and time.monotonic() > deadline)
+                if stop.requested or time_is_up:
                     for worker in workers:
                         worker.ask_to_stop()
             _listen(workers, view, failures)
             stopped = stop.requested
-        failures += [sentence for worker in workers if (sentence := _unexplained_end(worker))]
-    return Outcome(sum(not store.has(task) for task in tasks), stopped, tuple(failures))
+        failures += [Failure(sentence) for worker in workers if (sentence := _unexplained_end(worker))]
+    store.check_images(images)  # again: another command may have filled a cell with others meanwhile
+    left = {task for task in tasks if not store.has(task)}
+    matter = [failure.sentence for failure in failures if failure.task in left or (failure.task is None and left)]
+    return Outcome(len(left), stopped, tuple(dict.fromkeys(matter)), time_is_up)
 
 
-def _check_data(tasks: Sequence[Task], store: Store, data_dir: Path | None, extra: ExtraImages | None) -> None:
-    """Read, and if need be download, each data set once before several processes want it."""
+def _check_data(
+    tasks: Sequence[Task], store: Store, data_dir: Path | None, extra: ExtraImages | None
+) -> dict[Cell, dict[str, Any]]:
+    """Read, and if need be download, each data set once before several processes want it.
+
+    Returns the extra images of each cell that has some, having refused a cell whose records have others.
+    """
     from selfens.data import sources
 
-    if store.quick:
-        return
-    first = {(task.cell.config.data.name, task.cell.extra): task for task in reversed(tasks)}
+    with_images = {task.cell for task in tasks if task.cell.extra is not None} if extra is not None else set()
+    if extra is not None:
+        store.check_images({cell: {"source": extra.name} for cell in with_images})  # before anything is downloaded
+    wanted = [task for task in tasks if task.cell in with_images or not store.has(task)]
+    first = {(task.cell.config.data.name, task.cell.extra): task for task in reversed(wanted)}
+    images: dict[Cell, dict[str, Any]] = {}
     for (name, which), task in first.items():
         main = sources.load(name, data_dir=data_dir, progress=True)
         if which is not None and extra is not None:
-            extra.added_to(main, task.cell, task.seed, data_dir)
+            rows = extra.added_to(main, task.cell, task.seed, data_dir).extra_rows
+            images |= {cell: {"source": extra.name, "rows": rows} for cell in with_images if cell.extra == which}
+    store.check_images(images)
+    return images
 
 
 def _start(store: Store, tasks: list[Task], place: Place, data_dir: Path | None, extra: ExtraImages | None) -> Process:
@@ -109,7 +135,7 @@ def _start(store: Store, tasks: list[Task], place: Place, data_dir: Path | None,
     return Process(place, process, ours)
 
 
-def _listen(workers: Sequence[Process], view: View, failures: list[str]) -> None:
+def _listen(workers: Sequence[Process], view: View, failures: list[Failure]) -> None:
     """Pass on what the workers have said, waiting a moment for it."""
     talking = {worker.pipe: worker for worker in workers if not worker.pipe.closed}
     for pipe in wait(list(talking), POLL_SECONDS):
@@ -124,11 +150,13 @@ def _listen(workers: Sequence[Process], view: View, failures: list[str]) -> None
     view.refresh()
 
 
-def _heard(worker: Process, event: Event, view: View, failures: list[str]) -> None:
+def _heard(worker: Process, event: Event, view: View, failures: list[Failure]) -> None:
     view.show(event)
     if event.kind == "failed":
         worker.explained = True
-        failures.append(event.text)
+        failures.append(Failure(event.text))
+    elif event.kind == "refused":
+        failures.append(Failure(event.text, event.task))
 
 
 def _unexplained_end(worker: Process) -> str | None:
@@ -149,7 +177,7 @@ def parse_devices(text: str | None, *, quick_runs: bool) -> list[Place]:
     _check_present([int(name) for name in names if name != "cpu"])
     on_cpu = names.count("cpu")
     threads = max(1, (os.cpu_count() or 1) // on_cpu) if on_cpu else None
-    return [Place(name, threads if name == "cpu" else None, names.count(name) > 1) for name in names]
+    return [Place(name, threads if name == "cpu" else None) for name in names]
 
 
 def _default_devices(quick_runs: bool) -> list[str]:

@@ -10,10 +10,12 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from selfens.experiments.cells import Cell, Table
 from selfens.experiments.claims import Claim
-from selfens.experiments.records import Record
+from selfens.experiments.extras import stand_in
+from selfens.experiments.records import Record, extra_words
 
 NOT_RUN = "not run"
 
@@ -52,22 +54,36 @@ class Summary:
 
     @property
     def within_joint(self) -> bool | None:
-        return None if self.difference is None else abs(self.difference) <= self.joint_deviation
+        """None where there is nothing to compare, and where other extra images stood in for the paper's."""
+        if self.difference is None or self.has_stand_in:
+            return None
+        return abs(self.difference) <= self.joint_deviation
 
     @property
     def within_two(self) -> bool | None:
         """Within twice the paper's own deviation."""
-        return None if self.difference is None else abs(self.difference) <= 2 * (self.cell.deviation or 0.0)
+        if self.difference is None or self.has_stand_in:
+            return None
+        return abs(self.difference) <= 2 * (self.cell.deviation or 0.0)
 
     @property
-    def seconds_per_epoch(self) -> float | None:
-        """Over the runs that had their device for themselves."""
-        alone = [record.seconds_per_epoch for record in self.records if not record.shared_device]
-        return statistics.mean(alone) if alone else None
+    def images(self) -> dict[str, Any]:
+        """The extra images of all records, which are the same."""
+        return self.records[0].extra if self.records else {}
 
     @property
-    def devices(self) -> set[str]:
-        return {record.environment.get("device", "?") for record in self.records if not record.shared_device}
+    def has_stand_in(self) -> bool:
+        return bool(self.records) and stand_in(self.cell, self.images)
+
+    @property
+    def speeds(self) -> dict[tuple[str, str], float]:
+        """Seconds per epoch by device and precision, over the runs that had their device for themselves."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for record in self.records:
+            if record.final_error is not None and not record.shared_device and record.seconds_per_epoch > 0:
+                kind = (str(record.environment.get("device", "?")), str(record.environment.get("precision", "?")))
+                found.setdefault(kind, []).append(record.seconds_per_epoch)
+        return {kind: statistics.mean(seconds) for kind, seconds in found.items()}
 
 
 @dataclass(frozen=True)
@@ -78,7 +94,17 @@ class Paired:
     second: Summary
 
     @property
+    def same_images(self) -> bool:
+        """Whether the extra images are no other in the one than in the other; random and restricted ones share a source."""
+        first, second = self.first.images, self.second.images
+        if self.first.cell.extra == self.second.cell.extra:
+            return first == second
+        return not first or not second or first["source"] == second["source"]
+
+    @property
     def differences(self) -> list[float]:
+        if not self.same_images:
+            return []
         first, second = self.first.errors, self.second.errors
         return [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
 
@@ -131,16 +157,24 @@ def measured(claim: Claim, summaries: dict[str, Summary]) -> str:
 
 
 def _slowdown(first: Summary, second: Summary) -> str:
-    slow, fast = first.seconds_per_epoch, second.seconds_per_epoch
-    if slow is None or fast is None:
+    slow, fast = first.speeds, second.speeds
+    if not slow or not fast:
         return f"{NOT_RUN} with a device for each run alone"
-    if first.devices != second.devices:
-        return f"{NOT_RUN} on the same device"
-    return f"{slow / fast:.2f} times ({slow:.3f} s against {fast:.3f} s per epoch, {', '.join(first.devices)})"
+    kinds = sorted(slow.keys() & fast.keys())
+    return (
+        "; ".join(
+            f"{slow[kind] / fast[kind]:.2f} times ({slow[kind]:.3f} s against {fast[kind]:.3f} s per epoch, {', '.join(kind)})"
+            for kind in kinds
+        )
+        or f"{NOT_RUN} on the same device with the same precision"
+    )
 
 
 def _difference(first: Summary, second: Summary) -> str:
-    differences = Paired(first, second).differences
+    pair = Paired(first, second)
+    differences = pair.differences
     words = [f"{spread(differences, signed=True)} points, n = {len(differences)}"] if differences else []
     words += [f"{each.cell.name}: {each.diverged} diverged" for each in (first, second) if each.diverged]
-    return "; ".join(words) or f"{NOT_RUN} with the same seeds"
+    others = {extra_words(each.images) for each in (first, second) if each.has_stand_in}
+    words += [f"with {images}, not the paper's" for images in sorted(others) if words]
+    return "; ".join(words) or f"{NOT_RUN} with the same {'seeds' if pair.same_images else 'extra images'}"

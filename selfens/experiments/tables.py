@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from selfens.errors import ConfigError, unknown_name
@@ -39,7 +40,7 @@ def choose_cells(table: Table, names: str | None, extra: ExtraImages | None = No
     if names is None:
         cells = tuple(cell for cell in table.cells if obstacle(cell, extra) is None)
     else:
-        cells = tuple(_find_cell(table, name.strip()) for name in dict.fromkeys(names.split(",")))
+        cells = tuple(dict.fromkeys(_find_cell(table, name.strip()) for name in names.split(",")))
     for cell in cells or table.cells:
         if reason := obstacle(cell, extra):
             raise ConfigError(f"{cell.key} cannot be run: it {reason}.")
@@ -70,7 +71,6 @@ def parse_seeds(text: str) -> list[int]:
     return sorted(seeds)
 
 
-def tasks(cells: tuple[Cell, ...], seeds: list[int] | None = None) -> list[Task]:
+def tasks(seeds: Mapping[Cell, Sequence[int]]) -> list[Task]:
     """The runs of some cells, a seed of every cell before the next seed of any, so that tables fill evenly."""
-    pairs = [Task(cell, seed) for cell in cells for seed in (cell.default_seeds() if seeds is None else seeds)]
-    return sorted(pairs, key=lambda task: task.seed)
+    return sorted((Task(cell, seed) for cell in seeds for seed in seeds[cell]), key=lambda task: task.seed)

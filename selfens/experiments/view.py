@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LINE_EVERY_SECONDS = 60
+READ_EVERY_SECONDS = 5
 
 
 class View(Protocol):
@@ -35,8 +36,9 @@ class Tally:
         self.reached = {task: self.epochs[task] if task in self.done else 0 for task in tasks}
         self.errors: dict[Task, float] = {}
         self.running: set[Task] = set()
-        self.began = time.monotonic()
-        self._epochs_trained = 0
+        self.began = self._read = time.monotonic()
+        self._store = store
+        self._found = sum(self.reached.values())
 
     def note(self, event: Event) -> None:
         task = event.task
@@ -45,20 +47,42 @@ class Tally:
         if event.kind == "started":
             self.running.add(task)
         elif event.kind == "epoch":
-            self._epochs_trained += event.error is not None  # the first message of a training only says where it begins
+            if event.error is None:  # the first message of a training only says where it begins
+                self._found += event.epoch - self.reached[task]
             self.reached[task] = event.epoch
-        elif event.kind in ("finished", "diverged", "failed"):
+        elif event.kind in ("finished", "diverged", "refused", "failed"):
             self.running.discard(task)
-            if event.kind != "failed":
-                self.done.add(task)
-                self.reached[task] = self.epochs[task]
+            if event.kind in ("finished", "diverged"):
+                self._end(task)
         if event.error is not None:
             self.errors[task] = event.error
 
+    def _end(self, task: Task) -> None:
+        self.running.discard(task)
+        self.done.add(task)
+        self.reached[task] = self.epochs[task]
+
+    def reread(self) -> None:
+        """Now and then: which runs other commands have done meanwhile."""
+        if time.monotonic() - self._read > READ_EVERY_SECONDS:
+            self._reread()
+
+    def close(self) -> None:
+        """No worker is left."""
+        self._reread()
+        self.running.clear()
+
+    def _reread(self) -> None:
+        self._read = time.monotonic()
+        for task in self.tasks:
+            if task not in self.done and self._store.has(task):
+                self._end(task)
+
     def seconds_left(self) -> float | None:
-        """At the speed so far; None before the first epoch."""
-        left = sum(self.epochs.values()) - sum(self.reached.values())
-        return (time.monotonic() - self.began) / self._epochs_trained * left if self._epochs_trained else None
+        """At the speed so far, with what other commands have done; None before the first epoch."""
+        reached = sum(self.reached.values())
+        trained, left = reached - self._found, sum(self.epochs.values()) - reached
+        return (time.monotonic() - self.began) / trained * left if trained > 0 else None
 
     def sentence(self) -> str:
         left = self.seconds_left()
@@ -79,6 +103,7 @@ class Lines:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.tally.close()
         self._line(self.tally.sentence())
 
     def show(self, event: Event) -> None:
@@ -89,6 +114,7 @@ class Lines:
             self._line(text if event.kind == "warning" else f"{text}  ({self.tally.sentence()})")
 
     def refresh(self) -> None:
+        self.tally.reread()
         if time.monotonic() - self.last > LINE_EVERY_SECONDS:
             running = ", ".join(f"{task} at {self.tally.reached[task]}" for task in self.tally.running)
             self._line(f"{self.tally.sentence()}: {running}")
@@ -126,6 +152,7 @@ class Board:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.tally.close()
         self.live.stop()
 
     def show(self, event: Event) -> None:
@@ -135,6 +162,7 @@ class Board:
             self.console.print(describe(event), highlight=False, markup=False)
 
     def refresh(self) -> None:
+        self.tally.reread()
         self.live.refresh()
 
     def _table(self) -> Table:

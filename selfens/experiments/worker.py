@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from selfens.config import Config
 from selfens.errors import DivergedError, RunError, SelfensError
 from selfens.experiments.extras import ExtraImages
+from selfens.experiments.presence import present
 from selfens.experiments.quick import made_up, with_made_up_extra
 from selfens.experiments.records import Record, Store, rows_hash, same_experiment
 from selfens.experiments.tables import Task
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from selfens.run import Run
 
 CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
+DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError)  # what files raise that were tampered with
 
 
 @dataclass(frozen=True)
@@ -43,19 +46,21 @@ class Place:
     device: str
     """A GPU's number, or `cpu`."""
     threads: int | None = None
-    shared: bool = False
-    """Other workers compute there too."""
 
 
 @dataclass(frozen=True)
 class Event:
     """What a worker tells the runner."""
 
-    kind: Literal["started", "epoch", "finished", "diverged", "stopped", "failed", "warning"]
+    kind: Literal["started", "epoch", "finished", "diverged", "refused", "stopped", "failed", "warning"]
     task: Task | None = None
     epoch: int = 0
     error: float | None = None
     text: str = ""
+
+
+class UnusableError(RunError):
+    """A run that was begun and cannot go on; the others can."""
 
 
 def work(
@@ -110,18 +115,32 @@ class Worker(Silent):
     ) -> None:
         self.store, self.place, self.data_dir, self.pipe, self.extra = store, place, data_dir, pipe, extra
         self.task: Task | None = None
+        self.refused: set[Task] = set()
+        self._training = False
         self._loaded: tuple[str, Dataset] | None = None
 
     def consider(self, task: Task) -> bool:
         """Do a run unless it is done or another process has it; says whether it was ours to do."""
-        if self.store.has(task):
+        if task in self.refused or self.store.has(task):
             return False
         with self.store.claimed(task) as ours:
             if not ours or self.store.has(task):  # done by another between the two questions
                 return False
             self.task = task
-            self._do(task)
+            self.store.make_room(task)
+            try:
+                with self._present(task):
+                    self._do(task)
+            except UnusableError as error:
+                self.refused.add(task)
+                self.tell(Event("refused", task, text=str(error)))
             return True
+
+    def _present(self, task: Task) -> AbstractContextManager[None]:
+        mark = self.store.shared_mark(task)
+        if not self.store.unfinished_path(task).exists():
+            mark.unlink(missing_ok=True)  # of a run that somebody has removed
+        return present("cpu" if self.place.device == "cpu" else os.environ["CUDA_VISIBLE_DEVICES"], mark)
 
     def _do(self, task: Task) -> None:
         from selfens.run import load_run
@@ -139,17 +158,40 @@ class Worker(Silent):
         self.tell(Event("finished", task, record.config.schedule.epochs, record.final_error))
 
     def _train(self, task: Task) -> Run:
-        """Trained, continued, or only read where the training was done but the record not written."""
-        from selfens.run import load_run
-        from selfens.training import resume, train
+        """Trained, or picked up where it was left."""
+        from selfens.training import train
 
         path, config, data = self.store.unfinished_path(task), self._config(task), self._data(task)
-        if not (path / "config.json").exists():
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return train(config, path, dataset=data, progress=self)
+        self._training = False
+        try:
+            return self._picked_up(path, config, data)
+        except (SelfensError, *DAMAGE) as error:
+            if self._training:
+                raise
+            raise self._unusable(task, error) from None
+
+    def _picked_up(self, path: Path, config: Config, data: Dataset) -> Run:
+        """Continued, or only read where the training was done but the record not written."""
+        from selfens.run import load_run
+        from selfens.training import resume
+
         begun = load_run(path, device="cpu")
         if not same_experiment(begun.config, config):
-            raise RunError(f"{path} was begun with another configuration than {task.cell.key} has now; remove it.")
-        return begun if begun.finished else resume(path, dataset=data, progress=self)
+            raise RunError("it was begun with another configuration than the cell has now")
+        if begun.finished:
+            begun.check_dataset(data)
+            return begun
+        if begun.config.training.device != config.training.device:
+            where = "the CPU" if begun.config.training.device == "cpu" else "a GPU"
+            raise RunError(f"it was begun on {where}, where --devices can let it go on")
+        return resume(path, dataset=data, progress=self)
+
+    def _unusable(self, task: Task, error: Exception) -> UnusableError:
+        reason = " ".join(str(error).split()).rstrip(".")
+        path = self.store.unfinished_path(task)
+        return UnusableError(f"{task} was begun and cannot go on ({reason}); remove {path} to do it anew.")
 
     def _config(self, task: Task) -> Config:
         device: Literal["cpu", "cuda"] = "cpu" if self.place.device == "cpu" else "cuda"
@@ -175,18 +217,21 @@ class Worker(Silent):
         return self.extra.added_to(main, task.cell, task.seed, self.data_dir)
 
     def _record(self, task: Task, run: Run, *, note: str = "", diverged: bool = False) -> Record:
-        return make_record(
-            task,
-            config=run.config,
-            about=run.about,
-            history=run.history,
-            labelled_rows=rows_hash(run.labels),
-            quick=self.store.quick,
-            shared_device=self.place.shared,
-            commit=commit(),
-            note=note,
-            diverged=diverged,
-        )
+        try:
+            return make_record(
+                task,
+                config=run.config,
+                about=run.about,
+                history=run.history,
+                labelled_rows=rows_hash(run.labels),
+                quick=self.store.quick,
+                shared_device=self.store.shared_mark(task).exists(),
+                commit=commit(),
+                note=note,
+                diverged=diverged,
+            )
+        except (RunError, *DAMAGE) as error:
+            raise self._unusable(task, error) from None
 
     def tell(self, event: Event) -> None:
         with contextlib.suppress(OSError):  # the runner is gone, and we are about to be stopped
@@ -195,6 +240,7 @@ class Worker(Silent):
     # What a training tells its Progress
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
+        self._training = True
         self.tell(Event("epoch", self.task, first_epoch))
 
     def epoch(self, record: dict[str, Any]) -> None:
