@@ -140,9 +140,9 @@ class NormalizedConv2d(NormalizedLayer):
 
     def uses_kernels(self, x: Tensor) -> bool:
         """Whether the present pass may be `forward_fused`, whose means are of this process's batch alone."""
-        plain = self.calibrating or self.over_processes is not None
-        numbers = len(x) * math.prod(self.sides(x)) * len(self.direction)
-        return self.fused and self.training and not plain and numbers < KERNEL_NUMBERS
+        if not self.fused or not self.training or self.calibrating or self.over_processes is not None:
+            return False  # before the size is asked for, which an exported network leaves open
+        return len(x) * math.prod(self.sides(x)) * len(self.direction) < KERNEL_NUMBERS
 
     def sides(self, x: Tensor) -> tuple[int, int]:
         """Height and width of the output for `x`."""
