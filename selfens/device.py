@@ -6,8 +6,9 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -95,26 +96,58 @@ def own_turn() -> Iterator[None]:
 def float32_mode(precision: str) -> Iterator[None]:
     """float32 arithmetic in all its digits, or with TF32 inside where that is the precision, whatever the caller has set.
 
-    torch has a general setting, one for each library, which counts more, and an older one for matrix products; where these
-    disagree it refuses to answer a compiler that asks. So all are set, and put back.
+    Threads that ask for the same share it, and the last one to leave puts back what the first one found.
     """
-    mode, older = ("tf32", "high") if precision == "tf32" else ("ieee", "highest")
-    backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
-    products, convolutions = (backends.cuda.matmul, backends.mkldnn.matmul), (backends.cudnn.conv, backends.mkldnn.conv)
-    older_before, general = _older_setting(), backends.fp32_precision
-    before = [(part, part.fp32_precision) for part in products]
-    torch.set_float32_matmul_precision(older)
-    backends.fp32_precision = mode
-    before += [(part, part.fp32_precision) for part in convolutions if part.fp32_precision != mode]  # the others follow
+    mode = "tf32" if precision == "tf32" else "ieee"
+    with _FLOAT32_LOCK:
+        if not _FLOAT32 or _FLOAT32[-1].mode != mode:
+            _FLOAT32.append(_Float32(mode, _set_float32(mode)))
+        present = _FLOAT32[-1]
+        present.users += 1
     try:
-        for part, _ in before:
-            part.fp32_precision = mode
         yield
     finally:
-        torch.set_float32_matmul_precision(older_before)
+        with _FLOAT32_LOCK:
+            present.users -= 1
+            while _FLOAT32 and _FLOAT32[-1].users == 0:
+                _FLOAT32.pop().put_back()
+
+
+@dataclass
+class _Float32:
+    mode: str
+    put_back: Callable[[], None]
+    users: int = 0
+
+
+_FLOAT32: list[_Float32] = []
+"""The modes that were asked for one within the other, the present one last."""
+_FLOAT32_LOCK = threading.Lock()
+
+
+def _set_float32(mode: str) -> Callable[[], None]:
+    """Set the mode, and return what puts everything back.
+
+    torch has a general setting, one for each library, which counts more, and an older one for matrix products; where these
+    disagree it refuses to answer a compiler that asks. So all are set.
+    """
+    backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
+    products, convolutions = (backends.cuda.matmul, backends.mkldnn.matmul), (backends.cudnn.conv, backends.mkldnn.conv)
+    older, general = _older_setting(), backends.fp32_precision
+    before = [(part, part.fp32_precision) for part in products]
+    torch.set_float32_matmul_precision("high" if mode == "tf32" else "highest")
+    backends.fp32_precision = mode
+    before += [(part, part.fp32_precision) for part in convolutions if part.fp32_precision != mode]  # the others follow
+    for part, _ in before:
+        part.fp32_precision = mode
+
+    def put_back() -> None:
+        torch.set_float32_matmul_precision(older)
         for part, setting in before:
             part.fp32_precision = setting
         backends.fp32_precision = general
+
+    return put_back
 
 
 def _older_setting() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -130,6 +131,7 @@ def resume(
         fitted = run.directory.preprocess().to(device)
         checkpoint = run.directory.load_checkpoint() if run.directory.has_checkpoint() else None
         if checkpoint and checkpoint.targets_place:
+            targets_file.check_unused(Path(checkpoint.targets_place.path))
             _ = run.ensemble  # a file that is not there or not the run's is refused here, and not made anew below
         options = config.training
         if options.threads is None and run.about.get("processes", 1) == group.size:
@@ -174,6 +176,8 @@ def _check_seen_by_all(path: Path, group: Group) -> None:
     """The first process writes the run, and all read it at the end."""
     group.wait()
     if not group.agreed(int((path / "config.json").is_file()), LEAST):
+        if group.is_first:
+            shutil.rmtree(path)  # made a moment ago, and of no use
         raise RunError(
             f"{path.absolute()} is not seen by all processes; name the run's directory by a path that is the same folder "
             "for all."

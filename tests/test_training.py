@@ -630,6 +630,23 @@ def test_float32_is_what_was_asked_for_whatever_the_caller_has_set(a_caller_who_
     assert float32_settings() == before
 
 
+def test_float32_settings_that_threads_share_are_put_back_by_the_last():
+    before, met = float32_settings(), threading.Barrier(2)
+
+    def enter(leaves_first):
+        with float32_mode("fp32"):
+            met.wait()  # both are inside
+            if leaves_first:
+                return
+            first.join()
+            assert set(float32_settings()) == {"ieee"}
+
+    first = threading.Thread(target=enter, args=[True])
+    first.start()
+    enter(False)
+    assert float32_settings() == before
+
+
 def test_they_are_left_alone_where_training_fails(tmp_path):
     data, network = features(), Exploding(after=3)
     before = surroundings()

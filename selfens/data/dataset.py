@@ -129,7 +129,7 @@ class Dataset:
         x, y = read_npy(folder / "x_train.npy"), read_npy(folder / "y_train.npy")
         test = [read_npy(path) if path.exists() else None for path in (folder / "x_test.npy", folder / "y_test.npy")]
         names = folder / "classes.npy"
-        classes = [str(name) for name in np.atleast_1d(read_npy(names))] if names.exists() else None
+        classes = _class_names(names) if names.exists() else None
         return cls.from_arrays(x, y, *test, classes=classes, name=str(folder))
 
     def with_extra(
@@ -198,6 +198,13 @@ class Dataset:
             for piece in pieces(array, PIECE, None if every == 1 else np.arange(0, len(array), every)):
                 digest.update(piece.data)
         return digest.hexdigest()
+
+
+def _class_names(path: Path) -> list[str]:
+    names = read_npy(path)
+    if names.ndim != 1:
+        raise DataError(f"{path} holds an array of shape {names.shape}; expected one name for each class.")
+    return [str(name) for name in names]
 
 
 class _RowNames(Sequence[str]):

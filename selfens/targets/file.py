@@ -135,10 +135,7 @@ class TargetsFile:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes out while a run trains with it: copies of a run would all take this file for theirs."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"{self.path} is in use by another process; wait for it or stop it.") from None
+        _lock(self._descriptor, fcntl.LOCK_EX, self.path)
         try:
             yield
         finally:
@@ -227,6 +224,20 @@ def check_free(path: Path) -> None:
             raise RunError(f"{path} cannot be written, because {place} is read-only; name another file with --targets.")
     except OSError as error:
         raise RunError(f"{path} cannot be used for the targets ({error.strerror}).") from None
+
+
+def check_unused(path: Path) -> None:
+    """Refuse a file that another process trains with, before it is looked at: it is changing."""
+    if path.is_file():
+        with open(path, "rb") as file:
+            _lock(file.fileno(), fcntl.LOCK_SH, path)
+
+
+def _lock(descriptor: int, kind: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RunError(f"{path} is in use by another process; wait for it or stop it.") from None
 
 
 def _is_free(path: Path) -> bool:
