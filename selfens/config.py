@@ -17,6 +17,8 @@ from typing import Any, Literal
 from selfens.errors import ConfigError, unknown_name
 
 PAPER_EPOCHS, PAPER_RAMPUP, PAPER_RAMPDOWN = 300, 80, 50
+IN_MEMORY = ("device", "ram")
+"""The places to keep the ensemble in that are not the path of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,9 +366,8 @@ def _check_values(config: Config) -> None:
     need("network.mean_momentum", 0 <= network.mean_momentum < 1, "a momentum from 0 to below 1")
     need("network.width", network.width is None or network.width >= 1, "at least 1")
     need("method.weight_max", method.weight_max >= 0, "0 or more")
-    places = ("device", "ram")
-    is_path = method.targets.strip().lower() not in ("", *places)
-    need("method.targets", is_path or method.targets in places, "device, ram or the path of a file")
+    is_path = method.targets.strip().lower() not in ("", *IN_MEMORY)
+    need("method.targets", is_path or method.targets in IN_MEMORY, "device, ram or the path of a file")
     need("method.decay", 0 <= method.decay < 1, "a momentum from 0 to below 1")
     need("optimizer.learning_rate", optimizer.learning_rate > 0, "more than 0")
     need("optimizer.beta1", 0 <= optimizer.beta1 < 1, "a momentum from 0 to below 1")

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from selfens import launcher
 from selfens.audit import Audit, Probabilities, predictions, rank
-from selfens.config import Config
+from selfens.config import IN_MEMORY, Config
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.labels import choose_labels
 from selfens.errors import DataError, check_kind
 from selfens.progress import Progress, Untroubled
 from selfens.randomness import FOLDS, stream
-from selfens.targets import IN_MEMORY
 from selfens.training import train
 
 

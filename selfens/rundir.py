@@ -18,7 +18,6 @@ lines later than the checkpoint are dropped on a resume and written again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import itertools
 import json
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from selfens import locks
 from selfens.config import Config
 from selfens.data.labels import LabelChoice
 from selfens.data.preprocess import load_preprocess, save_preprocess
@@ -138,10 +138,8 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"{self.path} cannot be trained in ({error.strerror}); is it read-only?") from None
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunError(f"{self.path} is being trained by another process; wait for it or stop it.") from None
+            if not locks.take(file):
+                raise RunError(f"{self.path} is being trained by another process; wait for it or stop it.")
             for leftover in self.path.glob(".*.tmp"):  # of a process killed while it was writing
                 leftover.unlink(missing_ok=True)
             yield

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from selfens import evaluate, methods, networks, schedules
-from selfens.config import Config
+from selfens.config import IN_MEMORY, Config
 from selfens.data import preprocess, stream
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import LabelChoice
@@ -36,7 +36,7 @@ from selfens.randomness import PROCESS
 from selfens.randomness import stream as random_stream
 from selfens.rundir import Checkpoint, RunDirectory, TargetsPlace
 from selfens.step import EpochMeans, Step, start_compiler
-from selfens.targets import IN_MEMORY
+from selfens.targets.file import TargetsFile
 
 Rows = NDArray[np.int64]
 LABELLED, WITHOUT_LABEL, HELD_OUT = range(3)
@@ -145,15 +145,15 @@ class Session:
             raise ConfigError(
                 f"{size} processes have {len(self.visited)} rows to visit; expected at least one for each, so use fewer."
             )
-        kinds = self.kinds[self.owned]
-        own = np.flatnonzero(kinds != HELD_OUT)
-        order = Order(own, kinds[own] == LABELLED, *options, None if per_epoch is None else per_epoch // size)
-        order = replace(order, process=self.group.rank, processes=size)
-        order = replace(order, batch_size=self.group.agreed(order.batch_size, LEAST, patiently=True))
-        if order.batch_size == 0 or per_epoch is not None and per_epoch < size:
+        if per_epoch is not None and per_epoch < size:
             raise ConfigError(
                 f"{size} processes share {per_epoch} unlabeled rows an epoch; ask for more, or use fewer."
             )
+        kinds = self.kinds[self.owned]
+        own = np.flatnonzero(kinds != HELD_OUT)
+        each = None if per_epoch is None else per_epoch // size
+        order = Order(own, kinds[own] == LABELLED, *options, each, process=self.group.rank, processes=size)
+        order = replace(order, batch_size=self.group.agreed(order.batch_size, LEAST, patiently=True))
         return replace(order, most_steps=self.group.agreed(order.steps, LEAST))
 
     def _method(self, own: Method | None, num_classes: int) -> Method:
@@ -214,7 +214,7 @@ class Session:
     @contextmanager
     def new_targets_file(self) -> Iterator[None]:
         """While a run is made: a file for its targets must be nobody's, and nothing is left of it where that fails."""
-        file = self.method.ensemble.file if self.method.ensemble else None
+        file = self._targets_file
         if file and not file.ours:
             raise RunError(
                 f"{file.path} holds the targets of another run ({file.header['directory']}); name another file."
@@ -226,12 +226,15 @@ class Session:
                 file.remove_unclaimed()
 
     def claim_targets_file(self, directory: RunDirectory) -> None:
-        if self.method.ensemble and self.method.ensemble.file:
-            self.method.ensemble.file.claim(directory.about()["id"], directory.path)
+        if self._targets_file:
+            self._targets_file.claim(directory.about()["id"], directory.path)
 
     def targets_file_locked(self) -> AbstractContextManager[None]:
-        file = self.method.ensemble.file if self.method.ensemble else None
-        return file.locked() if file else nullcontext()
+        return self._targets_file.locked() if self._targets_file else nullcontext()
+
+    @property
+    def _targets_file(self) -> TargetsFile | None:
+        return self.method.ensemble.file if self.method.ensemble else None
 
     def about(self, data: Dataset) -> dict[str, Any]:
         """What run.json records."""

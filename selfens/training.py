@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from selfens import distributed, launcher
-from selfens.config import Config
+from selfens.config import IN_MEMORY, Config
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels, unnamed_labels
@@ -37,7 +37,6 @@ from selfens.run import Run
 from selfens.rundir import REPORT, RunDirectory, check_free
 from selfens.session import Session
 from selfens.step import EpochMeans
-from selfens.targets import IN_MEMORY
 from selfens.targets import file as targets_file
 
 Rows = NDArray[np.int64]
@@ -160,8 +159,8 @@ def _holds(path: Path, config: Config) -> bool:
 def _warn_of_data(config: Config, data: Dataset, show: Progress) -> None:
     """What was left out, or is not as one might think."""
     if data.unreadable:
-        count = f"{len(data.unreadable)} files" if len(data.unreadable) > 1 else "1 file"
-        show.warn(f"{count} could not be read and left out, the first {data.unreadable[0]}; run.json lists them.")
+        count = f"{len(data.unreadable)} files that" if len(data.unreadable) > 1 else "1 file that"
+        show.warn(f"left out {count} could not be read, the first {data.unreadable[0]}; run.json lists them.")
     for note in data.notes:
         show.warn(note)
     if config.data.label_choice == "file" and (unused := unnamed_labels(data, Path(str(config.data.labels_file)))):

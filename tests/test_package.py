@@ -16,7 +16,19 @@ ROOT = Path(selfens.__file__).parent
 REPOSITORY = ROOT.parent
 
 LEVELS = [
-    {"errors", "config", "batch", "losses", "schedules", "tensorfile", "kernels", "randomness", "extras", "launcher"},
+    {
+        "errors",
+        "config",
+        "batch",
+        "losses",
+        "schedules",
+        "tensorfile",
+        "kernels",
+        "randomness",
+        "extras",
+        "launcher",
+        "locks",
+    },
     {"targets", "optim", "networks", "data", "device", "distributed", "interrupt", "progress", "presets"},
     {"methods", "step", "evaluate", "rundir"},
     {"run", "predict", "audit", "tensorboard", "session"},

@@ -8,12 +8,13 @@ mark lies beside the run, so that one stopped and picked up again still knows.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from selfens import locks
 
 
 @contextlib.contextmanager
@@ -28,7 +29,7 @@ def present(device: str, mark: Path) -> Iterator[None]:
         yield
         return
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        locks.take(file)  # nobody else knows of it yet
         file.write(str(mark.absolute()))
         file.flush()
         os.rename(file.name, mine)  # locked before it can be found
@@ -48,8 +49,7 @@ def _others(folder: Path, mine: Path) -> Iterator[Path]:
         if path == mine:
             continue
         with contextlib.suppress(OSError), open(path) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two who look do not see each other
+            if locks.take(file, shared=True):  # shared, so that two who look do not see each other
                 path.unlink(missing_ok=True)  # left by a process that was killed
-            except BlockingIOError:
+            else:
                 yield Path(file.read())

@@ -14,7 +14,6 @@ and running it again would give the same.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -27,6 +26,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from selfens import locks
 from selfens.config import Config, TrainingConfig
 from selfens.data.labels import LabelChoice
 from selfens.errors import ConfigError, RunError
@@ -186,12 +186,7 @@ class Store:
         path = self.unfinished_path(task).with_suffix(".lock")
         self._make_private(path.parent)
         with open(path, "a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            yield True
+            yield locks.take(file)
 
     def _make_private(self, folder: Path) -> None:
         """A folder of files that nobody should commit, which its own .gitignore says."""

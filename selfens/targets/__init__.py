@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from selfens.targets.ensemble import IN_MEMORY, EnsembleTargets, Targets
+from selfens.targets.ensemble import EnsembleTargets, Targets
 
-__all__ = ["IN_MEMORY", "EnsembleTargets", "Targets"]
+__all__ = ["EnsembleTargets", "Targets"]

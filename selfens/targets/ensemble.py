@@ -19,13 +19,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from selfens.config import IN_MEMORY
 from selfens.errors import RunError
 from selfens.targets.arrays import Arrays, Layout
 from selfens.targets.file import TargetsFile
 from selfens.targets.window import Window
 
-IN_MEMORY = ("device", "ram")
-"""The places to keep Z in that are not the path of a file."""
 CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 26}
 """Of a matrix in float32: what `commit` works on at a time, so that a large Z has no copies; a GPU wants larger pieces."""
 

@@ -13,7 +13,6 @@ in the middle of a training.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import mmap
 import os
@@ -28,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from selfens import locks
 from selfens.errors import RunError
 from selfens.targets.arrays import Arrays, Layout
 
@@ -135,11 +135,12 @@ class TargetsFile:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes out while a run trains with it: copies of a run would all take this file for theirs."""
-        _lock(self._descriptor, fcntl.LOCK_EX, self.path)
+        if not locks.take(self._descriptor):
+            raise _in_use(self.path)
         try:
             yield
         finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            locks.release(self._descriptor)
 
     def remove_unclaimed(self) -> None:
         """Leave nothing of a file that no run has taken."""
@@ -230,14 +231,12 @@ def check_unused(path: Path) -> None:
     """Refuse a file that another process trains with, before it is looked at: it is changing."""
     if path.is_file():
         with open(path, "rb") as file:
-            _lock(file.fileno(), fcntl.LOCK_SH, path)
+            if not locks.take(file, shared=True):
+                raise _in_use(path)
 
 
-def _lock(descriptor: int, kind: int, path: Path) -> None:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise RunError(f"{path} is in use by another process; wait for it or stop it.") from None
+def _in_use(path: Path) -> RunError:
+    return RunError(f"{path} is in use by another process; wait for it or stop it.")
 
 
 def _is_free(path: Path) -> bool:
