@@ -3,9 +3,9 @@
 Dropout and noise are drawn by torch's own generator in all modes (`fallback_random`), so that the draws are the same; without
 augmentation, because a compiler may draw the noise before the shifts. Our kernels draw dropout themselves and are compared
 without it. On a GPU the library may choose another algorithm for a convolution each time, and training amplifies the last
-digit; how much is measured on the spot, by changing the initial weights that little. Adam's epsilon is raised because with
-1e-8 its first steps have the size of the learning rate whatever the gradient, which turns the last digit of a gradient near
-zero into a whole step.
+digit; how much is measured on the spot, by changing the initial weights that little, a few times over. Adam's epsilon is
+raised because with 1e-8 its first steps have the size of the learning rate whatever the gradient, which turns the last digit
+of a gradient near zero into a whole step.
 """
 
 import subprocess
@@ -29,6 +29,7 @@ from selfens.targets import EnsembleTargets, window
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 STEPS = 20
+PERTURBATIONS = 3
 CYCLES = 5_000_000  # of a GPU's clock, some milliseconds
 
 
@@ -50,10 +51,11 @@ def made_up_images(side=16, rows=400):
     )
 
 
-def session_after(overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0, windowed=False):
+def session_after(overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0, draw=0, windowed=False):
     """A session after some steps with changing rates, its warnings, and the losses per step.
 
     perturbed  relative size of a random change to the initial weights
+    draw       which random change
     windowed   bring the targets to the step through a window where that is not needed too
     """
     data, warnings, losses = made_up_images(), [], []
@@ -67,7 +69,7 @@ def session_after(overrides, *, method, device, network=None, steps=STEPS, pertu
         fitted = preprocess.fit("none", data.inputs, device)
         session = Session(config, device, data, choice, fitted, network, None, warnings.append)
         if perturbed:
-            factors = 1 + perturbed * np.random.default_rng(1).standard_normal(len(session.optimizer.flat))
+            factors = 1 + perturbed * np.random.default_rng(draw).standard_normal(len(session.optimizer.flat))
             session.optimizer.flat.mul_(torch.from_numpy(factors).float().to(device))
         if windowed:
             session.method.ensemble.windowed = True
@@ -106,12 +108,25 @@ def differences(one, other):
 def assert_same(overrides, *, method, device, rounding, against):
     """As close to the plain steps as plain steps from initial weights changed by `rounding`: training amplifies both."""
     plain = session_after(against, method=method, device=device)
-    allowed = differences(session_after(against, method=method, device=device, perturbed=rounding), plain)
     ours = session_after(overrides, method=method, device=device)
     assert ours[1] == []
-    for what, difference in differences(ours, plain).items():
-        assert difference < 3 * allowed[what] + 1e-6, f"{what}: {difference:.1e}, allowed {allowed[what]:.1e}"
+    assert_close(ours, plain, amplified(against, plain, method=method, device=device, rounding=rounding))
+
+
+def amplified(settings, plain, *, method, device, rounding):
+    """What becomes of a change of the initial weights: the largest of a few, because one alone may be small by luck."""
+    changed = (
+        session_after(settings, method=method, device=device, perturbed=rounding, draw=draw)
+        for draw in range(PERTURBATIONS)
+    )
+    tries = [differences(one, plain) for one in changed]
+    return {what: max(each[what] for each in tries) for what in tries[0]}
+
+
+def assert_close(ours, theirs, allowed):
     assert allowed["parameters"] < 0.05  # else the comparison would say nothing
+    for what, difference in differences(ours, theirs).items():
+        assert difference < 3 * allowed[what] + 1e-6, f"{what}: {difference:.1e}, allowed {allowed[what]:.1e}"
 
 
 SMALL = ["network.name=small", "network.width=8", "training.kernels=off"]
@@ -165,13 +180,13 @@ def test_a_step_is_the_same_wherever_the_targets_are_kept(tmp_path, monkeypatch,
     same = ["training.precision=fp32", "training.kernels=off", f"method.targets_type={type}"]
     same += [f"training.compile={compile}", f"training.capture={capture}"]
     kept = str(tmp_path / "z") if place == "file" else place
-    plain = session_after(same, method="temporal", device="cuda")
-    allowed = differences(session_after(same, method="temporal", device="cuda", perturbed=1e-6), plain)
+    there = session_after(same, method="temporal", device="cuda")
     elsewhere = session_after([*same, f"method.targets={kept}"], method="temporal", device="cuda")
     assert elsewhere[1] == []
     assert elsewhere[0].method.ensemble.mean.device.type == "cpu"
-    for what, difference in differences(elsewhere, plain).items():
-        assert difference < 3 * allowed[what] + 1e-6, f"{what}: {difference:.1e}, allowed {allowed[what]:.1e}"
+    plain = [*same, *PLAIN]
+    untouched = session_after(plain, method="temporal", device="cuda")
+    assert_close(elsewhere, there, amplified(plain, untouched, method="temporal", device="cuda", rounding=1e-6))
 
 
 @needs_gpu

@@ -4,7 +4,7 @@ CIFAR-10, CIFAR-100 and SVHN have the same five rows. Their settings are the pre
 labels, and whether inputs are flipped and shifted. Two facts about them that the tables do not say:
 
 - "Supervised-only" is the same loop with w = 0: rows without labels are still visited, fill the batches and feed the
-  means of batch normalisation. Others report about 20 % of a similar network on labelled rows alone, the paper 35 %.
+  means of batch normalisation. The other reading, labelled rows alone, is the table `baseline`.
 - "Without augmentation" still has the Gaussian noise on the inputs and dropout.
 """
 
@@ -102,7 +102,7 @@ ROWS = (
 BASELINE_NOTE = (
     "Supervised-only is the same loop with w = 0, as in the authors' code: rows without labels still fill the batches. "
     "The paper does not say which baseline it ran. This is the one that the authors' settings name; whether it gives the "
-    "paper's figures is for the rows below to show, where they have been run."
+    "paper's figures is for the rows below to show, where they have been run. The other reading is the table `baseline`."
 )
 
 

@@ -9,9 +9,7 @@ import typer
 
 from selfens.errors import ConfigError, RunError
 
-TABLE_NAMES = (
-    "cifar10, svhn, cifar100, tiny, noise or claims"  # here, because the tables themselves take time to import
-)
+TABLE_NAMES = "cifar10, svhn, cifar100, tiny, noise, baseline or claims"  # here, because the tables themselves take time to import
 
 if TYPE_CHECKING:
     from rich.console import Console

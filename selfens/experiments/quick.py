@@ -29,7 +29,7 @@ def shrink(config: Config) -> Config:
         .with_values("network", name="small", width=8, mean_momentum=0.9)
         .with_values("optimizer", learning_rate=FASTER * config.optimizer.learning_rate)
         .with_values("schedule", epochs=EPOCHS)
-        .with_values("training", batch_size=BATCH)
+        .with_values("training", batch_size=_batch(config))
     )
 
 
@@ -40,6 +40,11 @@ def _labels(config: Config) -> int | None:
         return None
     per_class = round(labels * ROWS / FULL_ROWS[name] / CLASSES[name])
     return CLASSES[name] * max(1, per_class)
+
+
+def _batch(config: Config) -> int:
+    """No more than there are rows to visit."""
+    return BATCH if config.training.rows == "all" else min(BATCH, _labels(config) or BATCH)
 
 
 def _extra_per_epoch(config: Config) -> int | None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from selfens.errors import ConfigError, unknown_name
-from selfens.experiments import cifar10, cifar100, claims, noise, svhn, tiny
+from selfens.experiments import baseline, cifar10, cifar100, claims, noise, svhn, tiny
 from selfens.experiments.cells import Cell, Table
 from selfens.experiments.extras import ExtraImages, obstacle
 
 TABLES: dict[str, Table] = {
-    module.TABLE.name: module.TABLE for module in (cifar10, svhn, cifar100, tiny, noise, claims)
+    module.TABLE.name: module.TABLE for module in (cifar10, svhn, cifar100, tiny, noise, baseline, claims)
 }
 CELLS: dict[str, Cell] = {cell.key: cell for table in TABLES.values() for cell in table.cells}
 
