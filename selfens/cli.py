@@ -49,6 +49,13 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class Precision(StrEnum):
+    auto = "auto"
+    bf16 = "bf16"
+    tf32 = "tf32"
+    fp32 = "fp32"
+
+
 class Ranking(StrEnum):
     uncertainty = "uncertainty"
     variance = "variance"
@@ -344,26 +351,36 @@ def bench(
     device: Annotated[Device, typer.Option(help="Where to measure.")] = Device.auto,
     methods: Annotated[str, typer.Option(help="Which methods, separated by commas.")] = "temporal,pi,supervised",
     modes: Annotated[
-        str | None, typer.Option(help="Which ways to run a step; all that fit the device by default.")
+        str | None,
+        typer.Option(
+            help="Which ways to run a step, separated by commas: plain, compiled, captured, compiled+captured, "
+            "compiled+captured+kernels; all that fit the device by default."
+        ),
     ] = None,
+    precision: Annotated[
+        Precision, typer.Option(help="auto is bf16 on a GPU that has it, fp32 elsewhere.")
+    ] = Precision.auto,
     data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps to time.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps to time; by default 500 on a GPU, 60 on a CPU.")] = None,
     kernels: Annotated[bool, typer.Option("--kernels", help="Where the time of a step goes; on a GPU.")] = False,
     growth: Annotated[bool, typer.Option("--growth", help="Epochs with more and more rows and classes.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all figures there as JSON.")] = None,
 ) -> None:
     """Measure the speed of training steps on this machine."""
     from selfens import bench as measuring
-    from selfens.bench.output import print_tables, write_json
+    from selfens.bench.output import check_writable, print_tables, write_json
     from selfens.methods import METHODS
 
-    chosen_modes = _choices("mode", modes, measuring.MODES) if modes else None
+    chosen_modes = None if modes is None else _choices("mode", modes, measuring.MODES)
+    if output is not None:
+        check_writable(output)
     result = measuring.bench(
         device.value,
         methods=_choices("method", methods, METHODS),
         modes=chosen_modes,
         data_dir=str(data_dir) if data_dir else None,
         steps=steps,
+        precision=precision.value,
         with_kernel_times=kernels,
         with_growth=growth,
         say=_complain,

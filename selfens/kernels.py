@@ -6,9 +6,8 @@ also what it is tested against. Tensors are channels-last, seen here as matrices
 It is faster than the same operations compiled because the passes over a tensor are few and known. Forward: one for the
 channel sums, with the pooling in the same pass, and one to shift and activate. Backward: one for the sums of the gradient,
 one to write it. Pooling comes before shift and leaky ReLU, which are increasing and so commute with it; three quarters of the
-pixels are then never activated. The passes that add up go backwards and the others forwards, so that each begins with what
-the one before it touched last and the cache still holds. The output's sign tells which slope applied and a zero what dropout
-took, so neither the convolution's output nor a mask is kept for the backward pass.
+pixels are then never activated. The output's sign tells which slope applied and a zero what dropout took, so neither the
+convolution's output nor a mask is kept for the backward pass.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def _add_up(x, sums, pixels, channels, EACH: tl.constexpr, TILE_P: tl.constexpr,
     """sums[c] += the values of channel c in this program's pixels."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     total = tl.zeros((TILE_P, TILE_C), tl.float32)
-    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * EACH
+    first = tl.program_id(0) * EACH
     for start in range(0, EACH, TILE_P):
         row = first + start + tl.arange(0, TILE_P)
         inside = (row[:, None] < pixels) & (column[None, :] < channels)
@@ -49,7 +48,7 @@ def _pool_and_add_up(
     """
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     total = tl.zeros((TILE_P, TILE_C), tl.float32)
-    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * EACH
+    first = tl.program_id(0) * EACH
     for start in range(0, EACH, TILE_P):
         row = first + start + tl.arange(0, TILE_P)
         inside = (row[:, None] < pixels) & (column[None, :] < channels)
@@ -108,7 +107,7 @@ def _add_up_gradient(
     """sums[c] += the gradient of channel c before the activation, over this program's pixels."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     total = tl.zeros((TILE_P, TILE_C), tl.float32)
-    first = (tl.num_programs(0) - 1 - tl.program_id(0)) * EACH
+    first = tl.program_id(0) * EACH
     for start in range(0, EACH, TILE_P):
         row = first + start + tl.arange(0, TILE_P)
         inside = (row[:, None] < pixels) & (column[None, :] < channels)

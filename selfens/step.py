@@ -21,7 +21,7 @@ from selfens.data.loader import Loader
 from selfens.device import autocast, generator
 from selfens.distributed import Group
 from selfens.methods.base import Losses, Method
-from selfens.networks.layers import update_running_means
+from selfens.networks.layers import fuse, update_running_means, uses_kernels
 from selfens.optim import Adam
 
 WARM_UP_STEPS = 3  # real steps, taken before a graph is captured so that every kernel is compiled and chosen
@@ -93,13 +93,8 @@ class Step:
         self.high = torch.zeros(num_classes, device=self.device)
         self.steps_done = 0
         self.warn = warn
-        self.compiled, self.has_worked = compile, False
-        self.losses: Callable[[Tensor], Losses] = (
-            torch.compile(_of_its_own(self._losses), dynamic=False) if compile else self._losses
-        )
-        self.update: Callable[[Tensor, Losses, Sequence[Tensor | None]], None] = (
-            torch.compile(_of_its_own(self._update), dynamic=False) if compile else self._update
-        )
+        self.has_worked = False
+        self._carry_out(compile=compile, kernels=uses_kernels(network))
         self.captured = capture
         self.graph: torch.cuda.CUDAGraph | None = None
         self.graph_rows = torch.zeros(loader.batch_size, dtype=torch.int64, device=self.device)
@@ -142,17 +137,44 @@ class Step:
 
     # How it is carried out
 
+    def _carry_out(self, *, compile: bool, kernels: bool) -> None:
+        self.compiled = compile
+        fuse(self.network, kernels)
+        self.losses: Callable[[Tensor], Losses] = self._losses
+        self.update: Callable[[Tensor, Losses, Sequence[Tensor | None]], None] = self._update
+        if compile:
+            self.losses = torch.compile(_of_its_own(self._losses), dynamic=False)
+            self.update = torch.compile(_of_its_own(self._update), dynamic=False)
+
     def _try_body(self, rows: Tensor) -> None:
-        """The body; where the first one cannot be compiled, the plain one from then on: nothing has been changed yet."""
-        try:
+        if self.has_worked:
             self._body(rows)
-            self.has_worked = True
-        except Exception as error:
-            if not self.compiled or self.has_worked:
-                raise
-            self.warn(f"the step could not be compiled and runs plainly ({_first_line(error)}).")
-            self.compiled, self.losses, self.update = False, self._losses, self._update
-            self._body(rows)
+        else:
+            self._first_body(rows)
+
+    def _first_body(self, rows: Tensor) -> None:
+        """The body as it is wanted; where that fails, without the compiler, without our kernels, or without both.
+
+        A body that fails has changed nothing yet. Where all fail, the plainest says why.
+        """
+        wanted = (self.compiled, uses_kernels(self.network))
+        ways = [*dict.fromkeys([wanted, (False, wanted[1]), (wanted[0], False), (False, False)])]
+        failed: Exception | None = None
+        for compile, kernels in ways:
+            if failed:
+                self._carry_out(compile=compile, kernels=kernels)
+            try:
+                self._body(rows)
+                break
+            except Exception as error:
+                failed = failed or error
+                if (compile, kernels) == ways[-1]:
+                    raise
+        self.has_worked = True
+        if failed and compile != wanted[0]:
+            self.warn(f"the step could not be compiled and runs plainly ({_reason(failed)}).")
+        if failed and kernels != wanted[1]:
+            self.warn(f"our kernels could not be used, the plain operations are ({_reason(failed)}).")
 
     def _replay(self, rows: Tensor) -> None:
         self.graph_rows.copy_(rows)
@@ -187,7 +209,7 @@ class Step:
         except Exception as error:
             self.captured = False
             source.graphsafe_set_state(before)
-            self.warn(f"the step could not be captured as a CUDA graph and runs without ({_first_line(error)}).")
+            self.warn(f"the step could not be captured as a CUDA graph and runs without ({_reason(error)}).")
 
     # What is read and saved
 
@@ -211,6 +233,9 @@ class Step:
         self.steps_done = steps_done
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
+    """The first line of what lies at the root of an error, which the compiler wraps in others."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

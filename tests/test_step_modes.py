@@ -24,6 +24,7 @@ from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
 from selfens.device import suitable_threads, torch_settings
+from selfens.networks.layers import NormalizedConv2d
 from selfens.session import Session
 from selfens.targets import EnsembleTargets, window
 
@@ -38,8 +39,8 @@ def same_draws():
     import torch._inductor.config
 
     torch._dynamo.reset()
-    with torch._inductor.config.patch(fallback_random=True):
-        yield
+    with torch._inductor.config.patch(fallback_random=True), torch._dynamo.config.patch(error_on_recompile=True):
+        yield  # what changes with time must not make the compiler begin again
 
 
 def made_up_images(side=16, rows=400):
@@ -262,8 +263,56 @@ def test_our_kernels_are_the_same_on_a_gpu(method, precision, rounding):
     )
 
 
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeypatch, compile):
+    def fails(*inputs, **options):
+        raise RuntimeError("no such instruction\nmore of it")
+
+    monkeypatch.setattr(NormalizedConv2d, "forward_fused", fails)
+    monkeypatch.setattr("selfens.session._kernels_usable", lambda *arguments: True)
+    settings = [*SMALL, f"training.compile={compile}"]
+    session, warnings, losses = session_after(settings, method="pi", device="cpu", steps=3)
+    assert len(warnings) == 1
+    assert warnings[0].startswith("our kernels could not be used")
+    assert "no such instruction" in warnings[0]
+    assert session.step.compiled == (compile == "on")
+    assert np.isfinite(losses).all()
+
+
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_a_network_that_fails_in_every_way_says_why_itself(compile):
+    class Wrong(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 10)
+
+        def forward(self, x):
+            return self.layer(x.flatten(1))
+
+    with pytest.raises(RuntimeError, match="^mat1 and mat2 shapes cannot be multiplied"):
+        session_after([f"training.compile={compile}"], method="pi", device="cpu", network=Wrong())
+
+
 @needs_gpu
-def test_a_network_that_cannot_be_captured_still_trains():
+@pytest.mark.parametrize("method", ["pi", "temporal"])
+@pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("on", "on")])
+def test_nothing_in_an_epoch_waits_for_the_device(method, compile, capture):
+    switches = [f"training.compile={compile}", f"training.capture={capture}"]
+    session, _, _ = session_after(switches, method=method, device="cuda")
+    visited = session.visit(9)  # the order of the rows is brought to the device here, between two epochs
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for rows in visited:
+            session.step(rows)
+        session.end_epoch()
+        session.errors()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_gpu
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_a_network_that_cannot_be_captured_still_trains(compile):
     class AsksTheHost(nn.Module):
         def __init__(self):
             super().__init__()
@@ -274,7 +323,7 @@ def test_a_network_that_cannot_be_captured_still_trains():
             return y if y.abs().max().item() < 1e9 else y * 0
 
     session, warnings, losses = session_after(
-        ["training.compile=off"], method="temporal", device="cuda", network=AsksTheHost()
+        [f"training.compile={compile}"], method="temporal", device="cuda", network=AsksTheHost()
     )
     assert len(warnings) == 1
     assert "could not be captured" in warnings[0]

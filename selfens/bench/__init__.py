@@ -20,11 +20,12 @@ from selfens.bench.plain_loop import against_plain_loop
 from selfens.bench.steps import BATCH, CPU_MODES, GPU_MODES, MODES, conditions, matrix_rate, measure
 from selfens.data import sources
 from selfens.data.dataset import Dataset
-from selfens.device import resolve_device
+from selfens.device import resolve_device, resolve_precision
 from selfens.errors import ConfigError
 
 __all__ = ["MODES", "bench"]
 
+GPU_STEPS, CPU_STEPS = 500, 60
 PROFILED = ("compiled+captured", "compiled+captured+kernels")
 
 
@@ -35,6 +36,7 @@ def bench(
     modes: tuple[str, ...] | None = None,
     data_dir: str | None = None,
     steps: int | None = None,
+    precision: str = "auto",
     with_kernel_times: bool = False,
     with_growth: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -46,6 +48,12 @@ def bench(
     on_gpu = device.type == "cuda"
     if with_kernel_times and not on_gpu:
         raise ConfigError("the time of single kernels was asked for (--kernels), but is measured on a GPU only.")
+    if data_dir is not None and not on_gpu:
+        raise ConfigError(
+            f"CIFAR-10's files were given ({data_dir}), but a CPU is measured on digits; leave --data-dir out."
+        )
+    resolve_precision(precision, device)  # to refuse one that the device has not
+    steps = steps or (GPU_STEPS if on_gpu else CPU_STEPS)
     rate = matrix_rate(device)
     began = time.perf_counter()
     data = _gpu_data(data_dir) if on_gpu else sources.load("digits")
@@ -54,9 +62,11 @@ def bench(
     for method in methods:
         for mode in modes or (GPU_MODES if on_gpu else CPU_MODES):
             say(f"measuring {method}, {mode}")
-            results.append(measure(method, mode, data, device, rate, steps or (500 if on_gpu else 60)))
+            results.append(measure(method, mode, data, device, rate, steps, precision))
+    if not on_gpu:
+        say("measuring a plain loop against ours")
     return {
-        "environment": conditions(data, device),
+        "environment": conditions(data, device, precision),
         "network": "conv13" if on_gpu else "small",
         "data": data.name,
         "load_seconds": loaded,
@@ -67,7 +77,7 @@ def bench(
         if with_kernel_times
         else [],
         "growth": time_epochs(device) if with_growth else [],
-        "against_a_plain_loop": None if on_gpu else against_plain_loop(data),
+        "against_a_plain_loop": None if on_gpu else against_plain_loop(data, steps),
     }
 
 

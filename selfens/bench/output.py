@@ -12,7 +12,7 @@ from rich.table import Table
 
 from selfens.errors import DataError
 
-WIDTH = 112
+WIDTH = 124
 
 
 def print_tables(result: dict[str, Any]) -> None:
@@ -20,10 +20,15 @@ def print_tables(result: dict[str, Any]) -> None:
     about = result["environment"]
     sentences = [
         f"{result['network']}, batch {result['batch_size']}, {result['data']} (loaded in {result['load_seconds']:.1f} s); "
-        f"{about['device']}, torch {about['torch']}, {about['threads']} threads; matrix products run at "
+        f"{about['device']}, torch {about['torch']}, {about['precision']}, {about['threads']} threads; matrix products run at "
         f"{result['matrix_teraflops']:.3g} TFLOP/s"
     ]
     _print(console, sentences, _steps(result["measurements"]))
+    if any(row["graphs_compiled"] + row["graphs_from_cache"] for row in result["measurements"]):
+        _print(
+            console,
+            ["compiled: how many of a step's graphs were not in the compiler's cache; start-up is long where any was"],
+        )
     notes = [f"{row['method']}, {row['mode']}: {note}" for row in result["measurements"] for note in row["notes"]]
     loop = result["against_a_plain_loop"]
     if loop:
@@ -56,10 +61,20 @@ def _table(columns: Sequence[str], words: int) -> Table:
 
 
 def _steps(rows: list[dict[str, Any]]) -> Table:
-    columns = ("method", "step", "images/s", "µs/step", "TFLOP/s", "of matrix rate", "peak GiB", "start-up s")
+    columns = (
+        "method",
+        "step",
+        "images/s",
+        "µs/step",
+        "TFLOP/s",
+        "of matrix rate",
+        "peak GiB",
+        "start-up s",
+        "compiled",
+    )
     table = _table(columns, words=2)
     for row in rows:
-        memory = row["peak_memory_gib"]
+        graphs = row["graphs_compiled"] + row["graphs_from_cache"]
         table.add_row(
             row["method"],
             row["mode"],
@@ -67,8 +82,9 @@ def _steps(rows: list[dict[str, Any]]) -> Table:
             f"{row['microseconds_per_step']:,.0f}",
             f"{row['teraflops']:.3g}",
             f"{row['share_of_matrix_rate']:.1%}",
-            "" if memory is None else f"{memory:.2f}",
+            f"{row['peak_memory_gib']:.2f}",
             f"{row['startup_seconds']:.1f}",
+            f"{row['graphs_compiled']} of {graphs}" if graphs else "",
         )
     return table
 
@@ -94,9 +110,20 @@ def _growth(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def write_json(path: Path, result: dict[str, Any]) -> None:
+def check_writable(path: Path) -> None:
+    """Refuse a place for the JSON before minutes are put into measuring; a folder that is missing is made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        was_there = path.exists()
+        path.open("a").close()
+        if not was_there:
+            path.unlink()
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror}); choose another --output.") from None
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    try:
         path.write_text(json.dumps(result, indent=2) + "\n")
     except OSError as error:
         raise DataError(f"{path} could not be written ({error.strerror}).") from None

@@ -20,7 +20,7 @@ from selfens.session import Session
 ALTERNATIONS = 5
 
 
-def against_plain_loop(data: Dataset, steps: int = 60) -> dict[str, Any]:
+def against_plain_loop(data: Dataset, steps: int) -> dict[str, Any]:
     """Temporal ensembling on digits: our step against a loop written by hand, in turns; the median of the ratios."""
     device = torch.device("cpu")
     config = config_for("temporal", data, device).with_values("method", unseen_rows="zero")  # as the loop has it

@@ -1,19 +1,22 @@
 """The speed of a step: steady state, after start-up, the device waited for at both ends.
 
-Start-up (whitening, building, compiling, capturing) is reported by itself. An image counts once per step whatever the number
-of views.
+Start-up (whitening, building, compiling, capturing) is reported by itself, with how many graphs the compiler found in its
+cache: a row finds there what an earlier one has compiled. An image counts once per step whatever the number of views.
 """
 
 from __future__ import annotations
 
 import copy
 import gc
+import resource
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._dynamo import utils as dynamo
 from torch.utils.flop_counter import FlopCounterMode
 
 from selfens import networks, presets
@@ -46,15 +49,21 @@ class Measurement:
     microseconds_per_step: float
     teraflops: float
     share_of_matrix_rate: float
-    peak_memory_gib: float | None
+    peak_memory_gib: float
+    """Of the steps and an evaluation, on the device; on a CPU, of the process since it began."""
     startup_seconds: float
+    graphs_compiled: int
+    graphs_from_cache: int
     notes: tuple[str, ...]
 
 
-def measure(method: str, mode: str, data: Dataset, device: torch.device, rate: float, steps: int) -> Measurement:
+def measure(
+    method: str, mode: str, data: Dataset, device: torch.device, rate: float, steps: int, precision: str = "auto"
+) -> Measurement:
     """One row of the table."""
-    config = config_for(method, data, device).with_overrides(MODES[mode])
+    config = config_for(method, data, device, precision).with_overrides(MODES[mode])
     notes: list[str] = []
+    compiled, cached = _graphs()
     if device.type == "cuda":
         gc.collect()  # of what an earlier measurement left behind
         torch.cuda.empty_cache()
@@ -68,7 +77,10 @@ def measure(method: str, mode: str, data: Dataset, device: torch.device, rate: f
         wait(device)
         startup = time.perf_counter() - began
         seconds = statistics.median(time_steps(session, rows, steps) for _ in range(TIMINGS))
+        session.errors()
+        peak = _peak_memory(device)  # before operations are counted, which takes memory of its own
         flops = step_flops(session)
+    compiled_now, cached_now = _graphs()
     batch = session.loader.batch_size
     return Measurement(
         method=method,
@@ -77,15 +89,31 @@ def measure(method: str, mode: str, data: Dataset, device: torch.device, rate: f
         microseconds_per_step=seconds * 1e6,
         teraflops=flops / seconds / 1e12,
         share_of_matrix_rate=flops / seconds / 1e12 / rate,
-        peak_memory_gib=torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
+        peak_memory_gib=peak,
         startup_seconds=startup,
+        graphs_compiled=compiled_now - compiled,
+        graphs_from_cache=cached_now - cached,
         notes=tuple(notes),
     )
 
 
-def conditions(data: Dataset, device: torch.device) -> dict[str, Any]:
+def _graphs() -> tuple[int, int]:
+    """How many graphs the compiler has compiled in this process, and how many it found in its cache."""
+    counts = dynamo.counters["inductor"]
+    return counts["fxgraph_cache_miss"] + counts["fxgraph_cache_bypass"], counts["fxgraph_cache_hit"]
+
+
+def _peak_memory(device: torch.device) -> float:
+    """In GiB."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def conditions(data: Dataset, device: torch.device, precision: str = "auto") -> dict[str, Any]:
     """The environment as it is while steps are timed."""
-    options = config_for("temporal", data, device).training
+    options = config_for("temporal", data, device, precision).training
     with torch_settings(options, device, 0):
         return environment(device, resolve_precision(options.precision, device))
 
@@ -114,10 +142,10 @@ def step_flops(session: Session) -> float:
     return float(counter.get_total_flops()) * session.method.num_views
 
 
-def config_for(method: str, data: Dataset, device: torch.device) -> Config:
+def config_for(method: str, data: Dataset, device: torch.device, precision: str = "auto") -> Config:
     name = "cifar10" if device.type == "cuda" else "digits"
-    config = presets.get(f"{name}-{method}").with_values("training", device=device.type)
-    config = config.with_values("training", batch_size=BATCH)
+    config = presets.get(f"{name}-{method}")
+    config = config.with_values("training", device=device.type, precision=precision, batch_size=BATCH)
     return config if data.name == name else config.with_values("data", preprocess="channel")
 
 

@@ -9,7 +9,8 @@ import typer
 
 from selfens.errors import ConfigError, RunError
 
-TABLE_NAMES = "cifar10, svhn, cifar100, tiny, noise, baseline or claims"  # here, because the tables themselves take time to import
+# Here, because the tables themselves take time to import.
+TABLE_NAMES = "cifar10, svhn, cifar100, tiny, noise, baseline or claims"
 
 if TYPE_CHECKING:
     from rich.console import Console

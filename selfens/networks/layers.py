@@ -154,6 +154,8 @@ class NormalizedConv2d(NormalizedLayer):
             return _few_inputs_convolution(x, weight, bias, self.padding)
         if self.fused:
             x, weight = _for_tensor_cores(x), _for_tensor_cores(weight)
+        elif x.is_cuda:
+            x = x.contiguous(memory_format=torch.channels_last)  # what the library's kernels are fastest with
         return functional.conv2d(x, weight, bias, padding=self.padding)
 
     def forward_fused(self, x: Tensor, *, pool: bool, dropout: float) -> Tensor:
@@ -269,6 +271,11 @@ def fuse(network: nn.Module, enabled: bool) -> None:
     for module in network.modules():
         if isinstance(module, NormalizedConv2d):
             module.fused = enabled
+
+
+def uses_kernels(network: nn.Module) -> bool:
+    """Whether any layer does."""
+    return any(isinstance(module, NormalizedConv2d) and module.fused for module in network.modules())
 
 
 def synchronize_means(network: nn.Module, average: Callable[[Tensor], Tensor]) -> None:
