@@ -5,6 +5,7 @@ Only typer is imported at the top: `selfens --help` must not wait for torch.
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import sys
@@ -555,6 +556,9 @@ def _complain(text: str) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line: a refusal is one sentence on stderr and exit code 1, or 2 for a mistyped command; never a box."""
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="replace")  # a terminal that lacks a sign shows another, and nothing breaks off
     try:
         code = app(arguments, standalone_mode=False)
     except SelfensError as error:

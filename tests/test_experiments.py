@@ -218,6 +218,15 @@ def keep(store, *records):
         store.write(Task(CELLS[record.key], record.seed), record)
 
 
+def test_a_record_of_another_version_is_not_called_damaged(tmp_path):
+    store = Store(tmp_path)
+    keep(store, made_record(CELLS["cifar10/pi-4000"], 0))
+    path = tmp_path / "runs/cifar10/pi-4000/seed000.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2, "new": 1}))
+    with pytest.raises(RunError, match="was written by another version of selfens"):
+        store.read(CELLS.values())
+
+
 def test_a_record_comes_back_as_it_was(tmp_path):
     store, cell = Store(tmp_path), CELLS["cifar10/pi-4000"]
     record = made_record(cell, 7)
@@ -229,7 +238,6 @@ def test_a_record_comes_back_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda raw: raw | {"format": 2},
         lambda raw: raw | {"test_error": raw["test_error"][:-1]},
         lambda raw: raw | {"final_error": 1.0},
         lambda raw: raw | {"labelled_rows": ""},
@@ -257,7 +265,9 @@ def test_a_record_comes_back_as_it_was(tmp_path):
                 ("shared_device", 1),
                 ("environment", None),
                 ("commit", 5),
+                ("seconds", 10**400),
                 ("note", 5),
+                ("note", "\ud800"),
                 ("extra", 5),
                 ("extra", {"source": "x.npy"}),
                 ("extra", {"source": "x.npy", "rows": "many"}),
@@ -388,6 +398,37 @@ def run_in_child(folder, wanted, places):
     view = Listener()
     outcome = runner.run(wanted, Store(folder), places=places, view=view)
     print(json.dumps(view.of("finished")), outcome.missing, outcome.stopped)
+
+
+class Broken(Listener):
+    """Output that ends at the first epoch, as a pipe does whose reader has gone."""
+
+    def show(self, event):
+        if event.kind == "epoch" and event.error is not None:
+            raise BrokenPipeError
+
+
+def test_workers_stop_at_a_checkpoint_when_the_output_of_their_command_is_gone(tmp_path, expected):
+    wanted = made_tasks(tmp_path, cells=2, seeds=2, epochs=2000)
+    store = Store(tmp_path / "results")
+    with pytest.raises(BrokenPipeError):
+        runner.run(wanted, store, places=[CPU, CPU], view=Broken())
+    assert not multiprocessing.active_children()
+    assert not any(store.has(task) for task in wanted)
+    begun = [task for task in wanted if store.unfinished_path(task).exists()]
+    assert begun
+    assert all(load_run(store.unfinished_path(task)).directory.has_checkpoint() for task in begun)
+
+
+def test_what_a_kill_left_behind_a_record_is_cleared_away(tmp_path):
+    (task,) = made_tasks(tmp_path, cells=1, seeds=1)
+    store = Store(tmp_path / "results")
+    Worker(store, CPU, None, Listener()).consider(task)
+    left = store.unfinished_path(task)
+    left.mkdir()
+    (left / "checkpoint.safetensors").touch()
+    assert not Worker(store, CPU, None, Listener()).consider(task)
+    assert not left.exists()
 
 
 def free(store, wanted, seconds=30):
@@ -741,7 +782,9 @@ def test_the_report_on_made_up_records(tmp_path):
         "| 4000 | Π-model with augmentation | Temporal ensembling with augmentation | -0.07 ± 0.90 | 3 | +0.20 | yes |"
     )
     assert paired in text
-    assert "2.00 times (2.000 s against 1.000 s per epoch, GPU, bf16)" in text
+    assert "2.00 times (2.000 s against 1.000 s per epoch, GPU, bf16, torch 2)" in text
+    figure, claims = text.index("](label-noise.svg)"), text.index("### What the paper says of the figure")
+    assert figure < claims < text.index("| over 90 % | 92.00 %, n = 1 |") < text.index("## Claims in the paper's text")
     assert "| over 90 % | 92.00 %, n = 1 |" in text
     assert "needs extra unlabeled images (--extra)" in text
     assert "CatGAN" in text
@@ -763,9 +806,9 @@ def test_the_report_without_records_says_so(tmp_path):
 
 def test_what_is_written_in_a_record_cannot_break_the_page(tmp_path):
     store = Store(tmp_path)
-    keep(store, made_record(CELLS["cifar10/pi-4000"], 0, note="<script>|x"))
+    keep(store, made_record(CELLS["cifar10/pi-4000"], 0, note="<script>|x\n## Title"))
     readme, page = write_report(store)
-    assert "<script>\\|x" in readme.read_text()
+    assert "<script>\\|x ## Title |" in readme.read_text()
     assert "<script>" not in page.read_text()
 
 
@@ -774,8 +817,55 @@ def test_what_diverged_is_counted_apart(tmp_path):
     keep(store, made_record(cell, 0, 16.0), made_record(cell, 1, 17.0), made_record(cell, 2, final_error=None))
     keep(store, made_record(CELLS["cifar10/pi-all"], 0, final_error=None))
     text = write_report(store)[0].read_text()
-    assert "| Π-model | 4000 | 16.50 ± 0.71, 1 diverged | 2 | 16.55 ± 0.29 | 10 | -0.05 | yes | yes |" in text
+    assert (
+        "| Π-model | 4000 | 16.50 ± 0.71, 1 diverged | 2 | 16.55 ± 0.29 | 10 | -0.05 | yes, of those that ended |"
+        in text
+    )
     assert "| Π-model | All (50000) | 1 diverged |  | 6.90 ± 0.07 | 4 |  |  |  |" in text
+
+
+def test_the_list_says_what_diverged_and_cuts_no_figure_off(tmp_path, command):
+    cell = CELLS["cifar10/pi-4000"]
+    keep(Store(tmp_path), made_record(cell, 0, 16.0), made_record(cell, 1, final_error=None))
+    keep(Store(tmp_path), *(made_record(CELLS["cifar10/pi-aug-4000"], seed, 12.0 + seed / 100) for seed in range(25)))
+    lines = command("--results", tmp_path).output.splitlines()
+    (line,) = [line for line in lines if "pi-4000 " in line]
+    assert " ".join(line.split()) == "pi-4000 2 of 10 16.00, 1 diverged 16.55 ± 0.29"
+    (line,) = [line for line in lines if "pi-aug-4000 " in line]
+    assert " ".join(line.split()) == "pi-aug-4000 10 of 10 and 15 more 12.12 ± 0.07 12.36 ± 0.31"
+
+
+def test_the_accuracy_of_a_claim_has_a_deviation_and_says_what_diverged():
+    (claim,) = [claim for claim in CLAIMS if claim.measure == "accuracy"]
+    cell = CELLS[claim.cell]
+    records = [made_record(cell, 0, 8.0), made_record(cell, 1, 10.0), made_record(cell, 2, final_error=None)]
+    assert measured(claim, summarize(CELLS.values(), records)) == "91.00 ± 1.41 %, n = 2; 1 diverged"
+
+
+@pytest.mark.parametrize(("key", "error"), [("temporal-aug-4000", 12.40), ("pi-aug-all", 5.66), ("pi-4000", 16.84)])
+def test_an_error_one_deviation_away_is_within_it(key, error):
+    cell = CELLS[f"cifar10/{key}"]
+    assert Summary(cell, (made_record(cell, 0, error),)).within_joint
+    twice = round(cell.mean + 2 * cell.deviation, 2)
+    assert Summary(cell, (made_record(cell, 0, twice),)).within_two
+    assert not Summary(cell, (made_record(cell, 0, twice + 0.01),)).within_two
+
+
+def test_a_page_of_somebody_else_is_not_written_over(tmp_path):
+    (tmp_path / "README.md").write_text("# My project\n")
+    with pytest.raises(RunError, match="README.md is there already and not a report of ours"):
+        write_report(Store(tmp_path))
+    assert (tmp_path / "README.md").read_text() == "# My project\n"
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_figure_that_has_no_records_any_more_is_removed(tmp_path):
+    store = Store(tmp_path)
+    keep(store, made_record(CELLS["noise/temporal-80"], 0))
+    assert len(write_report(store)) == 3
+    store.record_path(Task(CELLS["noise/temporal-80"], 0)).unlink()
+    assert len(write_report(store)) == 2
+    assert not (tmp_path / "label-noise.svg").exists()
 
 
 @pytest.mark.parametrize(
@@ -808,16 +898,19 @@ def test_a_claim_on_other_images_says_so():
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"device": "GPU", "precision": "bf16"}, "2.00 times (2.000 s against 1.000 s per epoch, GPU, bf16)"),
-        ({"device": "GPU", "precision": "tf32"}, "not run on the same device with the same precision"),
-        ({"device": "CPU", "precision": "bf16"}, "not run on the same device with the same precision"),
+        ({}, "2.00 times (2.000 s against 1.000 s per epoch, GPU, bf16, torch 2)"),
+        ({"precision": "tf32"}, "not run on the same device with the same precision and torch"),
+        ({"device": "CPU"}, "not run on the same device with the same precision and torch"),
+        ({"torch": "1"}, "not run on the same device with the same precision and torch"),
     ],
 )
 def test_speeds_are_compared_of_one_device_and_precision(environment, expected):
     (claim,) = [claim for claim in CLAIMS if claim.measure == "slowdown"]
     pi, temporal = CELLS[claim.cell], CELLS[claim.other]
-    elsewhere = made_record(temporal, 1, seconds_per_epoch=7.0, environment={"device": "Other", "precision": "bf16"})
-    records = [made_record(pi, 0, seconds_per_epoch=2.0), made_record(temporal, 0, environment=environment), elsewhere]
+    usual = {"device": "GPU", "precision": "bf16", "torch": "2"}
+    elsewhere = made_record(temporal, 1, seconds_per_epoch=7.0, environment=usual | {"device": "Other"})
+    here = made_record(temporal, 0, environment=usual | environment)
+    records = [made_record(pi, 0, seconds_per_epoch=2.0), here, elsewhere]
     assert measured(claim, summarize(CELLS.values(), records)) == expected
 
 
@@ -889,6 +982,7 @@ def small_cifar100(monkeypatch):
     pixels = np.zeros((20, 3, 32, 32), dtype=np.uint8)
     small = Dataset.from_arrays(pixels, np.arange(20) % 2, pixels, np.arange(20) % 2, layout="NCHW")
     monkeypatch.setattr("selfens.data.sources.load", lambda *arguments, **options: small)
+    monkeypatch.setitem(runner.OFFICIAL_ROWS, "cifar100", (20, 20))
 
 
 @pytest.mark.parametrize(
@@ -935,7 +1029,7 @@ def test_results_that_cannot_be_written_are_one_sentence(tmp_path, command):
     ("words", "error", "sentence"),
     [
         (["cifar"], ConfigError, "there is no table 'cifar'"),
-        (["cifar10", "--cells", "pi-4001"], ConfigError, "there is no cell in table cifar10 'pi-4001'"),
+        (["cifar10", "--cells", "pi-4001"], ConfigError, "there is no cifar10 cell 'pi-4001'"),
         (["cifar10", "--seeds", "x"], ConfigError, "--seeds is 'x'"),
         (["cifar10", "--max-minutes", "0"], ConfigError, "--max-minutes is 0"),
         (["--seeds", "0"], ConfigError, "--seeds was given without a table"),
@@ -983,3 +1077,22 @@ def test_quick_from_the_command_to_the_report(tmp_path, command):
     again = command("noise", "--quick", "--seeds", "0", "--results", tmp_path)
     assert "started" not in again.output
     assert (tmp_path / "quick/.gitignore").read_text() == "*\n"
+
+
+@pytest.mark.parametrize(("encoding", "marks"), [("utf-8", "○◐●"), ("latin-1", "-o#"), ("ascii", "-o#")])
+def test_the_board_has_marks_that_the_terminal_can_show(tmp_path, encoding, marks):
+    console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding=encoding), force_terminal=True)
+    board = for_console(Tally(made_tasks(tmp_path), Store(tmp_path)), console)
+    assert "".join(board.marks) == marks
+
+
+def test_files_that_cannot_be_the_papers_are_refused(tmp_path, command):
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+    for name in names:
+        (folder / name).write_bytes(bytes(3073) * 20)
+    (folder / "batches.meta.txt").write_text("\n".join("abcdefghij") + "\n")
+    result = command("cifar10", "--data-dir", tmp_path, "--devices", "cpu", "--results", tmp_path / "results")
+    assert type(result.exception) is DataError
+    assert "cifar10 has 100 training and 20 test images here; the official files" in str(result.exception)

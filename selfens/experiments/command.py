@@ -12,6 +12,8 @@ from selfens.errors import ConfigError, RunError
 # Here, because the tables themselves take time to import.
 TABLE_NAMES = "cifar10, svhn, cifar100, tiny, noise, baseline or claims"
 
+LIST_WIDTH = 100
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -127,6 +129,8 @@ def _run(
         raise ConfigError(f"--max-minutes is {max_minutes:g}; expected more than 0.")
     store.read({task.cell.key: task.cell for task in tasks}.values())  # a damaged record is found before, not after
     places = parse_devices(devices, quick_runs=store.quick)
+    if devices is None and not store.quick and places[0].device == "cpu":
+        _say(console, "warning: torch sees no GPU here, and on a CPU one run takes days; --quick tries everything out.")
     view = for_console(Tally(tasks, store), console)
     return run(tasks, store, places=places, view=view, data_dir=data_dir, extra=extra, max_minutes=max_minutes)
 
@@ -138,36 +142,40 @@ def _finish(outcome: Outcome, console: Console) -> None:
             _say(console, sentence)
         raise RunError(outcome.failures[0])
     if outcome.stopped:
-        _say(console, f"stopped; {outcome.missing} runs are missing. Call again to go on.")
+        _say(console, f"stopped; {_missing(outcome)}. Call again to go on.")
         raise typer.Exit(130)
     if outcome.missing:
         reason = "the time is up" if outcome.time_is_up else "another process has the rest"
-        _say(console, f"{reason}; {outcome.missing} runs are missing. Call again to go on.")
+        _say(console, f"{reason}; {_missing(outcome)}. Call again to go on.")
     else:
         _say(console, "all runs asked for are done.")
 
 
+def _missing(outcome: Outcome) -> str:
+    return "1 run is missing" if outcome.missing == 1 else f"{outcome.missing} runs are missing"
+
+
 def _list(store: Store, console: Console) -> None:
     """The tables, their cells, and how full they are."""
+    from rich.console import Console as Wide
     from rich.table import Table
 
-    from selfens.experiments.summary import NOT_RUN, spread, summarize
+    from selfens.experiments.summary import in_words, summarize
     from selfens.experiments.tables import CELLS, TABLES, Task
 
+    console = Wide(width=max(console.width, LIST_WIDTH))  # rather wrapped by the terminal than with figures cut off
     summaries = summarize(CELLS.values(), store.read(CELLS.values()))
     for table in TABLES.values():
         wanted = {Task(cell, seed) for cell in table.cells for seed in _default_seeds(cell, store.quick)}
         done = {Task(cell, record.seed) for cell in table.cells for record in summaries[cell.key].records}
-        title = f"{table.name}: {table.title}; {_how_many(done, wanted)} runs"
-        grid = Table(title=title, title_justify="left", box=None)
+        _say(console, f" {table.name}: {table.title}; {_how_many(done, wanted)} runs")
+        grid = Table(box=None)
         for header in ("cell", "runs", "ours, error %", "paper, error %"):
             grid.add_column(header, min_width=31 if header == "cell" else None)
         for cell in table.cells:
-            errors = list(summaries[cell.key].errors.values())
-            ours = spread(errors) if errors else NOT_RUN
             paper = f"{cell.mean:.2f} ± {cell.deviation:.2f}" if cell.mean is not None else ""
             mine = [{task for task in tasks if task.cell == cell} for tasks in (done, wanted)]
-            grid.add_row(cell.name, _how_many(*mine), ours, paper)
+            grid.add_row(cell.name, _how_many(*mine), in_words(summaries[cell.key]), paper)
         console.print(grid)
         _say(console, f" {_command(table, store.quick)}\n")
 

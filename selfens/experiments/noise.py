@@ -35,8 +35,8 @@ TABLE = Table(
     cells=tuple(_cell(method, percentage) for method in ROWS for percentage in PERCENTAGES),
     column_title="random labels",
     notes=(
-        "The learning rate is 0.001 for temporal ensembling, as everywhere on SVHN. For the supervised runs the paper does "
-        "not say it; 0.003, its value for all other runs, is our choice.",
+        "The learning rate is 0.001 for temporal ensembling, as everywhere on SVHN. For the supervised runs it is 0.003, the "
+        "paper's value for all other runs; it does not speak of these in particular, nor do the authors' settings.",
         "w_max is 300 with 0 and 20 % random labels and 3,000 from 50 %, not scaled by M/N, as every row has a label.",
         "The paper does not say how many runs the figure shows; one seed is our default.",
         "Inputs are shifted by up to 2 pixels, as in the authors' preset for this figure.",

@@ -24,13 +24,13 @@ def present(device: str, mark: Path) -> Iterator[None]:
     mine = folder / f"{os.getpid()}-{secrets.token_hex(4)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / f".{mine.name}", "w")  # noqa: SIM115  held open on purpose
+        file = open(folder / f".{mine.name}", "wb")  # noqa: SIM115  held open on purpose
     except OSError:  # nowhere to be known; the run itself does not need it
         yield
         return
     with file:
         locks.take(file)  # nobody else knows of it yet
-        file.write(str(mark.absolute()))
+        file.write(os.fsencode(mark.absolute()))
         file.flush()
         os.rename(file.name, mine)  # locked before it can be found
         try:
@@ -48,8 +48,8 @@ def _others(folder: Path, mine: Path) -> Iterator[Path]:
     for path in folder.glob("[!.]*"):
         if path == mine:
             continue
-        with contextlib.suppress(OSError), open(path) as file:
+        with contextlib.suppress(OSError), open(path, "rb") as file:
             if locks.take(file, shared=True):  # shared, so that two who look do not see each other
                 path.unlink(missing_ok=True)  # left by a process that was killed
             else:
-                yield Path(file.read())
+                yield Path(os.fsdecode(file.read()))

@@ -22,7 +22,7 @@ import reprlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from selfens.experiments.cells import Cell
 from selfens.experiments.tables import MOST_SEEDS, Task
 
 FORMAT = 1
+DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError)  # what files raise that were tampered with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +90,22 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """The record; ValueError, KeyError or TypeError where the text is not one."""
+        """The record; ValueError or TypeError where the text is not one."""
         raw = json.loads(text)
+        if not isinstance(raw, dict) or "format" not in raw:
+            raise ValueError("it is no record")
         if raw.pop("format") != FORMAT:
-            raise ValueError(f"not of format {FORMAT}")
+            raise OtherFormatError
+        names = {part.name for part in fields(cls)}
+        for name in sorted(names - raw.keys() - {"note", "extra"}):
+            raise ValueError(f"it has no '{name}'")
+        for name in sorted(raw.keys() - names):
+            raise ValueError(f"it has '{name}', which no record has")
         return cls(**raw | {"config": Config.from_dict(raw["config"]), "test_error": tuple(raw["test_error"])})
+
+
+class OtherFormatError(ValueError):
+    """A record that another version has written."""
 
 
 def _is_number(value: object) -> bool:
@@ -105,7 +117,7 @@ def _is_percentage(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)  # half a letter
 
 
 def _is_seed(value: object) -> bool:
@@ -208,6 +220,10 @@ class Store:
         self._make_private(self.unfinished_path(task).parent)
         self.make_room(task)
         write_atomically(self.record_path(task), record.to_json().encode())
+        self.clear(task)
+
+    def clear(self, task: Task) -> None:
+        """Away with what a run that has its record has left."""
         shutil.rmtree(self.unfinished_path(task), ignore_errors=True)
         self.shared_mark(task).unlink(missing_ok=True)
 
@@ -241,7 +257,11 @@ class Store:
     def _read(self, cell: Cell, path: Path) -> Record:
         try:
             record = Record.from_json(path.read_text())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
+        except OtherFormatError:
+            raise RunError(
+                f"{path} was written by another version of selfens; use that one, or move the record elsewhere."
+            ) from None
+        except (*DAMAGE, OverflowError, RecursionError, ConfigError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise RunError(f"{path} is damaged ({reason}); remove it, and the run is done again.") from None
         task = Task(cell, record.seed)

@@ -6,25 +6,28 @@ that needs no other file. Nothing in it depends on the time or the machine that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfens.errors import RunError
 from selfens.experiments.cells import Cell, Table
-from selfens.experiments.claims import CLAIMS
+from selfens.experiments.claims import CLAIMS, Claim
 from selfens.experiments.extras import needed
 from selfens.experiments.figure import noise_figure
 from selfens.experiments.records import Record, Store, extra_words, make_folder
-from selfens.experiments.summary import NOT_RUN, Paired, Summary, measured, pairs, spread, summarize
+from selfens.experiments.summary import Paired, Summary, in_words, measured, pairs, spread, summarize
 from selfens.experiments.tables import CELLS, TABLES
 from selfens.report.render import render
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURE_FILE = "label-noise.svg"
 COMPARISON = (
-    *("ours, error %", "n", "paper, error %", "n", "difference"),
+    *("ours, error %", "n, ours", "paper, error %", "n, paper", "difference"),
     *("within joint deviation", "within paper ± 2 deviations"),
 )
 OTHER_IMAGES = "other images"
+WRITTEN_BY = "selfens reproduce --report"
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,19 @@ def write_report(store: Store) -> list[Path]:
     if figure is not None:
         contents[FIGURE_FILE] = figure
     make_folder(store.root)
+    for name in ("README.md", "report.html"):
+        _check_ours(store.root / name)
+    if figure is None:
+        (store.root / FIGURE_FILE).unlink(missing_ok=True)
     for name, text in contents.items():
         write_atomically(store.root / name, text.encode())
     return [store.root / name for name in contents]
+
+
+def _check_ours(path: Path) -> None:
+    """Refuse to write over a page that somebody else has written."""
+    if path.exists() and WRITTEN_BY not in path.read_text(errors="replace"):
+        raise RunError(f"{path} is there already and not a report of ours; choose another --results.")
 
 
 def _render(template: str, summaries: dict[str, Summary], store: Store, figure: str | None) -> str:
@@ -67,12 +80,16 @@ def _render(template: str, summaries: dict[str, Summary], store: Store, figure: 
 def sections(summaries: dict[str, Summary]) -> list[Section]:
     """Everything the report says."""
     parts = [part for table in TABLES.values() for part in _table_sections(table, summaries)]
-    return [*parts, _claims(summaries), _runs(summaries)]
+    others = [claim for claim in CLAIMS if not claim.cell.startswith("noise/")]
+    return [*parts, _claims("Claims in the paper's text", 2, others, summaries), _runs(summaries)]
 
 
 def _table_sections(table: Table, summaries: dict[str, Summary]) -> list[Section]:
     parts = [_comparison(table, summaries)]
-    paired = pairs(table, summaries)
+    about = [claim for claim in CLAIMS if claim.cell.startswith("noise/")]
+    if table.name == "noise":
+        parts.append(_claims("What the paper says of the figure", 3, about, summaries))
+    paired = pairs(table, summaries) if table.name != "claims" else []  # of those, the claims say which belong together
     if paired:
         parts.append(_paired(table, paired))
     if table.earlier:
@@ -100,15 +117,15 @@ def _extra_images(table: Table, summaries: dict[str, Summary]) -> list[str]:
 
 
 def _comparison_row(summary: Summary) -> tuple[str, ...]:
-    cell, errors = summary.cell, list(summary.errors.values())
-    found = [spread(errors)] if errors else []
-    found += [f"{summary.diverged} diverged"] if summary.diverged else []
-    ours = ", ".join(found) or (needed(cell) if cell.extra else NOT_RUN)
-    count = str(len(errors) or "")
-    difference = "" if summary.difference is None else f"{summary.difference:+.2f}"
+    cell = summary.cell
+    ours = needed(cell) if cell.extra and not summary.records else in_words(summary)
+    count = str(len(summary.errors) or "")
+    difference = "" if summary.difference is None else spread([summary.difference], signed=True)
     within = (_yes_or_no(summary.within_joint), _yes_or_no(summary.within_two))
     if difference and summary.has_stand_in:
         within = (OTHER_IMAGES, OTHER_IMAGES)
+    elif difference and summary.diverged:
+        within = (f"{within[0]}, of those that ended", f"{within[1]}, of those that ended")
     return (cell.row, cell.column, ours, count, _paper(cell), str(cell.runs or ""), difference, *within)
 
 
@@ -135,7 +152,7 @@ def _paired(table: Table, paired: list[Paired]) -> Section:
 
 def _paired_row(pair: Paired) -> tuple[str, ...]:
     first, second, differences = pair.first.cell, pair.second.cell, pair.differences
-    paper = "" if pair.paper is None else f"{pair.paper:+.2f}"
+    paper = "" if pair.paper is None else spread([pair.paper], signed=True)
     ours, count = spread(differences, signed=True), str(len(differences))
     return (first.column, first.row, second.row, ours, count, paper, _yes_or_no(pair.same_labels))
 
@@ -146,10 +163,10 @@ def _earlier(table: Table) -> Section:
     return Section("Earlier systems, as published", 3, (note,), ("system", "labels", "error %", ""), tuple(rows))
 
 
-def _claims(summaries: dict[str, Summary]) -> Section:
-    rows = [(claim.text, claim.paper, measured(claim, summaries)) for claim in CLAIMS]
+def _claims(title: str, level: int, claims: Sequence[Claim], summaries: dict[str, Summary]) -> Section:
+    rows = [(claim.text, claim.paper, measured(claim, summaries)) for claim in claims]
     note = "Points are points of test error by which the setting said to be worse is above the other, paired by seed."
-    return Section("Claims in the paper's text", 2, (note,), ("claim", "paper", "ours"), tuple(rows))
+    return Section(title, level, (note,), ("claim", "paper", "ours"), tuple(rows))
 
 
 def _runs(summaries: dict[str, Summary]) -> Section:
@@ -170,8 +187,12 @@ def _run_row(record: Record) -> tuple[str, ...]:
         str(record.seed),
         "diverged" if record.final_error is None else f"{record.final_error:.2f}",
         *(f"({time})" if record.shared_device else time for time in times),
-        *(str(environment.get(name, "?")) for name in ("device", "precision", "torch")),
+        *(_on_a_line(environment.get(name, "?")) for name in ("device", "precision", "torch")),
         (record.commit or "not recorded").partition("-")[0][:12]
         + ("-dirty" if "dirty" in (record.commit or "") else ""),
-        "; ".join(filter(None, [extra_words(record.extra) if record.extra else "", record.note])),
+        "; ".join(filter(None, [extra_words(record.extra) if record.extra else "", _on_a_line(record.note)])),
     )
+
+
+def _on_a_line(value: object) -> str:
+    return " ".join(str(value).split())

@@ -16,17 +16,19 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from selfens.errors import ConfigError, DeviceError
+from selfens.errors import ConfigError, DataError, DeviceError
 from selfens.experiments import quick
 from selfens.experiments.cells import Cell
 from selfens.experiments.extras import ExtraImages
 from selfens.experiments.records import Store
 from selfens.experiments.tables import Task
-from selfens.experiments.view import View
+from selfens.experiments.view import Unseen, View
 from selfens.experiments.worker import Event, Place, work
 from selfens.interrupt import StopRequest
 
 POLL_SECONDS = 0.2
+OFFICIAL_ROWS = {"cifar10": (50_000, 10_000), "cifar100": (50_000, 10_000), "svhn": (73_257, 26_032)}
+"""Training and test images of each data set."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +89,16 @@ def run(
     if missing:
         with StopRequest() as stop, view:
             workers = [_start(store, missing, place, data_dir, extra) for place in places[: len(missing)]]
-            while any(worker.process.is_alive() for worker in workers):
+            try:
+                while any(worker.process.is_alive() for worker in workers):
+                    _listen(workers, view, failures)
+                    time_is_up = time_is_up or (deadline is not None and time.monotonic() > deadline)
+                    if stop.requested or time_is_up:
+                        for worker in workers:
+                            worker.ask_to_stop()
                 _listen(workers, view, failures)
-                time_is_up = time_is_up or (deadline is not None and time.monotonic() > deadline)
-                if stop.requested or time_is_up:
-                    for worker in workers:
-                        worker.ask_to_stop()
-            _listen(workers, view, failures)
+            finally:
+                _end(workers)
             stopped = stop.requested
         failures += [Failure(sentence) for worker in workers if (sentence := _unexplained_end(worker))]
     store.check_images(images)  # again: another command may have filled a cell with others meanwhile
@@ -119,11 +124,22 @@ def _check_data(
     images: dict[Cell, dict[str, Any]] = {}
     for (name, which), task in first.items():
         main = sources.load(name, data_dir=data_dir, progress=True)
+        _check_size(name, main.main_rows, len(main.test_labels))
         if which is not None and extra is not None:
             rows = extra.added_to(main, task.cell, task.seed, data_dir).extra_rows
             images |= {cell: {"source": extra.name, "rows": rows} for cell in with_images if cell.extra == which}
     store.check_images(images)
     return images
+
+
+def _check_size(name: str, rows: int, test_rows: int) -> None:
+    """Refuse data that cannot be the paper's."""
+    expected = OFFICIAL_ROWS.get(name)
+    if expected and (rows, test_rows) != expected:
+        raise DataError(
+            f"{name} has {rows:,} training and {test_rows:,} test images here; the official files, which the paper's tables "
+            f"are about, have {expected[0]:,} and {expected[1]:,}. Name their folder by --data-dir."
+        )
 
 
 def _start(store: Store, tasks: list[Task], place: Place, data_dir: Path | None, extra: ExtraImages | None) -> Process:
@@ -140,14 +156,33 @@ def _listen(workers: Sequence[Process], view: View, failures: list[Failure]) -> 
     talking = {worker.pipe: worker for worker in workers if not worker.pipe.closed}
     for pipe in wait(list(talking), POLL_SECONDS):
         assert isinstance(pipe, Connection)
-        try:
-            while pipe.poll():
-                _heard(talking[pipe], pipe.recv(), view, failures)
-        except (EOFError, OSError):
-            pipe.close()
+        for event in _said(pipe):
+            _heard(talking[pipe], event, view, failures)
     if not talking:
         time.sleep(POLL_SECONDS)
     view.refresh()
+
+
+def _said(pipe: Connection) -> list[Event]:
+    """What has come through a pipe, which is closed where nothing can come any more."""
+    events = []
+    try:
+        while pipe.poll():
+            events.append(pipe.recv())
+    except (EOFError, OSError):
+        pipe.close()
+    return events
+
+
+def _end(workers: Sequence[Process]) -> None:
+    """Where this process cannot go on, its output gone or its disk full: the workers stop at a checkpoint too.
+
+    What they say until then is read, because a pipe that is full would hold them up.
+    """
+    while any(worker.process.is_alive() for worker in workers):
+        for worker in workers:
+            worker.ask_to_stop()
+        _listen(workers, Unseen(), [])
 
 
 def _heard(worker: Process, event: Event, view: View, failures: list[Failure]) -> None:
@@ -170,7 +205,7 @@ def _unexplained_end(worker: Process) -> str | None:
 
 def parse_devices(text: str | None, *, quick_runs: bool) -> list[Place]:
     """`0,1` or `cpu`; a device named twice gets two workers. By default every GPU, else the CPU."""
-    names = [name.strip() for name in text.split(",")] if text else _default_devices(quick_runs)
+    names = _default_devices(quick_runs) if text is None else [name.strip() for name in text.split(",")]
     for name in names:
         if name != "cpu" and not name.isdecimal():
             raise ConfigError(f"--devices is '{text}'; expected numbers of GPUs such as 0,1, or cpu.")

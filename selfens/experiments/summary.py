@@ -18,6 +18,7 @@ from selfens.experiments.extras import stand_in
 from selfens.experiments.records import Record, extra_words
 
 NOT_RUN = "not run"
+ROUNDING = 1e-9  # errors have two decimals, so a difference may be the deviation itself, but for the last bit
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,14 @@ class Summary:
         """None where there is nothing to compare, and where other extra images stood in for the paper's."""
         if self.difference is None or self.has_stand_in:
             return None
-        return abs(self.difference) <= self.joint_deviation
+        return abs(self.difference) <= self.joint_deviation + ROUNDING
 
     @property
     def within_two(self) -> bool | None:
         """Within twice the paper's own deviation."""
         if self.difference is None or self.has_stand_in:
             return None
-        return abs(self.difference) <= 2 * (self.cell.deviation or 0.0)
+        return abs(self.difference) <= 2 * (self.cell.deviation or 0.0) + ROUNDING
 
     @property
     def images(self) -> dict[str, Any]:
@@ -76,12 +77,16 @@ class Summary:
         return bool(self.records) and stand_in(self.cell, self.images)
 
     @property
-    def speeds(self) -> dict[tuple[str, str], float]:
-        """Seconds per epoch by device and precision, over the runs that had their device for themselves."""
-        found: dict[tuple[str, str], list[float]] = {}
+    def speeds(self) -> dict[tuple[str, ...], float]:
+        """Seconds per epoch by device, precision and torch, over the runs that had their device for themselves."""
+        found: dict[tuple[str, ...], list[float]] = {}
         for record in self.records:
             if record.final_error is not None and not record.shared_device and record.seconds_per_epoch > 0:
-                kind = (str(record.environment.get("device", "?")), str(record.environment.get("precision", "?")))
+                about = record.environment
+                kind = (
+                    *(str(about.get(name, "?")) for name in ("device", "precision")),
+                    f"torch {about.get('torch', '?')}",
+                )
                 found.setdefault(kind, []).append(record.seconds_per_epoch)
         return {kind: statistics.mean(seconds) for kind, seconds in found.items()}
 
@@ -135,12 +140,19 @@ def pairs(table: Table, summaries: dict[str, Summary]) -> list[Paired]:
     return [pair for pair in both if pair.first.cell.column == pair.second.cell.column and pair.differences]
 
 
+def in_words(summary: Summary) -> str:
+    """Mean and deviation of the runs that came to their end, and how many did not; "not run" where there is neither."""
+    words = [spread(list(summary.errors.values()))] if summary.errors else []
+    words += [f"{summary.diverged} diverged"] if summary.diverged else []
+    return ", ".join(words) or NOT_RUN
+
+
 def spread(values: Sequence[float], signed: bool = False) -> str:
     """
     >>> spread([1.0, 2.0]), spread([0.5], signed=True)
     ('1.50 ± 0.71', '+0.50')
     """
-    mean = f"{statistics.mean(values):{'+' if signed else ''}.2f}"
+    mean = f"{round(statistics.mean(values), 2) + 0.0:{'+' if signed else ''}.2f}"  # never -0.00
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
 
 
@@ -152,8 +164,14 @@ def measured(claim: Claim, summaries: dict[str, Summary]) -> str:
     if missing:
         return f"{NOT_RUN}: {', '.join(missing)}"
     if second is None:
-        return f"{100 - first.mean:.2f} %, n = {len(first.errors)}" if first.mean is not None else "diverged"
+        return _accuracy(first)
     return _slowdown(first, second) if claim.measure == "slowdown" else _difference(first, second)
+
+
+def _accuracy(summary: Summary) -> str:
+    accuracies = [100 - error for error in summary.errors.values()]
+    words = [f"{spread(accuracies)} %, n = {len(accuracies)}"] if accuracies else []
+    return "; ".join([*words, f"{summary.diverged} diverged"] if summary.diverged else words)
 
 
 def _slowdown(first: Summary, second: Summary) -> str:
@@ -166,7 +184,7 @@ def _slowdown(first: Summary, second: Summary) -> str:
             f"{slow[kind] / fast[kind]:.2f} times ({slow[kind]:.3f} s against {fast[kind]:.3f} s per epoch, {', '.join(kind)})"
             for kind in kinds
         )
-        or f"{NOT_RUN} on the same device with the same precision"
+        or f"{NOT_RUN} on the same device with the same precision and torch"
     )
 
 

@@ -50,7 +50,7 @@ def choose_cells(table: Table, names: str | None, extra: ExtraImages | None = No
 def _find_cell(table: Table, name: str) -> Cell:
     cells = {cell.name: cell for cell in table.cells}
     if name not in cells:
-        raise ConfigError(unknown_name(f"cell in table {table.name}", name, cells))
+        raise ConfigError(unknown_name(f"{table.name} cell", name, cells))
     return cells[name]
 
 

@@ -26,6 +26,19 @@ class View(Protocol):
     def refresh(self) -> None: ...
 
 
+class Unseen:
+    """Where nobody looks on."""
+
+    def __enter__(self) -> Unseen:
+        return self
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def show(self, event: Event) -> None: ...
+
+    def refresh(self) -> None: ...
+
+
 class Tally:
     """How far all runs are. Epochs of unequal cost count alike, so the estimate is rough until each kind has run."""
 
@@ -138,12 +151,13 @@ def describe(event: Event) -> str:
 class Board:
     """One line per cell: a mark per seed, and the run that is going on."""
 
-    MARKS = ("○", "◐", "●")
+    MARKS, PLAIN_MARKS = ("○", "◐", "●"), ("-", "o", "#")
 
     def __init__(self, tally: Tally, console: Console) -> None:
         from rich.live import Live
 
         self.tally, self.console = tally, console
+        self.marks = self.MARKS if _can_show("".join(self.MARKS), console.encoding) else self.PLAIN_MARKS
         self.warned: set[str] = set()
         self.live = Live(console=console, refresh_per_second=4, get_renderable=self._table)
 
@@ -178,11 +192,19 @@ class Board:
     def _row(self, cell: str) -> tuple[str, str, str, str]:
         tally = self.tally
         mine = sorted((task for task in tally.tasks if task.cell.key == cell), key=lambda task: task.seed)
-        marks = "".join(self.MARKS[2 if task in tally.done else task in tally.running] for task in mine)
+        marks = "".join(self.marks[2 if task in tally.done else task in tally.running] for task in mine)
         running = [task for task in mine if task in tally.running]
         now = ", ".join(f"seed {task.seed}: epoch {tally.reached[task]}/{tally.epochs[task]}" for task in running)
         errors = " ".join(f"{tally.errors[task]:.2f}" for task in mine if task in tally.errors)
         return cell, marks, now, errors
+
+
+def _can_show(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def for_console(tally: Tally, console: Console) -> View:

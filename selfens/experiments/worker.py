@@ -27,7 +27,7 @@ from selfens.errors import DivergedError, RunError, SelfensError
 from selfens.experiments.extras import ExtraImages
 from selfens.experiments.presence import present
 from selfens.experiments.quick import made_up, with_made_up_extra
-from selfens.experiments.records import Record, Store, rows_hash, same_experiment
+from selfens.experiments.records import DAMAGE, Record, Store, rows_hash, same_experiment
 from selfens.experiments.tables import Task
 from selfens.progress import Silent
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from selfens.run import Run
 
 CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
-DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError)  # what files raise that were tampered with
 
 
 @dataclass(frozen=True)
@@ -121,10 +120,16 @@ class Worker(Silent):
 
     def consider(self, task: Task) -> bool:
         """Do a run unless it is done or another process has it; says whether it was ours to do."""
-        if task in self.refused or self.store.has(task):
+        done = self.store.has(task)
+        if task in self.refused or (done and not self.store.unfinished_path(task).exists()):
             return False
         with self.store.claimed(task) as ours:
-            if not ours or self.store.has(task):  # done by another between the two questions
+            if not ours:
+                return False
+            if done or self.store.has(
+                task
+            ):  # by one that was killed before it had cleared up, or between the two questions
+                self.store.clear(task)
                 return False
             self.task = task
             self.store.make_room(task)
@@ -150,7 +155,8 @@ class Worker(Silent):
             run = self._train(task)
         except DivergedError as error:
             run = load_run(self.store.unfinished_path(task), device="cpu")
-            self.store.write(task, self._record(task, run, note=str(error), diverged=True))
+            reason = str(error).partition(";")[0]  # what follows is about files that are gone then
+            self.store.write(task, self._record(task, run, note=reason, diverged=True))
             self.tell(Event("diverged", task, text=str(error)))
             return
         record = self._record(task, run)
