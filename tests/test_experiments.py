@@ -792,7 +792,7 @@ def test_the_report_on_made_up_records(tmp_path):
     page = paths[1].read_text()
     assert page.count("<svg") == 1
     assert "://" not in page.replace("http://www.w3.org", "")
-    assert "<td>12.60 ± 0.20</td>" in page
+    assert "<td>12.60\u00a0±\u00a00.20</td>" in page  # not broken over two lines
     assert paths[2].read_text().startswith("<svg")
     again = [path.read_bytes() for path in write_report(store)]
     assert again == [path.read_bytes() for path in paths]
