@@ -70,6 +70,8 @@ class Checkpoint:
     tensors: dict[str, dict[str, Tensor]]
     """By part: network, evaluated, method, optimizer, sums, random, targets."""
     targets_place: TargetsPlace | None = None
+    seconds: float = 0.0
+    """Spent in the epoch so far."""
 
 
 class RunDirectory:
@@ -224,6 +226,7 @@ class RunDirectory:
             for name, tensor in tensors.items()
         }
         metadata = {"format": FORMAT, "epoch": checkpoint.epoch, "step": checkpoint.step, "targets": generation}
+        metadata["seconds"] = f"{checkpoint.seconds:.3f}"
         if checkpoint.targets_place:
             path, half = checkpoint.targets_place
             metadata |= {"targets_file": path, "targets_half": half}
@@ -278,7 +281,7 @@ class RunDirectory:
             tensors.setdefault(part, {})[name] = tensor
         if metadata["targets"] and with_targets:
             tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
-        return Checkpoint(epoch, step, tensors, self._targets_place(metadata))
+        return Checkpoint(epoch, step, tensors, self._targets_place(metadata), float(metadata.get("seconds", 0)))
 
     def _targets_place(self, metadata: dict[str, str]) -> TargetsPlace | None:
         if "targets_file" not in metadata:

@@ -8,6 +8,7 @@ can go on from it.
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -89,6 +90,9 @@ class Session:
         self.weight_max = self._weight_max()
         self.weight = schedules.unsupervised_weight(config.schedule, self.weight_max)
         self.first_epoch = self.first_step = 0
+        self.seconds_spent = 0.0
+        """In the first epoch, before a stop."""
+        self.epoch_began = time.perf_counter()
         self.warned_of_collapse = False
 
     def _set_up_rows(self, data: Dataset, choice: LabelChoice, fitted: nn.Module) -> None:
@@ -329,7 +333,8 @@ class Session:
         elif ensemble:
             parts["targets"] = self._targets_of_all(ensemble.state())
         if self.group.is_first:
-            directory.save_checkpoint(Checkpoint(epoch, step, parts, place))
+            spent = time.perf_counter() - self.epoch_began if step else 0.0
+            directory.save_checkpoint(Checkpoint(epoch, step, parts, place, spent))
         self.group.wait()  # a process that went on, or ended, while the first one writes would have it given up, or killed
 
     def _random_states(self) -> dict[str, Tensor]:
@@ -379,6 +384,7 @@ class Session:
             raise RunError(f"the checkpoint does not fit the run ({str(error).splitlines()[0]}).") from None
         self._restore_random_state(parts["random"] if as_many else {}, checkpoint.epoch)
         self.first_epoch, self.first_step = checkpoint.epoch, step
+        self.seconds_spent = checkpoint.seconds
 
     def _own_targets(self, whole: dict[str, Tensor], *, unfinished: bool) -> dict[str, Tensor]:
         """What this process owns of the ensemble, with or without the predictions of an unfinished epoch."""

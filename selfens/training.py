@@ -256,11 +256,12 @@ def _train_epochs(session: Session, directory: RunDirectory, progress: Progress)
         session.save(directory, 0, 0)  # the weights of a module of the user's own are nowhere else
     try:
         with StopRequest() as stop:
-            ended = time.perf_counter()
+            session.epoch_began = time.perf_counter() - session.seconds_spent
             for epoch in range(session.first_epoch, epochs):
                 record = _train_epoch(session, directory, epoch, stop, progress)
                 # From the end of the epoch before, its checkpoint included: the seconds of a run add up to its time.
-                record["seconds"], ended = time.perf_counter() - ended, time.perf_counter()
+                ended = time.perf_counter()
+                record["seconds"], session.epoch_began = ended - session.epoch_began, ended
                 if first:
                     directory.append_history(record)
                 if (epoch + 1) % every == 0 or epoch + 1 == epochs:

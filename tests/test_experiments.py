@@ -851,6 +851,23 @@ def test_an_error_one_deviation_away_is_within_it(key, error):
     assert not Summary(cell, (made_record(cell, 0, twice + 0.01),)).within_two
 
 
+def test_runs_on_different_files_are_pointed_out(tmp_path):
+    cell = CELLS["cifar10/pi-4000"]
+    keep(Store(tmp_path), made_record(cell, 0), made_record(cell, 1))
+    assert "different versions" not in write_report(Store(tmp_path))[0].read_text()
+    keep(Store(tmp_path), made_record(cell, 2, data="e"))
+    assert "The runs on cifar10 were trained on 2 different versions" in write_report(Store(tmp_path))[0].read_text()
+
+
+def test_all_records_that_are_damaged_are_named_at_once(tmp_path):
+    cells = [CELLS["cifar10/pi-4000"], CELLS["svhn/pi-500"]]
+    keep(Store(tmp_path), *(made_record(cell, 0) for cell in cells))
+    for cell in cells:
+        Store(tmp_path).record_path(Task(cell, 0)).write_text("{")
+    with pytest.raises(RunError, match=r"cifar10/pi-4000/seed000.json is damaged.*svhn/pi-500/seed000.json is damaged"):
+        Store(tmp_path).read(CELLS.values())
+
+
 def test_a_page_of_somebody_else_is_not_written_over(tmp_path):
     (tmp_path / "README.md").write_text("# My project\n")
     with pytest.raises(RunError, match="README.md is there already and not a report of ours"):
@@ -1011,9 +1028,16 @@ def test_a_run_is_done_for_its_own_extra_images_alone(tmp_path, command, small_c
         assert sentence in str(result.exception)
 
 
-@pytest.mark.parametrize(("time_is_up", "reason"), [(True, "the time is up"), (False, "another process has the rest")])
-def test_the_last_line_says_why_runs_are_missing(capsys, time_is_up, reason):
-    _finish(runner.Outcome(2, False, (), time_is_up), Console())
+@pytest.mark.parametrize(
+    ("time_is_up", "trained", "reason"),
+    [
+        (True, True, "the time is up"),
+        (True, False, "the time was up before an epoch was trained; give --max-minutes more"),
+        (False, False, "another process has the rest"),
+    ],
+)
+def test_the_last_line_says_why_runs_are_missing(capsys, time_is_up, trained, reason):
+    _finish(runner.Outcome(2, False, (), time_is_up, trained), Console(width=200))
     assert capsys.readouterr().out == f"{reason}; 2 runs are missing. Call again to go on.\n"
 
 

@@ -267,6 +267,19 @@ def test_stopped_at_every_step_of_an_epoch_in_turn_the_bits_are_the_same(tmp_pat
     assert differences(left_behind(tmp_path / "cut"), whole(config())) == []
 
 
+def test_the_seconds_of_an_epoch_count_those_before_a_stop(tmp_path):
+    def stop():
+        time.sleep(0.5)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config(), tmp_path / "cut", dataset=features(), progress=At(1, 2, stop))
+    run = resume(tmp_path / "cut", dataset=features())
+    first, stopped, last = (epoch["seconds"] for epoch in run.history)
+    assert stopped > 0.5
+    assert max(first, last) < stopped
+
+
 def test_a_stop_in_the_very_last_step_still_finishes(tmp_path, whole):
     stop = At(2, STEPS - 1, lambda: signal.raise_signal(signal.SIGINT))
     run = train(config(), tmp_path / "cut", dataset=features(), progress=stop)

@@ -55,6 +55,7 @@ def reproduce(
 
     _check_results(results)
     store, console = Store(results, quick=quick), Console()
+    outcome = None
     if table is None:
         _refuse_without_table(
             cells=cells,
@@ -70,11 +71,13 @@ def reproduce(
     else:
         images = _extra_images(extra, extra_index, quick)
         tasks = _tasks(table, cells, seeds, images, quick)
-        _finish(_run(tasks, store, console, devices, data_dir, images, max_minutes), console)
+        outcome = _run(tasks, store, console, devices, data_dir, images, max_minutes)
     if report:
         from selfens.experiments.report import write_report
 
         _say(console, "written: " + ", ".join(map(str, write_report(store))))
+    if outcome is not None:
+        _finish(outcome, console)
 
 
 def _check_results(folder: Path) -> None:
@@ -146,6 +149,8 @@ def _finish(outcome: Outcome, console: Console) -> None:
         raise typer.Exit(130)
     if outcome.missing:
         reason = "the time is up" if outcome.time_is_up else "another process has the rest"
+        if outcome.time_is_up and not outcome.trained:
+            reason = "the time was up before an epoch was trained; give --max-minutes more"
         _say(console, f"{reason}; {_missing(outcome)}. Call again to go on.")
     else:
         _say(console, "all runs asked for are done.")

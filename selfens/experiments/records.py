@@ -228,8 +228,17 @@ class Store:
         self.shared_mark(task).unlink(missing_ok=True)
 
     def read(self, cells: Iterable[Cell]) -> list[Record]:
-        """All records of these cells, by cell and seed."""
-        return [record for cell in cells for record in self._read_cell(cell).values()]
+        """All records of these cells, by cell and seed; what is wrong with any is said of all at once."""
+        records: list[Record] = []
+        problems: list[str] = []
+        for cell in cells:
+            try:
+                records += self._read_cell(cell).values()
+            except RunError as error:
+                problems.append(str(error))
+        if problems:
+            raise RunError(" ".join(problems))
+        return records
 
     def _read_cell(self, cell: Cell) -> dict[Path, Record]:
         """The records of a cell, which must all have the same extra images to be averaged."""

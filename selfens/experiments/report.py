@@ -6,7 +6,7 @@ that needs no other file. Nothing in it depends on the time or the machine that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,11 +172,24 @@ def _claims(title: str, level: int, claims: Sequence[Claim], summaries: dict[str
 def _runs(summaries: dict[str, Summary]) -> Section:
     rows = [_run_row(record) for summary in summaries.values() for record in summary.records]
     headers = ("run", "seed", "error %", "seconds", "s per epoch", "hardware", "precision", "torch", "commit", "note")
-    notes = (
+    notes: tuple[str, ...] = (
         "One line per record under `runs/`; the error is the last epoch's, never the best one's. Seconds include "
         "tests and checkpoints; where the device was shared they are in brackets and say nothing about speed.",
     )
+    notes += tuple(_different_files(summaries))
     return Section("All runs", 2, notes if rows else ("No run has been recorded yet.",), headers, tuple(rows))
+
+
+def _different_files(summaries: dict[str, Summary]) -> Iterator[str]:
+    """A sentence for each data set that was not the same in all runs."""
+    hashes: dict[str, set[str]] = {}
+    for summary in summaries.values():
+        for record in summary.records:
+            if not record.extra:  # which are in the hash
+                hashes.setdefault(record.config.data.name, set()).add(record.data)
+    for name, found in hashes.items():
+        if len(found) > 1:
+            yield f"The runs on {name} were trained on {len(found)} different versions of its files, by their hashes (`data`)."
 
 
 def _run_row(record: Record) -> tuple[str, ...]:

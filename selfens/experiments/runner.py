@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -42,6 +42,8 @@ class Outcome:
     failures: tuple[str, ...]
     """One sentence for each run or worker that could not go on, where that has left something missing."""
     time_is_up: bool = False
+    trained: bool = field(default=False, compare=False)
+    """At least one epoch."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class Process:
     asked_to_stop: bool = False
     explained: bool = False
     """It has said why it ended."""
+    trained: bool = False
+    """It has told of an epoch."""
 
     def ask_to_stop(self) -> None:
         """Once: a second signal would end it before its checkpoint is written."""
@@ -85,6 +89,7 @@ def run(
     images = {} if store.quick else _check_data(tasks, store, data_dir, extra)
     missing = [task for task in tasks if not store.has(task)]
     failures: list[Failure] = []
+    workers: list[Process] = []
     stopped = time_is_up = False
     if missing:
         with StopRequest() as stop, view:
@@ -104,7 +109,8 @@ def run(
     store.check_images(images)  # again: another command may have filled a cell with others meanwhile
     left = {task for task in tasks if not store.has(task)}
     matter = [failure.sentence for failure in failures if failure.task in left or (failure.task is None and left)]
-    return Outcome(len(left), stopped, tuple(dict.fromkeys(matter)), time_is_up)
+    trained = any(worker.trained for worker in workers)
+    return Outcome(len(left), stopped, tuple(dict.fromkeys(matter)), time_is_up, trained)
 
 
 def _check_data(
@@ -187,6 +193,7 @@ def _end(workers: Sequence[Process]) -> None:
 
 def _heard(worker: Process, event: Event, view: View, failures: list[Failure]) -> None:
     view.show(event)
+    worker.trained = worker.trained or event.kind == "finished" or (event.kind == "epoch" and event.error is not None)
     if event.kind == "failed":
         worker.explained = True
         failures.append(Failure(event.text))
