@@ -6,9 +6,12 @@ import math
 import sys
 import time
 import warnings
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from selfens.errors import SelfensWarning
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 BESIDE_LATEST = 62  # characters of the bar and what else stands on its line
 
@@ -170,6 +173,13 @@ def describe(record: dict[str, Any], room: float = math.inf) -> str:
     speed = f"{record['images_per_second']:,.0f} img/s"
     lines = ["  ".join(parts) for parts in ([losses, *errors, speed], [losses, *errors], [loss, *errors])]
     return next((line for line in lines if len(line) <= room), (errors or [loss])[-1])
+
+
+def wide_console(least: int) -> Console:
+    """For tables: of this width at least, rather wrapped by the terminal than with figures cut off."""
+    from rich.console import Console
+
+    return Console(width=max(Console().width, least))
 
 
 def duration(seconds: float) -> str:

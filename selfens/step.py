@@ -21,7 +21,7 @@ from selfens.data.loader import Loader
 from selfens.device import autocast, generator
 from selfens.distributed import Group
 from selfens.methods.base import Losses, Method
-from selfens.networks.layers import fuse, update_running_means, uses_kernels
+from selfens.networks.layers import fuse, is_fused, update_running_means
 from selfens.optim import Adam
 
 WARM_UP_STEPS = 3  # real steps, taken before a graph is captured so that every kernel is compiled and chosen
@@ -94,7 +94,7 @@ class Step:
         self.steps_done = 0
         self.warn = warn
         self.has_worked = False
-        self._carry_out(compile=compile, kernels=uses_kernels(network))
+        self._carry_out(compile=compile, kernels=is_fused(network))
         self.captured = capture
         self.graph: torch.cuda.CUDAGraph | None = None
         self.graph_rows = torch.zeros(loader.batch_size, dtype=torch.int64, device=self.device)
@@ -157,7 +157,7 @@ class Step:
 
         A body that fails has changed nothing yet. Where all fail, the plainest says why.
         """
-        wanted = (self.compiled, uses_kernels(self.network))
+        wanted = (self.compiled, is_fused(self.network))
         ways = [*dict.fromkeys([wanted, (False, wanted[1]), (wanted[0], False), (False, False)])]
         failed: Exception | None = None
         for compile, kernels in ways:

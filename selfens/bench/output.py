@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from selfens.errors import DataError
+from selfens.progress import wide_console
 
 WIDTH = 124
 
 
 def print_tables(result: dict[str, Any]) -> None:
-    console = Console(width=max(Console().width, WIDTH))  # rather wrapped by the terminal than with figures cut off
+    console = wide_console(WIDTH)
     about = result["environment"]
     sentences = [
         f"{result['network']}, batch {result['batch_size']}, {result['data']} (loaded in {result['load_seconds']:.1f} s); "
@@ -24,12 +25,11 @@ def print_tables(result: dict[str, Any]) -> None:
         f"{result['matrix_teraflops']:.3g} TFLOP/s"
     ]
     _print(console, sentences, _steps(result["measurements"]))
-    if any(row["graphs_compiled"] + row["graphs_from_cache"] for row in result["measurements"]):
-        _print(
-            console,
-            ["compiled: how many of a step's graphs were not in the compiler's cache; start-up is long where any was"],
-        )
     notes = [f"{row['method']}, {row['mode']}: {note}" for row in result["measurements"] for note in row["notes"]]
+    if any(row["graphs_compiled"] + row["graphs_from_cache"] for row in result["measurements"]):
+        notes.insert(
+            0, "compiled: how many of a step's graphs were not in the compiler's cache; start-up is long where any was"
+        )
     loop = result["against_a_plain_loop"]
     if loop:
         notes.append(

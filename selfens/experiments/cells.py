@@ -17,6 +17,8 @@ from typing import Literal
 from selfens import presets
 from selfens.config import AugmentConfig, Config
 
+OFFICIAL_ROWS = {"cifar10": (50_000, 10_000), "cifar100": (50_000, 10_000), "svhn": (73_257, 26_032)}
+"""Training and test images of each data set."""
 Figure = tuple[float, float]
 """Mean and standard deviation of the test error, in percent."""
 

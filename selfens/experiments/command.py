@@ -52,6 +52,7 @@ def reproduce(
     from rich.console import Console
 
     from selfens.experiments.records import Store
+    from selfens.progress import wide_console
 
     _check_results(results)
     store, console = Store(results, quick=quick), Console()
@@ -67,7 +68,7 @@ def reproduce(
             extra_index=extra_index,
         )
         if not report:
-            _list(store, console)
+            _list(store, wide_console(LIST_WIDTH))
     else:
         images = _extra_images(extra, extra_index, quick)
         tasks = _tasks(table, cells, seeds, images, quick)
@@ -162,13 +163,11 @@ def _missing(outcome: Outcome) -> str:
 
 def _list(store: Store, console: Console) -> None:
     """The tables, their cells, and how full they are."""
-    from rich.console import Console as Wide
     from rich.table import Table
 
-    from selfens.experiments.summary import in_words, summarize
+    from selfens.experiments.summary import in_words, paper_in_words, summarize
     from selfens.experiments.tables import CELLS, TABLES, Task
 
-    console = Wide(width=max(console.width, LIST_WIDTH))  # rather wrapped by the terminal than with figures cut off
     summaries = summarize(CELLS.values(), store.read(CELLS.values()))
     for table in TABLES.values():
         wanted = {Task(cell, seed) for cell in table.cells for seed in _default_seeds(cell, store.quick)}
@@ -178,9 +177,8 @@ def _list(store: Store, console: Console) -> None:
         for header in ("cell", "runs", "ours, error %", "paper, error %"):
             grid.add_column(header, min_width=31 if header == "cell" else None)
         for cell in table.cells:
-            paper = f"{cell.mean:.2f} ± {cell.deviation:.2f}" if cell.mean is not None else ""
             mine = [{task for task in tasks if task.cell == cell} for tasks in (done, wanted)]
-            grid.add_row(cell.name, _how_many(*mine), in_words(summaries[cell.key]), paper)
+            grid.add_row(cell.name, _how_many(*mine), in_words(summaries[cell.key]), paper_in_words(cell))
         console.print(grid)
         _say(console, f" {_command(table, store.quick)}\n")
 

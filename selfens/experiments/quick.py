@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from selfens.config import Config
 from selfens.data.dataset import Dataset
+from selfens.experiments.cells import OFFICIAL_ROWS
 from selfens.experiments.extras import ExtraImages
 
 ROWS, TEST_ROWS, EXTRA_ROWS, SIDE, EPOCHS, BATCH, SEEDS = 1000, 200, 2000, 8, 8, 40, 2
 FASTER = 5  # times the learning rate
 CLASSES = {"cifar10": 10, "cifar100": 100, "svhn": 10}
-FULL_ROWS = {"cifar10": 50_000, "cifar100": 50_000, "svhn": 73_257}
 MADE_UP = ExtraImages("made-up images", index=Path("made-up index"))
 
 
@@ -38,7 +38,7 @@ def _labels(config: Config) -> int | None:
     name, labels = config.data.name, config.data.labels
     if labels is None:
         return None
-    per_class = round(labels * ROWS / FULL_ROWS[name] / CLASSES[name])
+    per_class = round(labels * ROWS / OFFICIAL_ROWS[name][0] / CLASSES[name])
     return CLASSES[name] * max(1, per_class)
 
 
@@ -49,7 +49,7 @@ def _batch(config: Config) -> int:
 
 def _extra_per_epoch(config: Config) -> int | None:
     per_epoch = config.data.extra_per_epoch
-    return None if per_epoch is None else per_epoch * ROWS // FULL_ROWS[config.data.name]
+    return None if per_epoch is None else per_epoch * ROWS // OFFICIAL_ROWS[config.data.name][0]
 
 
 def made_up(name: str) -> Dataset:

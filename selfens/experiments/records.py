@@ -22,7 +22,7 @@ import reprlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +97,11 @@ class Record:
         if raw.pop("format") != FORMAT:
             raise OtherFormatError
         names = {part.name for part in fields(cls)}
-        for name in sorted(names - raw.keys() - {"note", "extra"}):
-            raise ValueError(f"it has no '{name}'")
-        for name in sorted(raw.keys() - names):
-            raise ValueError(f"it has '{name}', which no record has")
+        required = {part.name for part in fields(cls) if part.default is MISSING and part.default_factory is MISSING}
+        if missing := sorted(required - raw.keys()):
+            raise ValueError(f"it has no '{missing[0]}'")
+        if unknown := sorted(raw.keys() - names):
+            raise ValueError(f"it has '{unknown[0]}', which no record has")
         return cls(**raw | {"config": Config.from_dict(raw["config"]), "test_error": tuple(raw["test_error"])})
 
 

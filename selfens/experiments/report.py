@@ -11,14 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selfens.errors import RunError
-from selfens.experiments.cells import Cell, Table
+from selfens.experiments.cells import Table
 from selfens.experiments.claims import CLAIMS, Claim
 from selfens.experiments.extras import needed
 from selfens.experiments.figure import noise_figure
 from selfens.experiments.records import Record, Store, extra_words, make_folder
-from selfens.experiments.summary import Paired, Summary, in_words, measured, pairs, spread, summarize
+from selfens.experiments.summary import (
+    Paired,
+    Summary,
+    in_words,
+    measured,
+    pairs,
+    paper_in_words,
+    spread,
+    summarize,
+)
 from selfens.experiments.tables import CELLS, TABLES
-from selfens.report.render import render
+from selfens.report.render import render, shown
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURE_FILE = "label-noise.svg"
@@ -28,6 +37,7 @@ COMPARISON = (
 )
 OTHER_IMAGES = "other images"
 WRITTEN_BY = "selfens reproduce --report"
+OF_THE_FIGURE = tuple(claim for claim in CLAIMS if claim.cell.startswith("noise/"))
 
 
 @dataclass(frozen=True)
@@ -48,12 +58,12 @@ def write_report(store: Store) -> list[Path]:
     figure = noise_figure(summaries)
     contents = {"README.md": _render("report.md", summaries, store, figure)}
     contents["report.html"] = _render("report.html", summaries, store, figure)
+    make_folder(store.root)
+    for name in contents:
+        _check_ours(store.root / name)
     if figure is not None:
         contents[FIGURE_FILE] = figure
-    make_folder(store.root)
-    for name in ("README.md", "report.html"):
-        _check_ours(store.root / name)
-    if figure is None:
+    else:
         (store.root / FIGURE_FILE).unlink(missing_ok=True)
     for name, text in contents.items():
         write_atomically(store.root / name, text.encode())
@@ -80,15 +90,14 @@ def _render(template: str, summaries: dict[str, Summary], store: Store, figure: 
 def sections(summaries: dict[str, Summary]) -> list[Section]:
     """Everything the report says."""
     parts = [part for table in TABLES.values() for part in _table_sections(table, summaries)]
-    others = [claim for claim in CLAIMS if not claim.cell.startswith("noise/")]
+    others = [claim for claim in CLAIMS if claim not in OF_THE_FIGURE]
     return [*parts, _claims("Claims in the paper's text", 2, others, summaries), _runs(summaries)]
 
 
 def _table_sections(table: Table, summaries: dict[str, Summary]) -> list[Section]:
     parts = [_comparison(table, summaries)]
-    about = [claim for claim in CLAIMS if claim.cell.startswith("noise/")]
     if table.name == "noise":
-        parts.append(_claims("What the paper says of the figure", 3, about, summaries))
+        parts.append(_claims("What the paper says of the figure", 3, OF_THE_FIGURE, summaries))
     paired = pairs(table, summaries) if table.name != "claims" else []  # of those, the claims say which belong together
     if paired:
         parts.append(_paired(table, paired))
@@ -126,11 +135,7 @@ def _comparison_row(summary: Summary) -> tuple[str, ...]:
         within = (OTHER_IMAGES, OTHER_IMAGES)
     elif difference and summary.diverged:
         within = (f"{within[0]}, of those that ended", f"{within[1]}, of those that ended")
-    return (cell.row, cell.column, ours, count, _paper(cell), str(cell.runs or ""), difference, *within)
-
-
-def _paper(cell: Cell) -> str:
-    return "" if cell.mean is None else f"{cell.mean:.2f} ± {cell.deviation:.2f}"
+    return (cell.row, cell.column, ours, count, paper_in_words(cell), str(cell.runs or ""), difference, *within)
 
 
 def _yes_or_no(value: bool | None) -> str:
@@ -200,12 +205,8 @@ def _run_row(record: Record) -> tuple[str, ...]:
         str(record.seed),
         "diverged" if record.final_error is None else f"{record.final_error:.2f}",
         *(f"({time})" if record.shared_device else time for time in times),
-        *(_on_a_line(environment.get(name, "?")) for name in ("device", "precision", "torch")),
+        *(shown(str(environment.get(name, "?"))) for name in ("device", "precision", "torch")),
         (record.commit or "not recorded").partition("-")[0][:12]
         + ("-dirty" if "dirty" in (record.commit or "") else ""),
-        "; ".join(filter(None, [extra_words(record.extra) if record.extra else "", _on_a_line(record.note)])),
+        "; ".join(filter(None, [extra_words(record.extra) if record.extra else "", shown(record.note)])),
     )
-
-
-def _on_a_line(value: object) -> str:
-    return " ".join(str(value).split())

@@ -18,17 +18,15 @@ from typing import Any
 
 from selfens.errors import ConfigError, DataError, DeviceError
 from selfens.experiments import quick
-from selfens.experiments.cells import Cell
+from selfens.experiments.cells import OFFICIAL_ROWS, Cell
 from selfens.experiments.extras import ExtraImages
 from selfens.experiments.records import Store
 from selfens.experiments.tables import Task
-from selfens.experiments.view import Unseen, View
+from selfens.experiments.view import View
 from selfens.experiments.worker import Event, Place, work
 from selfens.interrupt import StopRequest
 
 POLL_SECONDS = 0.2
-OFFICIAL_ROWS = {"cifar10": (50_000, 10_000), "cifar100": (50_000, 10_000), "svhn": (73_257, 26_032)}
-"""Training and test images of each data set."""
 
 
 @dataclass(frozen=True)
@@ -158,25 +156,25 @@ def _start(store: Store, tasks: list[Task], place: Place, data_dir: Path | None,
 
 
 def _listen(workers: Sequence[Process], view: View, failures: list[Failure]) -> None:
-    """Pass on what the workers have said, waiting a moment for it."""
-    talking = {worker.pipe: worker for worker in workers if not worker.pipe.closed}
-    for pipe in wait(list(talking), POLL_SECONDS):
-        assert isinstance(pipe, Connection)
-        for event in _said(pipe):
-            _heard(talking[pipe], event, view, failures)
-    if not talking:
-        time.sleep(POLL_SECONDS)
+    """Pass on what the workers have said."""
+    for worker, event in _said(workers):
+        _heard(worker, event, view, failures)
     view.refresh()
 
 
-def _said(pipe: Connection) -> list[Event]:
-    """What has come through a pipe, which is closed where nothing can come any more."""
+def _said(workers: Sequence[Process]) -> list[tuple[Process, Event]]:
+    """What has come through the pipes within a moment; one is closed where nothing can come any more."""
+    talking = {worker.pipe: worker for worker in workers if not worker.pipe.closed}
+    if not talking:
+        time.sleep(POLL_SECONDS)
     events = []
-    try:
-        while pipe.poll():
-            events.append(pipe.recv())
-    except (EOFError, OSError):
-        pipe.close()
+    for pipe in wait(list(talking), POLL_SECONDS):
+        assert isinstance(pipe, Connection)
+        try:
+            while pipe.poll():
+                events.append((talking[pipe], pipe.recv()))
+        except (EOFError, OSError):
+            pipe.close()
     return events
 
 
@@ -188,7 +186,7 @@ def _end(workers: Sequence[Process]) -> None:
     while any(worker.process.is_alive() for worker in workers):
         for worker in workers:
             worker.ask_to_stop()
-        _listen(workers, Unseen(), [])
+        _said(workers)
 
 
 def _heard(worker: Process, event: Event, view: View, failures: list[Failure]) -> None:

@@ -147,6 +147,10 @@ def in_words(summary: Summary) -> str:
     return ", ".join(words) or NOT_RUN
 
 
+def paper_in_words(cell: Cell) -> str:
+    return "" if cell.mean is None else f"{cell.mean:.2f} ± {cell.deviation:.2f}"
+
+
 def spread(values: Sequence[float], signed: bool = False) -> str:
     """
     >>> spread([1.0, 2.0]), spread([0.5], signed=True)

@@ -26,19 +26,6 @@ class View(Protocol):
     def refresh(self) -> None: ...
 
 
-class Unseen:
-    """Where nobody looks on."""
-
-    def __enter__(self) -> Unseen:
-        return self
-
-    def __exit__(self, *exception: object) -> None: ...
-
-    def show(self, event: Event) -> None: ...
-
-    def refresh(self) -> None: ...
-
-
 class Tally:
     """How far all runs are. Epochs of unequal cost count alike, so the estimate is rough until each kind has run."""
 

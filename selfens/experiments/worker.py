@@ -120,15 +120,14 @@ class Worker(Silent):
 
     def consider(self, task: Task) -> bool:
         """Do a run unless it is done or another process has it; says whether it was ours to do."""
-        done = self.store.has(task)
-        if task in self.refused or (done and not self.store.unfinished_path(task).exists()):
+        if task in self.refused or (self.store.has(task) and not self.store.unfinished_path(task).exists()):
             return False
         with self.store.claimed(task) as ours:
             if not ours:
                 return False
-            if done or self.store.has(
+            if self.store.has(
                 task
-            ):  # by one that was killed before it had cleared up, or between the two questions
+            ):  # done between the two questions, or by one that was killed before it had cleared up
                 self.store.clear(task)
                 return False
             self.task = task

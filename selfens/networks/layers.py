@@ -273,8 +273,8 @@ def fuse(network: nn.Module, enabled: bool) -> None:
             module.fused = enabled
 
 
-def uses_kernels(network: nn.Module) -> bool:
-    """Whether any layer does."""
+def is_fused(network: nn.Module) -> bool:
+    """Whether any convolution uses our own kernels."""
     return any(isinstance(module, NormalizedConv2d) and module.fused for module in network.modules())
 
 
