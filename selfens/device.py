@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from selfens.config import TrainingConfig
 from selfens.errors import ConfigError, DeviceError
@@ -71,6 +72,33 @@ class Stopwatch:
         """From the first mark to the last, once the device has reached it."""
         first, last = self.marks[0], self.marks[-1]
         return float(first.elapsed_time(last)) / 1000 if self.on_gpu else last - first
+
+
+class Awaited:
+    """Numbers the device has still to work out, by name; the host may go on and look later.
+
+    kept  what they are worked out from, held for as long
+    """
+
+    def __init__(self, numbers: dict[str, Tensor], kept: object = None) -> None:
+        self.names = [*numbers]
+        self.kept: object = (numbers, kept)
+        together = torch.stack([number.to(torch.float64) for number in numbers.values()])
+        self.values = together.to("cpu", non_blocking=True)
+        self.arrived: Any = None
+        if together.is_cuda:
+            self.arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.arrived.record()
+
+    def are_known(self) -> bool:
+        return self.arrived is None or bool(self.arrived.query())
+
+    def read(self) -> dict[str, float]:
+        """Waits for the device where it has not come to them."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        self.kept = None
+        return dict(zip(self.names, self.values.tolist(), strict=True))
 
 
 @contextmanager

@@ -21,7 +21,9 @@ class Progress(Protocol):
     """Whether downloads and decoding may show bars of their own."""
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None: ...
-    def step(self, step: int) -> None: ...
+    def step(self, epoch: int, step: int) -> None:
+        """A step was given out. On a GPU the record of the epoch before may still be to come."""
+
     def epoch(self, record: dict[str, Any]) -> None: ...
     def warn(self, message: str) -> None: ...
     def close(self) -> None: ...
@@ -35,7 +37,7 @@ class Silent:
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         pass
 
-    def step(self, step: int) -> None:
+    def step(self, epoch: int, step: int) -> None:
         pass
 
     def epoch(self, record: dict[str, Any]) -> None:
@@ -60,8 +62,8 @@ class Untroubled:
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
 
-    def step(self, step: int) -> None:
-        self.shown.step(step)
+    def step(self, epoch: int, step: int) -> None:
+        self.shown.step(epoch, step)
 
     def epoch(self, record: dict[str, Any]) -> None:
         self.shown.epoch(record)
@@ -134,27 +136,28 @@ class Bar(Quiet):
             TimeRemainingColumn(elapsed_when_finished=False),
             console=self.console,
         )
-        self.done = self.steps = self.epochs = 0
+        self.given_out = self.steps = self.epochs = 0
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self.console.print(title, highlight=False, markup=False)
-        self.steps, self.epochs, self.done = steps_per_epoch, epochs, first_epoch
+        self.steps, self.epochs, self.given_out = steps_per_epoch, epochs, first_epoch * steps_per_epoch
         total = epochs * steps_per_epoch
         self.task = self.bar.add_task(
-            "train", total=total, completed=first_epoch * steps_per_epoch, latest="", epoch=f"{first_epoch}/{epochs}"
+            "train", total=total, completed=self.given_out, latest="", epoch=f"{first_epoch}/{epochs}"
         )
         self.bar.start()
 
-    def step(self, step: int) -> None:
-        self.bar.update(self.task, completed=self.done * self.steps + step)
+    def step(self, epoch: int, step: int) -> None:
+        self.given_out = epoch * self.steps + step
+        self.bar.update(self.task, completed=self.given_out)
 
     def epoch(self, record: dict[str, Any]) -> None:
-        self.done = record["epoch"] + 1
+        done = record["epoch"] + 1
         self.bar.update(
             self.task,
-            completed=self.done * self.steps,
+            completed=max(self.given_out, done * self.steps),
             latest=describe(record, self.console.width - BESIDE_LATEST),
-            epoch=f"{self.done}/{self.epochs}",
+            epoch=f"{done}/{self.epochs}",
         )
 
     def warn(self, message: str) -> None:

@@ -7,10 +7,11 @@ can go on from it.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from selfens.data.labels import LabelChoice
 from selfens.data.loader import Loader
 from selfens.data.order import Order
 from selfens.data.rows import Picked
-from selfens.device import environment, generator, resolve_precision, resolve_switch
+from selfens.device import Awaited, environment, generator, resolve_precision, resolve_switch
 from selfens.distributed import LEAST, MOST, Group
 from selfens.errors import ConfigError, RunError
 from selfens.methods.base import Method
@@ -36,7 +37,7 @@ from selfens.optim import Adam
 from selfens.randomness import PROCESS
 from selfens.randomness import stream as random_stream
 from selfens.rundir import Checkpoint, RunDirectory, TargetsPlace
-from selfens.step import EpochMeans, Step, start_compiler
+from selfens.step import Step, start_compiler
 from selfens.targets.file import TargetsFile
 
 Rows = NDArray[np.int64]
@@ -94,6 +95,9 @@ class Session:
         """In the first epoch, before a stop."""
         self.epoch_began = time.perf_counter()
         self.warned_of_collapse = False
+        alone = device.type == "cuda" and self.group.size == 1
+        self.aside: Any = torch.cuda.Stream(device) if alone else None  # type: ignore[no-untyped-call]
+        """The stream on which an epoch is evaluated while the steps of the next one run."""
 
     def _set_up_rows(self, data: Dataset, choice: LabelChoice, fitted: nn.Module) -> None:
         """What is trained on, validated on and tested on."""
@@ -261,8 +265,11 @@ class Session:
 
     def is_finite(self) -> bool:
         """Whether sums and parameters are still numbers, in all processes."""
-        here = self.step.sums.isfinite().all() and self.optimizer.flat.isfinite().all()
-        return bool(self.group.agreed(int(here), LEAST))
+        return bool(self._finite())
+
+    def _finite(self) -> Tensor:
+        here = self.step.sums.isfinite().all() & self.optimizer.flat.isfinite().all()
+        return self.group.total(here.to(torch.int64), LEAST)
 
     # The end of an epoch
 
@@ -279,32 +286,47 @@ class Session:
             for buffer, mean in zip(buffers, self.group.means(buffers), strict=True):
                 buffer.copy_(mean)
 
-    def errors(self) -> dict[str, tuple[Tensor | None, int]]:
-        """Of the validation and the test rows: how many are put into the wrong class, still on the device, of how many."""
-        kinds = {
+    def outcome(self) -> Awaited:
+        """What the epoch has come to: the means of its steps, and how many rows are put into the wrong class.
+
+        Nothing waits for the numbers here. On one GPU the next epoch's steps need not wait for them either.
+        """
+        self._join_sums()
+        numbers = {"finite": self._finite(), **self.step.take()}
+        if self.method.ensemble:
+            numbers["ensemble_variance"] = self.group.mean(self.method.ensemble.spread.to(self.device))
+        with self._aside() as network:
+            for kind, (rows, count) in self.evaluated_rows().items():
+                if count:
+                    numbers[kind] = self._wrong(network, *rows)
+            return Awaited(numbers, network)
+
+    def evaluated_rows(self) -> dict[str, tuple[tuple[Tensor, Tensor], int]]:
+        """The inputs and labels this process evaluates, and the number of rows in all processes."""
+        return {
             "validation_error": (self.validation, self.num_validated),
             "test_error": (self.test, self.num_tested),
         }
-        return {name: (self._wrong(*rows) if count else None, count) for name, (rows, count) in kinds.items()}
 
-    def _wrong(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        network = self.method.evaluated(self.network)
+    @contextmanager
+    def _aside(self) -> Iterator[nn.Module]:
+        """The network to evaluate; on one GPU a copy of it and a stream of its own, so that the steps can go on."""
+        network, copied = self.method.evaluated(self.network), None
+        if self.aside is not None:
+            with suppress(Exception):  # a module that cannot be copied is evaluated before the steps go on
+                copied = copy.deepcopy(network)
+        if copied is None:
+            yield network
+            return
+        self.aside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.aside):
+            yield copied
+
+    def _wrong(self, network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         wrong = torch.zeros((), dtype=torch.int64, device=self.device)
         if len(labels):  # more processes than rows leave some without
             wrong += evaluate.error_count(network, inputs, labels, self.precision)
         return self.group.total(wrong)
-
-    def means(self) -> EpochMeans:
-        """The epoch's means over all processes. Waits for the device, for the only time in an epoch."""
-        self._join_sums()
-        return self.step.read()
-
-    def ensemble_variance(self) -> float | None:
-        """How much the predictions of the epoch's rows have varied: summed over the classes, averaged over the rows."""
-        if self.method.ensemble is None:
-            return None
-        spread = float(self.group.mean(self.method.ensemble.spread.to(self.device)))
-        return spread if np.isfinite(spread) else None
 
     def _join_sums(self) -> None:
         self.group.mean(self.step.sums)

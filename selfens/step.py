@@ -12,7 +12,7 @@ import threading
 import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,16 +49,6 @@ def _of_its_own(method: Callable[..., Any]) -> Callable[..., Any]:
     function: Any = method.__func__  # type: ignore[attr-defined]
     copied = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
     return types.MethodType(copied, method.__self__)  # type: ignore[attr-defined]
-
-
-class EpochMeans(NamedTuple):
-    """The means over an epoch's steps, read once at its end."""
-
-    supervised: float
-    unsupervised: float
-    total: float
-    spread: float
-    """The largest difference between two rows' probabilities of the same class: near 0 when all predictions are alike."""
 
 
 class Step:
@@ -213,15 +203,18 @@ class Step:
 
     # What is read and saved
 
-    def read(self) -> EpochMeans:
-        """The epoch's means; waits for the device, and starts the next epoch's sums."""
-        supervised, unsupervised, total = (self.sums / max(self.steps_done, 1)).tolist()
-        result = EpochMeans(supervised, unsupervised, total, float((self.high - self.low).max()))
+    def take(self) -> dict[str, Tensor]:
+        """The means over the epoch's steps, still on the device; the next epoch's sums begin.
+
+        `spread` is the largest difference between two rows' probabilities of the same class: near 0 when all are alike.
+        """
+        supervised, unsupervised, total = (self.sums / max(self.steps_done, 1)).unbind()
+        spread = (self.high - self.low).max()
         self.sums.zero_()
         self.low.fill_(1)
         self.high.zero_()
         self.steps_done = 0
-        return result
+        return {"supervised": supervised, "unsupervised": unsupervised, "total": total, "spread": spread}
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint in the middle of an epoch needs besides network, optimizer and ensemble."""

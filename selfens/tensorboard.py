@@ -41,8 +41,8 @@ class TensorBoard:
             self.writer.flush()
         self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
 
-    def step(self, step: int) -> None:
-        self.shown.step(step)
+    def step(self, epoch: int, step: int) -> None:
+        self.shown.step(epoch, step)
 
     def epoch(self, record: dict[str, Any]) -> None:
         with self._worded():

@@ -11,9 +11,9 @@ import copy
 import math
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels, unnamed_labels
 from selfens.data.rows import is_mapped
-from selfens.device import TURN, Stopwatch, environment, resolve_device, torch_settings
+from selfens.device import TURN, Awaited, Stopwatch, environment, resolve_device, torch_settings
 from selfens.distributed import LEAST, MOST, Group
 from selfens.errors import ConfigError, DivergedError, RunError, check_kind
 from selfens.interrupt import StopRequest
@@ -36,7 +36,6 @@ from selfens.report.page import write_report
 from selfens.run import Run
 from selfens.rundir import REPORT, RunDirectory, check_free
 from selfens.session import Session
-from selfens.step import EpochMeans
 from selfens.targets import file as targets_file
 
 Rows = NDArray[np.int64]
@@ -242,8 +241,7 @@ def _fitted_rows(data: Dataset, choice: LabelChoice) -> Rows | None:
 
 def _train_epochs(session: Session, directory: RunDirectory, progress: Progress) -> None:
     epochs, every = session.config.schedule.epochs, session.config.training.checkpoint_every
-    first = session.group.is_first
-    if first:
+    if session.group.is_first:
         directory.truncate_history(session.first_epoch)
     progress.start(
         _title(session, directory),
@@ -256,25 +254,66 @@ def _train_epochs(session: Session, directory: RunDirectory, progress: Progress)
         session.save(directory, 0, 0)  # the weights of a module of the user's own are nowhere else
     try:
         with StopRequest() as stop:
-            session.epoch_began = time.perf_counter() - session.seconds_spent
+            records = _Records(session, directory, progress)
             for epoch in range(session.first_epoch, epochs):
-                record = _train_epoch(session, directory, epoch, stop, progress)
-                # From the end of the epoch before, its checkpoint included: the seconds of a run add up to its time.
-                ended = time.perf_counter()
-                record["seconds"], session.epoch_began = ended - session.epoch_began, ended
-                if first:
-                    directory.append_history(record)
+                records.add(_train_epoch(session, records, epoch, stop))
                 if (epoch + 1) % every == 0 or epoch + 1 == epochs:
+                    records.finish()
                     session.save(directory, epoch + 1, 0)
-                progress.epoch(record)
     finally:
         progress.close()
 
 
-def _train_epoch(
-    session: Session, directory: RunDirectory, epoch: int, stop: StopRequest, progress: Progress
-) -> dict[str, Any]:
-    """One visit of the training set; returns the record for the history."""
+@dataclass
+class _Ended:
+    """An epoch whose steps have all been given out."""
+
+    epoch: int
+    rates: dict[str, float]
+    images: int
+    stopwatch: Stopwatch
+    outcome: Awaited
+
+
+class _Records:
+    """Writes the record of each epoch once its numbers are known: on one GPU while the steps of the next one run."""
+
+    def __init__(self, session: Session, directory: RunDirectory, progress: Progress) -> None:
+        self.session, self.directory, self.progress = session, directory, progress
+        self.waiting: _Ended | None = None
+        session.epoch_began = time.perf_counter() - session.seconds_spent
+
+    def add(self, ended: _Ended) -> None:
+        self.finish()
+        self.waiting = ended
+        if self.session.group.size > 1:  # processes that find a loss is not finite must all end at one step
+            self.finish()
+        self.look()
+
+    def look(self) -> None:
+        """Write what is known by now."""
+        if self.waiting and self.waiting.outcome.are_known():
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for the device, and write the record. Always before a checkpoint, which must not follow a diverged epoch."""
+        if self.waiting is None:
+            return
+        ended, self.waiting = self.waiting, None
+        known = ended.outcome.read()
+        _check_finite(self.session, self.directory, ended.epoch, known)
+        _warn_of_collapse(self.session, ended.epoch, known, self.progress)
+        # From the end of the epoch before, its checkpoint included: the seconds of a run add up to its time.
+        now = time.perf_counter()
+        record = _record(self.session, ended, known) | {"seconds": now - self.session.epoch_began}
+        self.session.epoch_began = now
+        if self.session.group.is_first:
+            self.directory.append_history(record)
+        self.progress.epoch(record)
+
+
+def _train_epoch(session: Session, records: _Records, epoch: int, stop: StopRequest) -> _Ended:
+    """One visit of the training set. Nothing in here waits for the device, unless it is told to stop."""
     rates = {
         "learning_rate": session.learning_rate(epoch),
         "beta1": session.beta1(epoch),
@@ -286,30 +325,40 @@ def _train_epoch(
     first = session.first_step if epoch == session.first_epoch else 0
     for number, rows in enumerate(session.visit(epoch, first), start=first):
         if _told_to_stop(session, stop, number):
-            if session.is_finite():
-                session.save(directory, epoch, number)
-            again = "" if session.group.size == 1 else f" by torchrun in {session.group.size} processes, as before"
-            raise KeyboardInterrupt(
-                f"stopped in epoch {epoch + 1}; go on with 'selfens resume {directory.path}'{again}."
-            )
+            records.finish()
+            _stop(session, records.directory, epoch, number)
         step(rows)
-        progress.step(number)
+        records.look()
+        records.progress.step(epoch, number)
     session.end_epoch()
     stopwatch.mark()
-    errors = session.errors()
-    means = session.means()  # the one place where an epoch waits for the device, after all its work has been given out
-    _check_finite(session, directory, epoch, means)
-    _warn_of_collapse(session, epoch, means, progress)
     images = (session.loader.steps_per_epoch - first) * session.loader.batch_size * session.group.size
+    return _Ended(epoch, rates, images, stopwatch, session.outcome())
+
+
+def _stop(session: Session, directory: RunDirectory, epoch: int, step: int) -> NoReturn:
+    if session.is_finite():
+        session.save(directory, epoch, step)
+    again = "" if session.group.size == 1 else f" by torchrun in {session.group.size} processes, as before"
+    raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; go on with 'selfens resume {directory.path}'{again}.")
+
+
+def _record(session: Session, ended: _Ended, known: dict[str, float]) -> dict[str, Any]:
+    """What the history keeps of an epoch."""
+    variance = known.get("ensemble_variance", math.nan)
+    errors = {
+        name: 100.0 * int(known[name]) / count if count else None
+        for name, (_, count) in session.evaluated_rows().items()
+    }
     return {
-        "epoch": epoch,
-        "supervised": means.supervised,
-        "unsupervised": means.unsupervised,
-        "total": means.total,
-        **{name: None if wrong is None else 100.0 * int(wrong) / count for name, (wrong, count) in errors.items()},
-        **rates,
-        "ensemble_variance": session.ensemble_variance(),
-        "images_per_second": images / stopwatch.seconds(),
+        "epoch": ended.epoch,
+        "supervised": known["supervised"],
+        "unsupervised": known["unsupervised"],
+        "total": known["total"],
+        **errors,
+        **ended.rates,
+        "ensemble_variance": variance if math.isfinite(variance) else None,
+        "images_per_second": ended.images / ended.stopwatch.seconds(),
     }
 
 
@@ -320,8 +369,8 @@ def _told_to_stop(session: Session, stop: StopRequest, step: int) -> bool:
     return step % STEPS_TO_AGREE == 0 and bool(session.group.agreed(int(stop.requested), MOST))
 
 
-def _check_finite(session: Session, directory: RunDirectory, epoch: int, means: EpochMeans) -> None:
-    if math.isfinite(means.total) and session.is_finite():
+def _check_finite(session: Session, directory: RunDirectory, epoch: int, known: dict[str, float]) -> None:
+    if math.isfinite(known["total"]) and known["finite"]:
         return
     good, step = directory.reached()
     position = f"after epoch {good}" + (f" and {step} steps" if step else "")
@@ -373,8 +422,8 @@ def _warn_before(session: Session, progress: Progress) -> None:
         )
 
 
-def _warn_of_collapse(session: Session, epoch: int, means: EpochMeans, progress: Progress) -> None:
-    alike = means.spread < COLLAPSED_SPREAD and epoch >= session.config.schedule.rampup
+def _warn_of_collapse(session: Session, epoch: int, known: dict[str, float], progress: Progress) -> None:
+    alike = known["spread"] < COLLAPSED_SPREAD and epoch >= session.config.schedule.rampup
     if alike and session.method.uses_unlabeled and not session.warned_of_collapse:
         session.warned_of_collapse = True
         progress.warn(

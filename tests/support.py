@@ -209,7 +209,7 @@ class At(Silent):
     def __init__(self, epoch: int, step: int, what: Callable[[], object]) -> None:
         self.countdown, self.what = epoch * STEPS + step, what
 
-    def step(self, step: int) -> None:
+    def step(self, epoch: int, step: int) -> None:
         if self.countdown == 0:
             self.what()
         self.countdown -= 1

@@ -305,7 +305,7 @@ class StopsItself(Silent):
     def __init__(self, epoch, step):
         self.epochs_left, self.at = epoch, step
 
-    def step(self, step):
+    def step(self, epoch, step):
         if self.epochs_left == 0 and step == self.at:
             os.kill(os.getpid(), signal.SIGTERM)
 

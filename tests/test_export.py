@@ -230,7 +230,7 @@ def test_the_card_of_an_unfinished_run_tells_of_its_checkpoint(trained, tmp_path
 
 def test_the_card_of_a_run_stopped_within_an_epoch_names_no_error(trained, tmp_path):
     class Stopping(Silent):
-        def step(self, step):
+        def step(self, epoch, step):
             if step == 2:
                 signal.raise_signal(signal.SIGINT)
 

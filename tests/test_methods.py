@@ -135,7 +135,8 @@ def test_steps_follow_the_algorithm_for_five_epochs(name):
         for rows in loader.order(epoch):
             step(rows)
         method.end_epoch()
-        history.append(step.read()[:2])
+        means = step.take()
+        history.append((float(means["supervised"]), float(means["unsupervised"])))
 
     twin = Trainer(name, twin_network, labels, CLASSES)
     follow(twin, network[0].passes, inputs, method.num_views, WEIGHT)

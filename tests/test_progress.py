@@ -51,6 +51,22 @@ def test_the_bar_and_the_time_left_fit_the_terminal(width):
     assert line.rstrip().endswith(("-:--:--", "0:00:00"))
 
 
+def test_the_bar_never_goes_back_when_a_record_comes_after_the_next_epochs_steps():
+    bar = Bar()
+    bar.bar.live.console = bar.console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    bar.start("title", epochs=300, first_epoch=120, steps_per_epoch=10)
+    reached = []
+    for epoch, step in [(120, 9), (121, 0), (121, 4)]:
+        bar.step(epoch, step)
+        reached.append(bar.bar.tasks[0].completed)
+    bar.epoch(RECORD)  # of epoch 120
+    reached.append(bar.bar.tasks[0].completed)
+    bar.step(121, 5)
+    reached.append(bar.bar.tasks[0].completed)
+    bar.close()
+    assert reached == [1209, 1210, 1214, 1214, 1215]
+
+
 def test_warnings_of_what_is_meant_to_be_so_are_left_out_whoever_shows_the_rest():
     seen = []
 

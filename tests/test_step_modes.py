@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from selfens import presets
+from selfens import evaluate, presets
 from selfens import step as step_module
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
@@ -81,7 +81,7 @@ def session_after(overrides, *, method, device, network=None, steps=STEPS, pertu
                 session.step(rows)
                 done += 1
             session.method.end_epoch()
-            losses.append(session.step.read().total)
+            losses.append(float(session.step.take()["total"]))
     return session, warnings, losses
 
 
@@ -299,15 +299,47 @@ def test_a_network_that_fails_in_every_way_says_why_itself(compile):
 def test_nothing_in_an_epoch_waits_for_the_device(method, compile, capture):
     switches = [f"training.compile={compile}", f"training.capture={capture}"]
     session, _, _ = session_after(switches, method=method, device="cuda")
-    visited = session.visit(9)  # the order of the rows is brought to the device here, between two epochs
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for rows in visited:
+        for rows in session.visit(9):
             session.step(rows)
         session.end_epoch()
-        session.errors()
+        session.outcome()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+class Uncopied(nn.Module):
+    """A network of the user's own that refuses to be copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3 * 16 * 16, 10)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+    def __deepcopy__(self, memo):
+        raise TypeError("there is one of me")
+
+
+@needs_gpu
+@pytest.mark.parametrize("own", [None, Uncopied], ids=["conv13", "uncopied"])
+def test_an_epoch_is_evaluated_as_it_ended_though_steps_go_on(own):
+    session, _, _ = session_after([], method="temporal", device="cuda", network=own and own())
+    images, labels = session.loader.inputs, session.loader.labels.clamp(min=0)
+    session.test, session.num_tested = (images, labels), len(labels)
+    with torch_settings(session.config.training, session.device, 0):
+        expected = int(evaluate.error_count(session.network, images, labels, session.precision))
+        session.step.set(learning_rate=0.1, beta1=0.9, weight=1.0)  # so that a few steps make another network of it
+        torch.cuda._sleep(CYCLES)
+        outcome = session.outcome()
+        assert not outcome.are_known()
+        for epoch in (8, 9):
+            for rows in session.visit(epoch):
+                session.step(rows)
+        assert outcome.read()["test_error"] == expected
+        assert int(evaluate.error_count(session.network, images, labels, session.precision)) != expected
 
 
 @needs_gpu

@@ -38,7 +38,7 @@ class CrashingAt(Silent):
     def __init__(self, epoch, step):
         self.at, self.done = (epoch, step), 0
 
-    def step(self, step):
+    def step(self, epoch, step):
         if (self.done, step) == self.at:
             raise Crash
 
@@ -112,7 +112,7 @@ def test_what_is_shown_besides_is_shown_as_before(tmp_path):
         def start(self, title, **numbers):
             calls.append(("start", numbers["epochs"]))
 
-        def step(self, step):
+        def step(self, epoch, step):
             calls.append(("step", step))
 
         def epoch(self, record):

@@ -30,7 +30,7 @@ from torch import nn
 import selfens
 from selfens.config import Config
 from selfens.data.loader import Loader
-from selfens.device import float32_mode
+from selfens.device import Awaited, float32_mode
 from selfens.errors import ConfigError, DivergedError, RunError, SelfensWarning
 from selfens.losses import cross_entropy, squared_difference
 from selfens.methods import METHODS, Losses, Method
@@ -59,7 +59,7 @@ class CrashAt(Silent):
     def __init__(self, epoch: int, step: int) -> None:
         self.countdown = epoch * STEPS + step
 
-    def step(self, step: int) -> None:
+    def step(self, epoch: int, step: int) -> None:
         if self.countdown == 0:
             raise Crash
         self.countdown -= 1
@@ -501,10 +501,61 @@ def test_divergence_by_a_learning_rate_far_too_large(tmp_path):
 class SignalAt(CrashAt):
     """Ctrl-C during this step of this epoch."""
 
-    def step(self, step: int) -> None:
+    def step(self, epoch: int, step: int) -> None:
         if self.countdown == 0:
             signal.raise_signal(signal.SIGINT)
         self.countdown -= 1
+
+
+@pytest.fixture
+def slow_device(monkeypatch):
+    """As on a GPU that is behind: an epoch's numbers are known no sooner than someone waits for them."""
+    monkeypatch.setattr(Awaited, "are_known", lambda self: False)
+
+
+def numbers_of(run):
+    return [{k: v for k, v in r.items() if k not in ("seconds", "images_per_second")} for r in run.history]
+
+
+@pytest.mark.parametrize("every", [1, 3, 10])
+def test_numbers_known_late_make_the_same_run(tmp_path, every, monkeypatch):
+    settings = config("temporal", f"training.checkpoint_every={every}", epochs=5)
+    at_once = selfens.train(settings, tmp_path / "at once", dataset=features())
+    seen = []
+
+    class Watching(Silent):
+        def step(self, epoch, step):
+            seen.append(epoch)
+
+        def epoch(self, record):
+            seen.append(f"record {record['epoch']}")
+
+    monkeypatch.setattr(Awaited, "are_known", lambda self: False)
+    late = selfens.train(settings, tmp_path / "late", dataset=features(), progress=Watching())
+    assert numbers_of(late) == numbers_of(at_once)
+    assert weights(late.path) == weights(at_once.path)
+    first_record = seen.index("record 0")
+    assert (1 in seen[:first_record]) == (every > 1)  # the steps of the second epoch do not wait for it
+
+
+def test_a_stop_keeps_the_record_of_the_epoch_before(tmp_path, slow_device):
+    settings = config("temporal", "training.checkpoint_every=10", epochs=4)
+    with pytest.raises(KeyboardInterrupt, match="stopped in epoch 3"):
+        selfens.train(settings, tmp_path / "run", dataset=features(), progress=SignalAt(2, 3))
+    stopped = selfens.load_run(tmp_path / "run")
+    assert [record["epoch"] for record in stopped.history] == [0, 1]
+    resumed = selfens.resume(tmp_path / "run", dataset=features())
+    whole = selfens.train(settings, tmp_path / "whole", dataset=features())
+    assert numbers_of(resumed) == numbers_of(whole)
+
+
+def test_divergence_known_late_neither_replaces_the_checkpoint_nor_is_taken_for_another_epoch(tmp_path, slow_device):
+    settings, network = config("supervised", "training.checkpoint_every=2", epochs=6), Exploding(after=2 * STEPS + 1)
+    with pytest.raises(DivergedError, match="in epoch 3; the last good checkpoint, after epoch 2"):
+        selfens.train(settings, tmp_path / "run", dataset=features(), network=network)
+    run = selfens.load_run(tmp_path / "run", network=network)
+    assert run.directory.reached() == (2, 0)
+    assert [record["epoch"] for record in run.history] == [0, 1]
 
 
 def test_a_stop_after_the_loss_diverged_does_not_replace_the_last_good_checkpoint(tmp_path):

@@ -34,7 +34,9 @@ class Loader:
 
     def order(self, epoch: int) -> Tensor:
         """[steps, batch size] the rows of each step of this epoch."""
-        return torch.from_numpy(self._order.of_epoch(epoch)).to(self.device)
+        rows = torch.from_numpy(self._order.of_epoch(epoch))
+        # From pinned memory, or the copy would wait for all the work given to a GPU before.
+        return (rows.pin_memory() if self.device.type == "cuda" else rows).to(self.device, non_blocking=True)
 
     def visit(self, order: Tensor) -> Iterable[Tensor]:
         """The rows of each step of `order`, each when its batch can be asked for."""
