@@ -332,7 +332,8 @@ def test_an_epoch_is_evaluated_as_it_ended_though_steps_go_on(own):
     with torch_settings(session.config.training, session.device, 0):
         expected = int(evaluate.error_count(session.network, images, labels, session.precision))
         session.step.set(learning_rate=0.1, beta1=0.9, weight=1.0)  # so that a few steps make another network of it
-        torch.cuda._sleep(CYCLES)
+        session.outcome().read()  # the first time on a stream, memory is asked for, which waits
+        torch.cuda._sleep(100 * CYCLES)
         outcome = session.outcome()
         assert not outcome.are_known()
         for epoch in (8, 9):
