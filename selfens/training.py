@@ -240,7 +240,7 @@ def _fitted_rows(data: Dataset, choice: LabelChoice) -> Rows | None:
 
 
 def _train_epochs(session: Session, directory: RunDirectory, progress: Progress) -> None:
-    epochs, every = session.config.schedule.epochs, session.config.training.checkpoint_every
+    epochs = session.config.schedule.epochs
     if session.group.is_first:
         directory.truncate_history(session.first_epoch)
     progress.start(
@@ -257,9 +257,6 @@ def _train_epochs(session: Session, directory: RunDirectory, progress: Progress)
             records = _Records(session, directory, progress)
             for epoch in range(session.first_epoch, epochs):
                 records.add(_train_epoch(session, records, epoch, stop))
-                if (epoch + 1) % every == 0 or epoch + 1 == epochs:
-                    records.finish()
-                    session.save(directory, epoch + 1, 0)
     finally:
         progress.close()
 
@@ -274,9 +271,16 @@ class _Ended:
     stopwatch: Stopwatch
     outcome: Awaited
 
+    def is_followed_by_checkpoint(self, config: Config) -> bool:
+        done = self.epoch + 1
+        return done % config.training.checkpoint_every == 0 or done == config.schedule.epochs
+
 
 class _Records:
-    """Writes the record of each epoch once its numbers are known: on one GPU while the steps of the next one run."""
+    """Writes the record of each epoch once its numbers are known: on one GPU while the steps of the next one run.
+
+    Where a checkpoint follows, it waits for them, because none may follow an epoch that has diverged.
+    """
 
     def __init__(self, session: Session, directory: RunDirectory, progress: Progress) -> None:
         self.session, self.directory, self.progress = session, directory, progress
@@ -286,7 +290,8 @@ class _Records:
     def add(self, ended: _Ended) -> None:
         self.finish()
         self.waiting = ended
-        if self.session.group.size > 1:  # processes that find a loss is not finite must all end at one step
+        together = self.session.group.size > 1  # processes that find a loss is not finite must all end at one step
+        if together or ended.is_followed_by_checkpoint(self.session.config):
             self.finish()
         self.look()
 
@@ -296,7 +301,7 @@ class _Records:
             self.finish()
 
     def finish(self) -> None:
-        """Wait for the device, and write the record. Always before a checkpoint, which must not follow a diverged epoch."""
+        """Wait for the device, write the record and, where one is due, a checkpoint."""
         if self.waiting is None:
             return
         ended, self.waiting = self.waiting, None
@@ -309,6 +314,8 @@ class _Records:
         self.session.epoch_began = now
         if self.session.group.is_first:
             self.directory.append_history(record)
+        if ended.is_followed_by_checkpoint(self.session.config):
+            self.session.save(self.directory, ended.epoch + 1, 0)
         self.progress.epoch(record)
 
 

@@ -304,7 +304,7 @@ class StopAt(Untroubled):
         super().__init__()
         self.left = step
 
-    def step(self, number):
+    def step(self, epoch, number):
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), 2)
@@ -410,7 +410,7 @@ def private():
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
 class Watch(Untroubled):
-    def step(self, number):
+    def step(self, epoch, number):
         seen.append(private())
 
 seen = []
