@@ -655,10 +655,12 @@ def median_seconds(words, folder, repeats=5):
     return statistics.median(taken)
 
 
+@pytest.mark.alone
 def test_import_selfens_takes_less_than_half_a_second(tmp_path):
     assert median_seconds([sys.executable, "-c", "import selfens"], tmp_path) < 0.5
 
 
+@pytest.mark.alone
 def test_help_takes_less_than_half_a_second(tmp_path):
     assert median_seconds([sys.executable, "-m", "selfens", "--help"], tmp_path) < 0.5
 

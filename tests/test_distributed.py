@@ -549,6 +549,7 @@ def busy_share(seconds=1.0):
     return 1 - (idle_after - idle_before) / (after - before)
 
 
+@pytest.mark.alone
 def test_two_processes_are_faster_than_one(tmp_path):
     if os.cpu_count() == 1 or not Path("/proc/stat").exists() or busy_share() > 0.15:
         pytest.skip("needs two idle cores")
