@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from selfens.data.inputs import read_inputs
 from selfens.data.listing import all_images, is_image
 from selfens.errors import DataError
 from selfens.run import Run
+from selfens.tensorfile import write_atomically
 
 
 def is_images(inputs: Path) -> bool:
@@ -82,8 +84,14 @@ def cell(value: float) -> str:
 
 
 def write_csv(path: Path, header: list[str], lines: list[list[Any]]) -> None:
+    """A table at `path`, whole or not at all; a pipe or device such as /dev/stdout is written to as it comes."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([header, *lines])
+    content = text.getvalue().encode("utf-8", "surrogateescape")
+    if path.is_file() or not path.exists():
+        write_atomically(path.resolve() if path.is_symlink() else path, content)
+        return
     try:
-        with open(path, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            csv.writer(file).writerows([header, *lines])
+        path.write_bytes(content)
     except OSError as error:
         raise DataError(f"{path} could not be written ({error.strerror}).") from None

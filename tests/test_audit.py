@@ -14,7 +14,7 @@ from support import SMALL_IMAGES, blobs, config, features, images
 from selfens import audit, folds
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import read_labels_file
-from selfens.errors import ConfigError, DataError, RunError
+from selfens.errors import ConfigError, DataError, RunError, SelfensError
 from selfens.training import train
 
 LABELS = np.array([0, 1, -1, 2, 0])
@@ -317,7 +317,7 @@ def test_suggestions_are_a_csv_with_a_label_to_fill_in(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(DataError, match="could not be written"):
+    with pytest.raises(SelfensError, match="could not be written"):
         audit.write_audit(tmp_path / "no" / "x.csv", audit.rank(LABELS, PROBABILITIES), ("a", "b", "c"))
 
 

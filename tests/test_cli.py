@@ -1,6 +1,7 @@
 """The command line as a user types it."""
 
 import csv
+import errno
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -599,7 +601,36 @@ def test_input_files_that_cannot_be_read_get_one_sentence(typed, here, trained, 
 def test_an_output_that_cannot_be_written_gets_one_sentence(typed, trained):
     np.save("new.npy", blobs()[0])
     code, _, err = typed("predict", "run", "new.npy", "-o", "no/such/folder/out.csv")
-    assert (code, err) == (1, "error: no/such/folder/out.csv could not be written (No such file or directory).\n")
+    assert code == 1
+    assert err.startswith("error: no/such/folder/out.csv could not be written (No such file or directory)")
+    assert err.count("\n") == 1
+
+
+def test_predictions_replace_a_file_whole_or_not_at_all(typed, trained, monkeypatch):
+    np.save("new.npy", blobs()[0])
+    Path("out.csv").write_text("from before")
+    Path("link.csv").symlink_to("out.csv")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        code, _, err = typed("predict", "run", "new.npy", "-o", "out.csv")
+    assert (code, "the disk is full" in err) == (1, True)
+    assert Path("out.csv").read_text() == "from before"
+    assert typed("predict", "run", "new.npy", "-o", "link.csv")[0] == 0
+    assert Path("link.csv").is_symlink()
+    assert Path("out.csv").read_text().startswith("row,class,probability")
+
+
+def test_predictions_can_go_through_a_pipe(typed, trained):
+    np.save("new.npy", blobs()[0])
+    os.mkfifo("pipe")
+    with ThreadPoolExecutor() as beside:
+        read = beside.submit(Path("pipe").read_text)
+        assert typed("predict", "run", "new.npy", "-o", "pipe")[0] == 0
+        assert read.result(timeout=60).startswith("row,class,probability")
 
 
 def test_a_run_without_test_rows_cannot_be_evaluated(typed, here):
