@@ -179,8 +179,8 @@ class TrainingConfig:
     """Use our own kernels between the convolutions; auto: on a GPU."""
     threads: int | None = None
     """CPU threads; None: as torch has it, and beside a GPU at most 4."""
-    checkpoint_every: int = 1
-    """Epochs between checkpoints."""
+    checkpoint_every: int | None = None
+    """Epochs between checkpoints; None: 1, but on one GPU at most a checkpoint in ten seconds."""
     report: bool = True
     """Write report.html into the run when the last epoch is done."""
 
@@ -381,7 +381,11 @@ def _check_values(config: Config) -> None:
     need("schedule.rampdown_constant", schedule.rampdown_constant >= 0, "0 or more")
     need("training.batch_size", training.batch_size >= 2, "at least 2")
     need("training.threads", training.threads is None or training.threads >= 1, "at least 1")
-    need("training.checkpoint_every", training.checkpoint_every >= 1, "at least 1 epoch")
+    need(
+        "training.checkpoint_every",
+        training.checkpoint_every is None or training.checkpoint_every >= 1,
+        "at least 1 epoch",
+    )
     for part in ("base", "labels", "split", "training"):
         value = getattr(seed, part)
         need(f"seed.{part}", value is None or 0 <= value < 2**32, "a whole number from 0 to 4294967295")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -75,30 +76,51 @@ class Stopwatch:
 
 
 class Awaited:
-    """Numbers the device has still to work out, by name; the host may go on and look later.
+    """Numbers that are still to be worked out, by name, while the host goes on.
 
-    kept  what they are worked out from, held for as long
+    numbers  where they will be
+    work     what must be given to the device before they are right, a piece at each look
+    stream   the GPU's stream that the work is for
+    read_by_work  tensors of another stream, held as long as the work may read them: their memory would be given out again
     """
 
-    def __init__(self, numbers: dict[str, Tensor], kept: object = None) -> None:
-        self.names = [*numbers]
-        self.kept: object = (numbers, kept)
-        together = torch.stack([number.to(torch.float64) for number in numbers.values()])
-        self.values = together.to("cpu", non_blocking=True)
+    def __init__(
+        self, numbers: dict[str, Tensor], work: Iterator[None], stream: Any = None, read_by_work: object = None
+    ) -> None:
+        self.numbers, self.work, self.stream, self.read_by_work = numbers, work, stream, read_by_work
+        self.on_host: Tensor | None = None
         self.arrived: Any = None
+
+    def are_known(self) -> bool:
+        """Whether there is nothing left to wait for. Gives out one more piece of the work where some is left."""
+        if self.on_host is None:
+            with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
+                self._give_out()
+        return self.on_host is not None and (self.arrived is None or bool(self.arrived.query()))
+
+    def _give_out(self) -> None:
+        for _ in self.work:
+            return
+        together = torch.stack([number.to(torch.float64) for number in self.numbers.values()])
+        self.on_host = together.to("cpu", non_blocking=True)
         if together.is_cuda:
             self.arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self.arrived.record()
 
-    def are_known(self) -> bool:
-        return self.arrived is None or bool(self.arrived.query())
-
     def read(self) -> dict[str, float]:
-        """Waits for the device where it has not come to them."""
+        """Gives out what is left of the work, and waits for it."""
+        while self.on_host is None:
+            self.are_known()
         if self.arrived is not None:
             self.arrived.synchronize()
-        self.kept = None
-        return dict(zip(self.names, self.values.tolist(), strict=True))
+        self.read_by_work = None
+        return dict(zip(self.numbers, self.on_host.tolist(), strict=True))
+
+
+@cache
+def evaluation_stream(device: torch.device) -> Any:
+    """The one stream of the process for evaluations: torch hands out a few in turn, and one of them is for capturing."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -68,3 +68,11 @@ def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else "."
     return f"there is no {kind} '{given}'{hint} Known: {', '.join(names)}."
+
+
+def root_cause(error: BaseException) -> str:
+    """The first line of what lies at the root of an error, which the compiler wraps in others."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

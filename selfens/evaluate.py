@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from selfens.device import autocast
 
 BATCH = 1000
 
 
-@torch.no_grad()
 def logits(network: nn.Module, inputs: Tensor, precision: str = "fp32") -> Tensor:
     """[rows, classes] in float32, for preprocessed inputs on the network's device."""
+    return torch.cat([_logits_of_chunk(network, inputs[chunk], precision) for chunk in _chunks(len(inputs))])
+
+
+def state_of(network: nn.Module) -> dict[str, Tensor]:
+    """Copies of parameters and buffers, by which the network can be evaluated later as it is now."""
+    named = chain(network.named_parameters(), network.named_buffers())
+    return {name: tensor.detach().clone() for name, tensor in named}
+
+
+def error_counts(
+    network: nn.Module, inputs: Tensor, labels: Tensor, precision: str = "fp32", state: dict[str, Tensor] | None = None
+) -> Iterator[Tensor]:
+    """For one chunk of rows after the other, how many are put into the wrong class, as tensors: nothing waits for them here.
+
+    state  evaluate with these parameters and buffers instead of the network's own
+    """
+    for chunk in _chunks(len(inputs)):
+        predicted = _logits_of_chunk(network, inputs[chunk], precision, state).argmax(dim=1)
+        yield (predicted != labels[chunk]).sum()
+
+
+def _chunks(rows: int) -> Iterator[slice]:
+    return (slice(start, start + BATCH) for start in range(0, rows, BATCH))
+
+
+@torch.no_grad()
+def _logits_of_chunk(
+    network: nn.Module, chunk: Tensor, precision: str, state: dict[str, Tensor] | None = None
+) -> Tensor:
     was_training = network.training
     network.eval()
     try:
-        with autocast(inputs.device, precision):
-            return torch.cat([network(chunk).float() for chunk in _chunks(inputs)])
+        with autocast(chunk.device, precision):
+            y: Tensor = network(chunk) if state is None else functional_call(network, state, (chunk,))
+            return y.float()
     finally:
         network.train(was_training)
-
-
-def _chunks(inputs: Tensor) -> Iterator[Tensor]:
-    return (inputs[start : start + BATCH] for start in range(0, len(inputs), BATCH))
-
-
-def error_count(network: nn.Module, inputs: Tensor, labels: Tensor, precision: str = "fp32") -> Tensor:
-    """How many rows are put into the wrong class, as a tensor on the device: nothing waits for it here."""
-    return (logits(network, inputs, precision).argmax(dim=1) != labels).sum()

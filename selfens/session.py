@@ -7,13 +7,11 @@ can go on from it.
 
 from __future__ import annotations
 
-import copy
 import importlib.util
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,9 +26,9 @@ from selfens.data.labels import LabelChoice
 from selfens.data.loader import Loader
 from selfens.data.order import Order
 from selfens.data.rows import Picked
-from selfens.device import Awaited, environment, generator, resolve_precision, resolve_switch
+from selfens.device import Awaited, environment, evaluation_stream, generator, resolve_precision, resolve_switch
 from selfens.distributed import LEAST, MOST, Group
-from selfens.errors import ConfigError, RunError
+from selfens.errors import ConfigError, RunError, root_cause
 from selfens.methods.base import Method
 from selfens.networks.layers import synchronize_means
 from selfens.optim import Adam
@@ -42,6 +40,14 @@ from selfens.targets.file import TargetsFile
 
 Rows = NDArray[np.int64]
 LABELLED, WITHOUT_LABEL, HELD_OUT = range(3)
+
+
+class Evaluated(NamedTuple):
+    """The rows that a process evaluates the network on, and the number of those of all processes."""
+
+    inputs: Tensor
+    labels: Tensor
+    in_all: int
 
 
 class Session:
@@ -59,7 +65,7 @@ class Session:
         warn: Callable[[str], None],
         group: Group | None = None,
     ) -> None:
-        self.config, self.device, self.group = config, device, group or Group()
+        self.config, self.device, self.group, self.warn = config, device, group or Group(), warn
         self.data_name, self.extra_rows = data.name, data.extra_rows
         self.network_name = type(network).__name__ if network else config.network.name
         self.method_name = type(method).__name__ if method else config.method.name
@@ -93,11 +99,10 @@ class Session:
         self.first_epoch = self.first_step = 0
         self.seconds_spent = 0.0
         """In the first epoch, before a stop."""
-        self.epoch_began = time.perf_counter()
         self.warned_of_collapse = False
-        alone = device.type == "cuda" and self.group.size == 1
-        self.aside: Any = torch.cuda.Stream(device) if alone else None  # type: ignore[no-untyped-call]
-        """The stream on which an epoch is evaluated while the steps of the next one run."""
+        self.evaluates_later = device.type == "cuda" and self.group.size == 1
+        """Whether an epoch may be evaluated while the steps of the next one run."""
+        self.evaluation_stream: Any = evaluation_stream(device) if self.evaluates_later else None
 
     def _set_up_rows(self, data: Dataset, choice: LabelChoice, fitted: nn.Module) -> None:
         """What is trained on, validated on and tested on."""
@@ -119,17 +124,20 @@ class Session:
         )
         self.num_labelled = len(choice.rows)
         self.main_is_labelled = int((choice.rows < data.main_rows).sum()) == int((self.visited < data.main_rows).sum())
-        self.num_validated, self.num_tested = len(choice.validation), len(data.test_labels)
         self.input_shape = data.input_shape
         own = slice(self.group.rank, None, self.group.size)
-        self.validation = (
-            preprocess.apply(fitted, data.inputs[choice.validation[own]], device),
-            torch.from_numpy(choice.validation_labels[own]).to(device),
-        )
-        self.test = (
-            preprocess.apply(fitted, data.test_inputs[own], device),
-            torch.from_numpy(data.test_labels[own]).to(device),
-        )
+        self.evaluated = {
+            "validation_error": Evaluated(
+                preprocess.apply(fitted, data.inputs[choice.validation[own]], device),
+                torch.from_numpy(choice.validation_labels[own]).to(device),
+                len(choice.validation),
+            ),
+            "test_error": Evaluated(
+                preprocess.apply(fitted, data.test_inputs[own], device),
+                torch.from_numpy(data.test_labels[own]).to(device),
+                len(data.test_labels),
+            ),
+        }
 
     def _set_up_network(self, warn: Callable[[str], None], *, is_new: bool) -> None:
         """Bring the network to the device, with initial gains from a first batch where it is new, alike in all processes."""
@@ -264,11 +272,11 @@ class Session:
         }
 
     def is_finite(self) -> bool:
-        """Whether sums and parameters are still numbers, in all processes."""
         return bool(self._finite())
 
     def _finite(self) -> Tensor:
-        here = self.step.sums.isfinite().all() & self.optimizer.flat.isfinite().all()
+        """1 if the loss and the parameters are still numbers, in all processes."""
+        here = self.step.total.isfinite() & self.optimizer.flat.isfinite().all()
         return self.group.total(here.to(torch.int64), LEAST)
 
     # The end of an epoch
@@ -286,47 +294,53 @@ class Session:
             for buffer, mean in zip(buffers, self.group.means(buffers), strict=True):
                 buffer.copy_(mean)
 
-    def outcome(self) -> Awaited:
+    def close_epoch(self) -> Awaited:
         """What the epoch has come to: the means of its steps, and how many rows are put into the wrong class.
 
-        Nothing waits for the numbers here. On one GPU the next epoch's steps need not wait for them either.
+        The sums of the next epoch begin. Nothing waits for the numbers here, and where `evaluates_later` the next steps
+        need not wait for the evaluation, which is of the network as it is now whenever it is given out.
         """
         self._join_sums()
-        numbers = {"finite": self._finite(), **self.step.take()}
+        numbers = {"finite": self._finite(), **self.step.take_means()}
         if self.method.ensemble:
-            numbers["ensemble_variance"] = self.group.mean(self.method.ensemble.spread.to(self.device))
-        with self._aside() as network:
-            for kind, (rows, count) in self.evaluated_rows().items():
-                if count:
-                    numbers[kind] = self._wrong(network, *rows)
-            return Awaited(numbers, network)
+            spread = self.method.ensemble.spread.to(self.device, non_blocking=True)
+            numbers["ensemble_variance"] = self.group.mean(spread)
+        network = self.method.evaluated(self.network)
+        if self.evaluates_later and any(rows.in_all for rows in self.evaluated.values()):
+            try:
+                return self._evaluated_later(network, numbers)
+            except Exception as error:
+                self.evaluates_later = False
+                if self.evaluation_stream is not None:
+                    self.evaluation_stream.synchronize()  # what it has begun may still read what is given up here
+                self.warn(
+                    f"steps wait for each evaluation, because the network cannot be evaluated beside them "
+                    f"({root_cause(error)})."
+                )
+        return Awaited(numbers, self._count_errors(network, numbers))
 
-    def evaluated_rows(self) -> dict[str, tuple[tuple[Tensor, Tensor], int]]:
-        """The inputs and labels this process evaluates, and the number of rows in all processes."""
-        return {
-            "validation_error": (self.validation, self.num_validated),
-            "test_error": (self.test, self.num_tested),
-        }
+    def _evaluated_later(self, network: nn.Module, numbers: dict[str, Tensor]) -> Awaited:
+        state = evaluate.state_of(network)
+        if self.evaluation_stream is not None:
+            self.evaluation_stream.wait_stream(torch.cuda.current_stream(self.device))
+        work = self._count_errors(network, numbers, state)
+        later = Awaited(numbers, work, self.evaluation_stream, read_by_work=state)
+        later.are_known()  # a first piece, to see whether it can be done
+        return later
 
-    @contextmanager
-    def _aside(self) -> Iterator[nn.Module]:
-        """The network to evaluate; on one GPU a copy of it and a stream of its own, so that the steps can go on."""
-        network, copied = self.method.evaluated(self.network), None
-        if self.aside is not None:
-            with suppress(Exception):  # a module that cannot be copied is evaluated before the steps go on
-                copied = copy.deepcopy(network)
-        if copied is None:
-            yield network
-            return
-        self.aside.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.aside):
-            yield copied
-
-    def _wrong(self, network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-        wrong = torch.zeros((), dtype=torch.int64, device=self.device)
-        if len(labels):  # more processes than rows leave some without
-            wrong += evaluate.error_count(network, inputs, labels, self.precision)
-        return self.group.total(wrong)
+    def _count_errors(
+        self, network: nn.Module, numbers: dict[str, Tensor], state: dict[str, Tensor] | None = None
+    ) -> Iterator[None]:
+        """Count the rows of the wrong class into `numbers`, in pieces."""
+        for name, rows in self.evaluated.items():
+            if not rows.in_all:
+                continue
+            wrong = numbers[name] = torch.zeros((), dtype=torch.int64, device=self.device)
+            # More processes than rows leave some without.
+            for count in evaluate.error_counts(network, rows.inputs, rows.labels, self.precision, state):
+                wrong += count
+                yield
+            self.group.total(wrong)
 
     def _join_sums(self) -> None:
         self.group.mean(self.step.sums)
@@ -335,8 +349,8 @@ class Session:
 
     # Checkpoints
 
-    def save(self, directory: RunDirectory, epoch: int, step: int) -> None:
-        """A checkpoint from which the run goes on at `step` of `epoch`."""
+    def save(self, directory: RunDirectory, epoch: int, step: int, seconds: float = 0.0) -> None:
+        """A checkpoint from which the run goes on at `step` of `epoch`, which has taken so many seconds by then."""
         if step:
             self._average_buffers()
             self._join_sums()
@@ -355,8 +369,7 @@ class Session:
         elif ensemble:
             parts["targets"] = self._targets_of_all(ensemble.state())
         if self.group.is_first:
-            spent = time.perf_counter() - self.epoch_began if step else 0.0
-            directory.save_checkpoint(Checkpoint(epoch, step, parts, place, spent))
+            directory.save_checkpoint(Checkpoint(epoch, step, parts, place, seconds))
         self.group.wait()  # a process that went on, or ended, while the first one writes would have it given up, or killed
 
     def _random_states(self) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from selfens.data.loader import Loader
 from selfens.device import autocast, generator
 from selfens.distributed import Group
+from selfens.errors import root_cause
 from selfens.methods.base import Losses, Method
 from selfens.networks.layers import fuse, is_fused, update_running_means
 from selfens.optim import Adam
@@ -162,9 +163,9 @@ class Step:
                     raise
         self.has_worked = True
         if failed and compile != wanted[0]:
-            self.warn(f"the step could not be compiled and runs plainly ({_reason(failed)}).")
+            self.warn(f"the step could not be compiled and runs plainly ({root_cause(failed)}).")
         if failed and kernels != wanted[1]:
-            self.warn(f"our kernels could not be used, the plain operations are ({_reason(failed)}).")
+            self.warn(f"our kernels could not be used, the plain operations are ({root_cause(failed)}).")
 
     def _replay(self, rows: Tensor) -> None:
         self.graph_rows.copy_(rows)
@@ -199,11 +200,16 @@ class Step:
         except Exception as error:
             self.captured = False
             source.graphsafe_set_state(before)
-            self.warn(f"the step could not be captured as a CUDA graph and runs without ({_reason(error)}).")
+            self.warn(f"the step could not be captured as a CUDA graph and runs without ({root_cause(error)}).")
 
     # What is read and saved
 
-    def take(self) -> dict[str, Tensor]:
+    @property
+    def total(self) -> Tensor:
+        """The sum of the epoch's losses so far."""
+        return self.sums[2]
+
+    def take_means(self) -> dict[str, Tensor]:
         """The means over the epoch's steps, still on the device; the next epoch's sums begin.
 
         `spread` is the largest difference between two rows' probabilities of the same class: near 0 when all are alike.
@@ -224,11 +230,3 @@ class Step:
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
         self.steps_done = steps_done
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of what lies at the root of an error, which the compiler wraps in others."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

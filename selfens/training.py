@@ -41,6 +41,7 @@ from selfens.targets import file as targets_file
 Rows = NDArray[np.int64]
 NEGLIGIBLE_WEIGHT = 1e-3
 COLLAPSED_SPREAD = 1e-2
+SECONDS_BETWEEN_CHECKPOINTS = 10  # on one GPU, where an epoch may take less than one
 STEPS_TO_AGREE = 8  # after which several processes ask each other whether one was told to stop
 
 
@@ -254,9 +255,9 @@ def _train_epochs(session: Session, directory: RunDirectory, progress: Progress)
         session.save(directory, 0, 0)  # the weights of a module of the user's own are nowhere else
     try:
         with StopRequest() as stop:
-            records = _Records(session, directory, progress)
+            ends = _EpochEnds(session, directory, progress)
             for epoch in range(session.first_epoch, epochs):
-                records.add(_train_epoch(session, records, epoch, stop))
+                ends.add(_train_epoch(session, ends, epoch, stop))
     finally:
         progress.close()
 
@@ -271,37 +272,42 @@ class _Ended:
     stopwatch: Stopwatch
     outcome: Awaited
 
-    def is_followed_by_checkpoint(self, config: Config) -> bool:
-        done = self.epoch + 1
-        return done % config.training.checkpoint_every == 0 or done == config.schedule.epochs
 
+class _EpochEnds:
+    """Ends each epoch once its numbers are known, on one GPU while the steps of the next one run: record and checkpoint.
 
-class _Records:
-    """Writes the record of each epoch once its numbers are known: on one GPU while the steps of the next one run.
-
-    Where a checkpoint follows, it waits for them, because none may follow an epoch that has diverged.
+    Where a checkpoint is due it waits for the numbers, because none may follow an epoch that has diverged.
     """
 
     def __init__(self, session: Session, directory: RunDirectory, progress: Progress) -> None:
         self.session, self.directory, self.progress = session, directory, progress
         self.waiting: _Ended | None = None
-        session.epoch_began = time.perf_counter() - session.seconds_spent
+        self.began = time.perf_counter() - session.seconds_spent
+        self.saved = time.perf_counter()
 
     def add(self, ended: _Ended) -> None:
         self.finish()
         self.waiting = ended
-        together = self.session.group.size > 1  # processes that find a loss is not finite must all end at one step
-        if together or ended.is_followed_by_checkpoint(self.session.config):
-            self.finish()
+        due = self._is_checkpoint_due(ended.epoch)
+        if due or not self.session.evaluates_later:
+            self.finish(save=due)
         self.look()
+
+    def _is_checkpoint_due(self, epoch: int) -> bool:
+        done, every = epoch + 1, self.session.config.training.checkpoint_every
+        if done == self.session.config.schedule.epochs:
+            return True
+        if every is None and self.session.evaluates_later:
+            return time.perf_counter() - self.saved >= SECONDS_BETWEEN_CHECKPOINTS
+        return done % (every or 1) == 0
 
     def look(self) -> None:
         """Write what is known by now."""
         if self.waiting and self.waiting.outcome.are_known():
             self.finish()
 
-    def finish(self) -> None:
-        """Wait for the device, write the record and, where one is due, a checkpoint."""
+    def finish(self, *, save: bool = False) -> None:
+        """Wait for the device and write the record, and then a checkpoint where that is wanted."""
         if self.waiting is None:
             return
         ended, self.waiting = self.waiting, None
@@ -310,17 +316,22 @@ class _Records:
         _warn_of_collapse(self.session, ended.epoch, known, self.progress)
         # From the end of the epoch before, its checkpoint included: the seconds of a run add up to its time.
         now = time.perf_counter()
-        record = _record(self.session, ended, known) | {"seconds": now - self.session.epoch_began}
-        self.session.epoch_began = now
+        record = _record(self.session, ended, known) | {"seconds": now - self.began}
+        self.began = now
         if self.session.group.is_first:
             self.directory.append_history(record)
-        if ended.is_followed_by_checkpoint(self.session.config):
-            self.session.save(self.directory, ended.epoch + 1, 0)
+        if save:
+            self.save(ended.epoch + 1, 0)
         self.progress.epoch(record)
 
+    def save(self, epoch: int, step: int) -> None:
+        spent = time.perf_counter() - self.began if step else 0.0
+        self.session.save(self.directory, epoch, step, spent)
+        self.saved = time.perf_counter()
 
-def _train_epoch(session: Session, records: _Records, epoch: int, stop: StopRequest) -> _Ended:
-    """One visit of the training set. Nothing in here waits for the device, unless it is told to stop."""
+
+def _train_epoch(session: Session, ends: _EpochEnds, epoch: int, stop: StopRequest) -> _Ended:
+    """One visit of the training set. With inputs and targets on the device nothing in here waits for it, but to stop."""
     rates = {
         "learning_rate": session.learning_rate(epoch),
         "beta1": session.beta1(epoch),
@@ -332,30 +343,30 @@ def _train_epoch(session: Session, records: _Records, epoch: int, stop: StopRequ
     first = session.first_step if epoch == session.first_epoch else 0
     for number, rows in enumerate(session.visit(epoch, first), start=first):
         if _told_to_stop(session, stop, number):
-            records.finish()
-            _stop(session, records.directory, epoch, number)
+            ends.finish()
+            _stop(session, ends, epoch, number)
         step(rows)
-        records.look()
-        records.progress.step(epoch, number)
+        ends.look()
+        ends.progress.step(epoch, number)
     session.end_epoch()
     stopwatch.mark()
     images = (session.loader.steps_per_epoch - first) * session.loader.batch_size * session.group.size
-    return _Ended(epoch, rates, images, stopwatch, session.outcome())
+    return _Ended(epoch, rates, images, stopwatch, session.close_epoch())
 
 
-def _stop(session: Session, directory: RunDirectory, epoch: int, step: int) -> NoReturn:
+def _stop(session: Session, ends: _EpochEnds, epoch: int, step: int) -> NoReturn:
     if session.is_finite():
-        session.save(directory, epoch, step)
+        ends.save(epoch, step)
     again = "" if session.group.size == 1 else f" by torchrun in {session.group.size} processes, as before"
-    raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; go on with 'selfens resume {directory.path}'{again}.")
+    raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; go on with 'selfens resume {ends.directory.path}'{again}.")
 
 
 def _record(session: Session, ended: _Ended, known: dict[str, float]) -> dict[str, Any]:
     """What the history keeps of an epoch."""
     variance = known.get("ensemble_variance", math.nan)
     errors = {
-        name: 100.0 * int(known[name]) / count if count else None
-        for name, (_, count) in session.evaluated_rows().items()
+        name: 100.0 * int(known[name]) / rows.in_all if rows.in_all else None
+        for name, rows in session.evaluated.items()
     }
     return {
         "epoch": ended.epoch,
@@ -377,7 +388,7 @@ def _told_to_stop(session: Session, stop: StopRequest, step: int) -> bool:
 
 
 def _check_finite(session: Session, directory: RunDirectory, epoch: int, known: dict[str, float]) -> None:
-    if math.isfinite(known["total"]) and known["finite"]:
+    if known["finite"]:
         return
     good, step = directory.reached()
     position = f"after epoch {good}" + (f" and {step} steps" if step else "")
@@ -398,7 +409,7 @@ def _title(session: Session, directory: RunDirectory) -> str:
     pixels = f", images of {sides}" if sides else ""
     return (
         f"{session.data_name}: {len(session.visited):,} rows, {extra}{session.num_labelled:,} labelled, "
-        f"{session.num_tested:,} to test on; run in {directory.path}\n"
+        f"{session.evaluated['test_error'].in_all:,} to test on; run in {directory.path}\n"
         f"{session.method_name}, {session.network_name} ({parameters:,} parameters), {session.device.type} "
         f"{session.precision}; {config.schedule.epochs} epochs, w_max {config.method.weight_max:g}, learning rate "
         f"{config.optimizer.learning_rate:g}, translation {config.augment.translation}, preprocessing {config.data.preprocess}"
@@ -408,7 +419,7 @@ def _title(session: Session, directory: RunDirectory) -> str:
 
 def _warn_before(session: Session, progress: Progress) -> None:
     """Say so when self-ensembling cannot be working."""
-    if session.num_tested == 0:
+    if session.evaluated["test_error"].in_all == 0:
         progress.warn("there are no test rows, so no test error is reported.")
     if not session.method.uses_unlabeled:
         if session.extra_rows:

@@ -135,7 +135,7 @@ def test_steps_follow_the_algorithm_for_five_epochs(name):
         for rows in loader.order(epoch):
             step(rows)
         method.end_epoch()
-        means = step.take()
+        means = step.take_means()
         history.append((float(means["supervised"]), float(means["unsupervised"])))
 
     twin = Trainer(name, twin_network, labels, CLASSES)

@@ -25,7 +25,7 @@ from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
 from selfens.device import suitable_threads, torch_settings
 from selfens.networks.layers import NormalizedConv2d
-from selfens.session import Session
+from selfens.session import Evaluated, Session
 from selfens.targets import EnsembleTargets, window
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -81,7 +81,7 @@ def session_after(overrides, *, method, device, network=None, steps=STEPS, pertu
                 session.step(rows)
                 done += 1
             session.method.end_epoch()
-            losses.append(float(session.step.take()["total"]))
+            losses.append(float(session.step.take_means()["total"]))
     return session, warnings, losses
 
 
@@ -296,51 +296,56 @@ def test_a_network_that_fails_in_every_way_says_why_itself(compile):
 @needs_gpu
 @pytest.mark.parametrize("method", ["pi", "temporal"])
 @pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("on", "on")])
-def test_nothing_in_an_epoch_waits_for_the_device(method, compile, capture):
+def test_nothing_in_an_epoch_waits_for_the_device(method, compile, capture, monkeypatch):
     switches = [f"training.compile={compile}", f"training.capture={capture}"]
     session, _, _ = session_after(switches, method=method, device="cuda")
+    evaluate_on_training_rows(session)
+    monkeypatch.setattr(evaluate, "BATCH", 200)
+    session.close_epoch().read()  # the first time, memory is asked for
     torch.cuda.set_sync_debug_mode("error")
     try:
+        outcome = session.close_epoch()
         for rows in session.visit(9):
             session.step(rows)
+            outcome.are_known()
         session.end_epoch()
-        session.outcome()
+        assert outcome.on_host is not None  # all of the evaluation has been given out
+        session.close_epoch()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
-class Uncopied(nn.Module):
-    """A network of the user's own that refuses to be copied."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3 * 16 * 16, 10)
-
-    def forward(self, x):
-        return self.layer(x.flatten(1))
-
-    def __deepcopy__(self, memo):
-        raise TypeError("there is one of me")
+def evaluate_on_training_rows(session):
+    rows = Evaluated(session.loader.inputs, session.loader.labels.clamp(min=0), len(session.loader.labels))
+    session.evaluated["test_error"] = rows
+    return rows
 
 
 @needs_gpu
-@pytest.mark.parametrize("own", [None, Uncopied], ids=["conv13", "uncopied"])
-def test_an_epoch_is_evaluated_as_it_ended_though_steps_go_on(own):
-    session, _, _ = session_after([], method="temporal", device="cuda", network=own and own())
-    images, labels = session.loader.inputs, session.loader.labels.clamp(min=0)
-    session.test, session.num_tested = (images, labels), len(labels)
+@pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("on", "on")])
+def test_an_epoch_is_evaluated_as_it_ended_though_steps_go_on(compile, capture, monkeypatch):
+    monkeypatch.setattr(evaluate, "BATCH", 70)
+    switches = [f"training.compile={compile}", f"training.capture={capture}"]
+    session, _, _ = session_after(switches, method="temporal", device="cuda")
+    images, labels, _ = evaluate_on_training_rows(session)
+
+    def wrong():
+        return int(sum(evaluate.error_counts(session.network, images, labels, session.precision)))
+
     with torch_settings(session.config.training, session.device, 0):
-        expected = int(evaluate.error_count(session.network, images, labels, session.precision))
+        session.close_epoch().read()  # the first time on a stream, memory is asked for, which waits
+        expected = wrong()
         session.step.set(learning_rate=0.1, beta1=0.9, weight=1.0)  # so that a few steps make another network of it
-        session.outcome().read()  # the first time on a stream, memory is asked for, which waits
-        torch.cuda._sleep(100 * CYCLES)
-        outcome = session.outcome()
-        assert not outcome.are_known()
+        torch.cuda._sleep(20 * CYCLES)
+        outcome = session.close_epoch()
+        known_after = []
         for epoch in (8, 9):
             for rows in session.visit(epoch):
                 session.step(rows)
+                known_after.append(outcome.are_known())
+        assert not known_after[0]
         assert outcome.read()["test_error"] == expected
-        assert int(evaluate.error_count(session.network, images, labels, session.precision)) != expected
+        assert wrong() != expected
 
 
 @needs_gpu

@@ -28,14 +28,16 @@ from support import (
 from torch import nn
 
 import selfens
+from selfens import evaluate
 from selfens.config import Config
 from selfens.data.loader import Loader
-from selfens.device import Awaited, float32_mode
+from selfens.device import float32_mode
 from selfens.errors import ConfigError, DivergedError, RunError, SelfensWarning
 from selfens.losses import cross_entropy, squared_difference
 from selfens.methods import METHODS, Losses, Method
 from selfens.progress import Silent
 from selfens.schedules import gaussian_rampup
+from selfens.session import Session
 
 HISTORY_FIELDS = {
     "epoch",
@@ -508,37 +510,114 @@ class SignalAt(CrashAt):
 
 
 @pytest.fixture
-def slow_device(monkeypatch):
-    """As on a GPU that is behind: an epoch's numbers are known no sooner than someone waits for them."""
-    monkeypatch.setattr(Awaited, "are_known", lambda self: False)
+def evaluating_later(monkeypatch):
+    """As on a GPU: an epoch is evaluated piece by piece between the steps of the next one."""
+    begin = Session.__init__
+
+    def begin_and_evaluate_later(self, *arguments):
+        begin(self, *arguments)
+        self.evaluates_later = True
+
+    monkeypatch.setattr(Session, "__init__", begin_and_evaluate_later)
+    monkeypatch.setattr(evaluate, "BATCH", 7)
 
 
 def numbers_of(run):
     return [{k: v for k, v in r.items() if k not in ("seconds", "images_per_second")} for r in run.history]
 
 
+class Watching(Silent):
+    """Notes the epoch of each step, and each record, as they come."""
+
+    def __init__(self):
+        self.seen = []
+
+    def step(self, epoch, step):
+        self.seen.append(epoch)
+
+    def epoch(self, record):
+        self.seen.append(f"record {record['epoch']}")
+
+
+class ThroughItself(nn.Module):
+    """Calls its parts by functions that hold on to the module they were made for, which a copy of it would keep."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.mean, self.last = nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)
+        self.parts = [lambda x: self.mean(self.layer(x)).relu(), lambda x: self.last(x)]
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
 @pytest.mark.parametrize("every", [1, 3, 10])
-def test_numbers_known_late_make_the_same_run(tmp_path, every, monkeypatch):
-    settings = config("temporal", f"training.checkpoint_every={every}", epochs=5)
-    at_once = selfens.train(settings, tmp_path / "at once", dataset=features())
-    seen = []
-
-    class Watching(Silent):
-        def step(self, epoch, step):
-            seen.append(epoch)
-
-        def epoch(self, record):
-            seen.append(f"record {record['epoch']}")
-
-    monkeypatch.setattr(Awaited, "are_known", lambda self: False)
-    late = selfens.train(settings, tmp_path / "late", dataset=features(), progress=Watching())
-    assert numbers_of(late) == numbers_of(at_once)
-    assert weights(late.path) == weights(at_once.path)
-    first_record = seen.index("record 0")
-    assert (1 in seen[:first_record]) == (every > 1)  # the steps of the second epoch do not wait for it
+@pytest.mark.parametrize("own", [None, plain_network, ThroughItself])
+def test_an_epoch_evaluated_beside_the_next_ones_steps_makes_the_same_run(tmp_path, every, own, request):
+    settings = config("temporal", f"training.checkpoint_every={every}", "data.validation=0.2", epochs=5)
+    torch.manual_seed(0)
+    network = own and own()
+    other, watching = copy.deepcopy(network), Watching()
+    if own is ThroughItself:
+        other = ThroughItself()
+        other.load_state_dict(network.state_dict())
+    at_once = selfens.train(settings, tmp_path / "at once", dataset=features(), network=network)
+    request.getfixturevalue("evaluating_later")
+    later = selfens.train(settings, tmp_path / "later", dataset=features(), network=other, progress=watching)
+    assert numbers_of(later) == numbers_of(at_once)
+    assert weights(later.path) == weights(at_once.path)
+    first_record = watching.seen.index("record 0")
+    assert (1 in watching.seen[:first_record]) == (every > 1)  # steps of the second epoch do not wait for it
 
 
-def test_a_stop_keeps_the_record_of_the_epoch_before(tmp_path, slow_device):
+def test_a_record_is_written_as_soon_as_it_is_known(tmp_path, evaluating_later):
+    watching = Watching()
+    settings = config("temporal", "training.checkpoint_every=10", epochs=3)
+    selfens.train(settings, tmp_path / "run", dataset=features(), progress=watching)
+    steps_before = [watching.seen[: watching.seen.index(f"record {epoch}")].count(epoch + 1) for epoch in (0, 1)]
+    pieces = -(-len(features().test_labels) // 7)
+    assert pieces - 2 < STEPS
+    # Two pieces when the epoch ends and one after each step; they are brought together after one more.
+    assert steps_before == [pieces - 2] * 2
+
+
+def test_a_network_that_cannot_be_evaluated_later_is_evaluated_at_once_and_says_so(tmp_path, evaluating_later):
+    scripted = torch.jit.script(plain_network())
+    with pytest.warns(SelfensWarning, match="^steps wait for each evaluation, because the network cannot be evaluated"):
+        run = selfens.train(config(epochs=3), tmp_path / "run", dataset=features(), network=scripted)
+    assert len(run.history) == 3
+
+
+@pytest.mark.parametrize(("seconds", "reached"), [(0.0, 2), (1e6, 0)])
+def test_on_a_gpu_checkpoints_are_some_seconds_apart(tmp_path, evaluating_later, monkeypatch, seconds, reached):
+    monkeypatch.setattr("selfens.training.SECONDS_BETWEEN_CHECKPOINTS", seconds)
+    with crashed():
+        selfens.train(config(epochs=4), tmp_path / "run", dataset=features(), progress=CrashAt(2, 1))
+    assert selfens.load_run(tmp_path / "run").directory.reached() == (reached, 0)
+    resumed = selfens.resume(tmp_path / "run", dataset=features())
+    assert [record["epoch"] for record in resumed.history] == [0, 1, 2, 3]
+
+
+class OnePartUnknown(Method):
+    """Reports an unsupervised part that is not a number, and does not train on it."""
+
+    num_views = 1
+    uses_unlabeled = False
+
+    def losses(self, network, batch, targets, weight):
+        scores = network(batch.views[0])
+        loss = cross_entropy(scores, batch.labels, batch.labelled)
+        return Losses(loss, loss.detach() * float("nan"), loss, scores.softmax(dim=1))
+
+
+def test_a_reported_part_that_is_no_number_does_not_end_a_run_whose_loss_is(tmp_path):
+    run = selfens.train(config(epochs=2), tmp_path / "run", dataset=features(), method=OnePartUnknown())
+    assert len(run.history) == 2
+
+
+def test_a_stop_keeps_the_record_of_the_epoch_before(tmp_path, evaluating_later):
     settings = config("temporal", "training.checkpoint_every=10", epochs=4)
     with pytest.raises(KeyboardInterrupt, match="stopped in epoch 3"):
         selfens.train(settings, tmp_path / "run", dataset=features(), progress=SignalAt(2, 3))
@@ -549,7 +628,9 @@ def test_a_stop_keeps_the_record_of_the_epoch_before(tmp_path, slow_device):
     assert numbers_of(resumed) == numbers_of(whole)
 
 
-def test_divergence_known_late_neither_replaces_the_checkpoint_nor_is_taken_for_another_epoch(tmp_path, slow_device):
+def test_divergence_known_late_neither_replaces_the_checkpoint_nor_is_taken_for_another_epoch(
+    tmp_path, evaluating_later
+):
     settings, network = config("supervised", "training.checkpoint_every=2", epochs=6), Exploding(after=2 * STEPS + 1)
     with pytest.raises(DivergedError, match="in epoch 3; the last good checkpoint, after epoch 2"):
         selfens.train(settings, tmp_path / "run", dataset=features(), network=network)
@@ -805,7 +886,7 @@ def test_an_argument_of_another_kind_is_named(tmp_path, call, sentence):
 
 def test_the_error_reported_is_the_last_epochs_not_the_best(tmp_path, monkeypatch):
     wrong = iter([12, 3, 9])
-    monkeypatch.setattr("selfens.session.evaluate.error_count", lambda *arguments: next(wrong))
+    monkeypatch.setattr("selfens.session.evaluate.error_counts", lambda *arguments: iter([torch.tensor(next(wrong))]))
     run = selfens.train(config(), tmp_path / "run", dataset=features())
     assert run.test_error == 100.0 * 9 / 30
 

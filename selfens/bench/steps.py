@@ -77,7 +77,7 @@ def measure(
         wait(device)
         startup = time.perf_counter() - began
         seconds = statistics.median(time_steps(session, rows, steps) for _ in range(TIMINGS))
-        session.outcome().read()
+        session.close_epoch().read()
         peak = _peak_memory(device)  # before operations are counted, which takes memory of its own
         flops = step_flops(session)
     compiled_now, cached_now = _graphs()
