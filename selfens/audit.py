@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from selfens.csvfile import cell, check_replaceable, write_csv
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.errors import DataError, check_kind
-from selfens.predict import cell, write_csv
 from selfens.run import Run
 
 Probabilities = NDArray[np.floating[Any]]
@@ -245,6 +245,21 @@ def run_labels(run: Run) -> Labels:
 # Files
 
 
+OF_AUDIT = ("row", "label", "suggested", "score")
+OF_SUGGESTIONS = ("row", "label", "predicted", "uncertainty")
+
+
+def check_audit_replaceable(path: Path, run: Run) -> None:
+    """Refuse to write an audit over one in which labels were corrected, or over another kind of file."""
+    known = run_labels(run)
+    check_replaceable(path, OF_AUDIT, labels={int(row): run.classes[known[row]] for row in np.flatnonzero(known >= 0)})
+
+
+def check_suggestions_replaceable(path: Path) -> None:
+    """Refuse to write suggestions over some that have been filled in, or over another kind of file."""
+    check_replaceable(path, OF_SUGGESTIONS, labels={})
+
+
 def write_audit(path: Path, audit: Audit, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
     """A CSV of row, label, suggested, score, most suspicious first: a labels file to correct.
 
@@ -255,7 +270,7 @@ def write_audit(path: Path, audit: Audit, classes: Sequence[str], names: Sequenc
         (row, classes[label], classes[suggested], f"{score:.6f}")
         for row, label, suggested, score in zip(*columns, strict=True)
     )
-    _write(path, ("row", "label", "suggested", "score"), lines, names, deviation=audit.deviations)
+    _write(path, OF_AUDIT, lines, names, deviation=audit.deviations)
 
 
 def write_suggestions(
@@ -267,7 +282,7 @@ def write_suggestions(
     """
     columns = (suggestions.rows, suggestions.predicted, suggestions.uncertainty)
     lines = ((row, "", classes[best], f"{value:.6f}") for row, best, value in zip(*columns, strict=True))
-    _write(path, ("row", "label", "predicted", "uncertainty"), lines, names, variance=suggestions.variance)
+    _write(path, OF_SUGGESTIONS, lines, names, variance=suggestions.variance)
 
 
 def _write(

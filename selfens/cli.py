@@ -5,11 +5,13 @@ Only typer is imported at the top: `selfens --help` must not wait for torch.
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -80,7 +82,8 @@ def train(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="PRESET", help="A preset, an .npz file, a folder of images or .npy files, or a CSV of file,label."
+            metavar="DATA",
+            help="A preset such as digits, an .npz file, a folder of images or .npy files, or a CSV of file,label.",
         ),
     ],
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
@@ -279,6 +282,7 @@ def audit(
 
     page = _page_beside(output)
     trained = _loaded(run)
+    auditing.check_audit_replaceable(output, trained)
     dataset = trained.dataset(source=data)
     if folds is None:
         result = auditing.audit_run(trained, dataset)
@@ -310,12 +314,14 @@ def suggest(
     from selfens.report.page import write_suggestions_page
 
     page = _page_beside(output)
+    auditing.check_suggestions_replaceable(output)
     trained = _loaded(run)
     dataset = trained.dataset(source=data)
     result = auditing.suggest_run(trained, count, dataset, by.value)
     auditing.write_suggestions(output, result, trained.classes, dataset.row_names)
     write_suggestions_page(page, result, dataset)
-    _say(f"{len(result.rows):,} rows to label next written to {output}, to look at in {page}")
+    all_there_are = ", all there are," if len(result.rows) < count else ""
+    _say(f"{len(result.rows):,} rows to label next{all_there_are} written to {output}, to look at in {page}")
 
 
 @app.command()
@@ -403,6 +409,21 @@ def version() -> None:
     _say(__version__)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train classifiers from few labels and much unlabeled data, by self-ensembling."""
+
+
 def _config(source: str, method: str | None, size: int | None, device: str) -> Config:
     """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name."""
     from selfens import presets
@@ -424,8 +445,19 @@ def _config(source: str, method: str | None, size: int | None, device: str) -> C
     elif os.sep in source:
         raise ConfigError(f"there is no file or folder {source}; check its path.")
     else:
-        config = presets.get(source)
+        raise ConfigError(_no_such_source(source))
     return presets.with_method(config, method) if method else config
+
+
+def _no_such_source(name: str) -> str:
+    """The sentence for a word that is neither a preset nor a file or folder here, with the nearest that is."""
+    from selfens.presets import DEFAULT_METHOD, PRESETS
+
+    short = [preset.removesuffix(f"-{DEFAULT_METHOD}") for preset in PRESETS if preset.endswith(f"-{DEFAULT_METHOD}")]
+    here = [f"{path.name}{os.sep}" for path in Path().iterdir() if path.is_dir() and not path.name.startswith(".")]
+    near = difflib.get_close_matches(name, [*short, *PRESETS, *here], n=1, cutoff=0.5)
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    return f"'{name}' is neither a preset nor a file or folder here{hint} Presets: {', '.join([*short, *PRESETS])}."
 
 
 def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
@@ -478,7 +510,25 @@ def _new_directory(config: Config) -> Path:
         )
     name = f"{Path(config.data.name).stem}-{config.method.name}-seed{config.seed.base}"
     candidates = [Path("runs") / name, *(Path("runs") / f"{name}-{number}" for number in range(2, 10_000))]
-    return next(path for path in candidates if not path.exists())
+    for path in candidates:
+        if not path.exists():
+            return path
+        _note_unfinished(path, config)
+    raise ConfigError(f"runs holds thousands of runs named {name}; name another directory by --run-dir.")
+
+
+def _note_unfinished(path: Path, config: Config) -> None:
+    """Say so where a run is begun that is there already and could go on."""
+    from selfens.rundir import RunDirectory
+
+    with suppress(SelfensError, OSError):
+        directory = RunDirectory.open(path)
+        done, epochs = directory.reached()[0], config.schedule.epochs
+        if directory.config() == config and done < epochs:
+            _complain(
+                f"note: {path} is the same run, stopped after {done} of {epochs} epochs; to go on with it instead: "
+                f"selfens resume {path}"
+            )
 
 
 def _page_beside(output: Path) -> Path:
@@ -544,6 +594,12 @@ def _say_result(run: Run, quiet: bool) -> None:
     _say(f"to predict: selfens predict {shlex.quote(str(run.path))} INPUT -o out.csv")
 
 
+def _command_of(error: Exception) -> str:
+    """The command that was mistyped, as one would type it."""
+    context = getattr(error, "ctx", None)
+    return f"selfens {context.info_name}" if context and context.parent else "selfens"
+
+
 def _say(text: str) -> None:
     if launcher.rank() == 0:
         print(text)  # noqa: T201
@@ -565,7 +621,7 @@ def main(arguments: list[str] | None = None) -> None:
         _complain(f"error: {error}")
         code = 1
     except MistypedCommand as error:
-        _complain(f"error: {error.format_message()} (see 'selfens COMMAND --help')")  # type: ignore[attr-defined]
+        _complain(f"error: {error.format_message()} (see '{_command_of(error)} --help')")  # type: ignore[attr-defined]
         code = 2
     except (typer.Abort, KeyboardInterrupt):
         _complain("stopped.")

@@ -21,6 +21,17 @@ from selfens.randomness import FOLDS, stream
 from selfens.training import train
 
 
+class OfFold(Untroubled):
+    """Shows a training of which nothing stays: by its fold, not by its directory."""
+
+    def __init__(self, shown: Progress | None, title: str) -> None:
+        super().__init__(shown)
+        self.title = title
+
+    def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
+        super().start(self.title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
+
+
 def audit_folds(
     config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None, seed: int | None = None
 ) -> Audit:
@@ -51,7 +62,13 @@ def fold_predictions(
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
         with tempfile.TemporaryDirectory() as folder:
             own = explicit if explicit.method.targets in IN_MEMORY else _with_targets_in(explicit, Path(folder))
-            run = train(own, Path(folder) / "run", dataset=partly, progress=Untroubled(progress))
+            shown = OfFold(progress, f"fold {fold + 1} of {folds}: {hidden.sum():,} of the labels hidden")
+            try:
+                run = train(own, Path(folder) / "run", dataset=partly, progress=shown)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    f"stopped in fold {fold + 1} of {folds}; nothing was written, call again to begin anew."
+                ) from None
             probabilities[hidden] = predictions(run, partly)[hidden]
     return labels, probabilities
 

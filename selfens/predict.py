@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from selfens.csvfile import cell, check_replaceable, write_csv
 from selfens.data import folder
 from selfens.data.dataset import Dataset
 from selfens.data.inputs import read_inputs
 from selfens.data.listing import all_images, is_image
 from selfens.errors import DataError
 from selfens.run import Run
-from selfens.tensorfile import write_atomically
+
+OF_ARRAYS = ["row", "class", "probability"]
+OF_IMAGES = ["file", "class", "probability", "second_class", "second_probability"]
+OF_TRAINING_ROWS = ["row", "class", "probability", "deviation"]
 
 
 def is_images(inputs: Path) -> bool:
@@ -34,11 +36,12 @@ def predict_arrays(run: Run, inputs: Path, output: Path) -> tuple[int, str]:
         raise DataError(
             f"{inputs} is not something to predict on; expected an .npz or .npy file, an image, a folder of images or a .csv."
         )
+    _check_output(output, inputs, OF_ARRAYS)
     array, taken = read_inputs(inputs)
     probabilities = run.predict_proba(array)
     best = probabilities.argmax(axis=1)
     lines = [[row, run.classes[k], f"{probabilities[row, k]:.6f}"] for row, k in enumerate(best)]
-    write_csv(output, ["row", "class", "probability"], lines)
+    write_csv(output, OF_ARRAYS, lines)
     return len(lines), taken
 
 
@@ -46,6 +49,7 @@ def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]
     """Write file, class, probability and the second guess for each image; returns their number and what was left out."""
     if len(run.input_shape) != 3 or run.input_shape[0] != 3 or run.input_shape[1] != run.input_shape[2]:
         raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
+    _check_output(output, inputs, OF_IMAGES)
     paths = all_images(inputs)
     decoded = folder.decode_all(paths, run.input_shape[1])
     folder.check_failures(decoded, inputs)
@@ -56,7 +60,7 @@ def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]
         [str(path), run.classes[first], f"{p[first]:.6f}", run.classes[second], f"{p[second]:.6f}"]
         for path, p, (first, second) in zip(readable, probabilities, ranked[:, :2].tolist(), strict=True)
     ]
-    write_csv(output, ["file", "class", "probability", "second_class", "second_probability"], lines)
+    write_csv(output, OF_IMAGES, lines)
     return len(lines), decoded.failures
 
 
@@ -66,6 +70,7 @@ def predict_training_rows(run: Run, dataset: Dataset, output: Path) -> int:
     The deviation says by how much that probability has varied from epoch to epoch. It is empty for rows the ensemble has
     not seen, and for all of them where the run has no ensemble; their class and probability are the network's.
     """
+    check_replaceable(output, OF_TRAINING_ROWS)
     named = len(dataset.row_names or ()) > 0
     lines: list[list[Any]] = []
     for rows in run.training_blocks():
@@ -74,24 +79,12 @@ def predict_training_rows(run: Run, dataset: Dataset, output: Path) -> int:
         best = made.probabilities.max(axis=1)
         for row, k, p, d in zip(rows.tolist(), made.predicted, best, deviation, strict=True):
             lines.append([row, run.classes[k], f"{p:.6f}", cell(d), *([dataset.row_names[row]] if named else [])])
-    write_csv(output, ["row", "class", "probability", "deviation", *(["file"] if named else [])], lines)
+    write_csv(output, [*OF_TRAINING_ROWS, *(["file"] if named else [])], lines)
     return len(lines)
 
 
-def cell(value: float) -> str:
-    """As a cell of a CSV; nothing where there is no number."""
-    return "" if np.isnan(value) else f"{value:.6f}"
-
-
-def write_csv(path: Path, header: list[str], lines: list[list[Any]]) -> None:
-    """A table at `path`, whole or not at all; a pipe or device such as /dev/stdout is written to as it comes."""
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows([header, *lines])
-    content = text.getvalue().encode("utf-8", "surrogateescape")
-    if path.is_file() or not path.exists():
-        write_atomically(path.resolve() if path.is_symlink() else path, content)
-        return
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise DataError(f"{path} could not be written ({error.strerror}).") from None
+def _check_output(output: Path, inputs: Path, header: list[str]) -> None:
+    """Refuse to write over what is predicted on, or over anything but earlier predictions."""
+    if output.exists() and output.samefile(inputs):
+        raise DataError(f"{output} is what is to be predicted on; name another file for the predictions by -o.")
+    check_replaceable(output, header)

@@ -337,6 +337,8 @@ def check_free(path: Path, config: Config) -> None:
         raise RunError(f"{path} exists and is not a run; choose another directory.")
     other = RunDirectory.open(path).config()
     difference = _first_difference(config, other)
+    if difference is None and RunDirectory.open(path).reached()[0] >= config.schedule.epochs:
+        raise RunError(f"{path} already holds this run, and it is complete; choose another directory.")
     if difference is None:
         raise RunError(
             f"{path} already holds this run; resume it ('selfens resume {path}'), or choose another directory."

@@ -382,7 +382,7 @@ def refused(answer, *fragments):
 
 
 BAD_WORDS = {
-    "unknown preset": (["digts"], ["there is no preset 'digts'", "did you mean 'digits"]),
+    "unknown preset": (["digts"], ["'digts' is neither a preset nor a file or folder here", "did you mean 'digits'?"]),
     "unknown preset of a known set": (["cifar10-temporel"], ["did you mean 'cifar10-temporal'?"]),
     "unknown method": (["digits", "--method", "temporl"], ["no method 'temporl'", "did you mean 'temporal'?"]),
     "unknown section": (["digits", "--set", "optimiser.beta2=0.9"], ["no section 'optimiser'", "'optimizer'?"]),
@@ -534,14 +534,18 @@ def test_a_run_that_exists_is_refused_and_left_as_it_is(typed, here, npz, traine
     assert contents(here / "run") == before
 
 
-def test_the_same_words_twice_point_to_resume(typed, npz):
+def test_the_same_words_twice_point_to_resume(typed, npz, monkeypatch):
     words = ["train", "blobs.npz", "--run", "run", "--quiet", *TINY]
-    assert typed(*words)[0] == 0
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("selfens.training._told_to_stop", lambda session, stop, step: True)
+        assert typed(*words)[0] == 130
     code, _, err = typed(*words)
     assert code == 1
     assert err == (
         "error: run already holds this run; resume it ('selfens resume run'), or choose another directory.\n"
     )
+    assert typed("resume", "run", "--quiet")[0] == 0
+    assert typed(*words)[2] == "error: run already holds this run, and it is complete; choose another directory.\n"
 
 
 BAD_RUN_WORDS = {
@@ -608,7 +612,7 @@ def test_an_output_that_cannot_be_written_gets_one_sentence(typed, trained):
 
 def test_predictions_replace_a_file_whole_or_not_at_all(typed, trained, monkeypatch):
     np.save("new.npy", blobs()[0])
-    Path("out.csv").write_text("from before")
+    Path("out.csv").write_text("row,class,probability\n")
     Path("link.csv").symlink_to("out.csv")
 
     def full(descriptor):
@@ -618,10 +622,72 @@ def test_predictions_replace_a_file_whole_or_not_at_all(typed, trained, monkeypa
         disk.setattr(os, "fsync", full)
         code, _, err = typed("predict", "run", "new.npy", "-o", "out.csv")
     assert (code, "the disk is full" in err) == (1, True)
-    assert Path("out.csv").read_text() == "from before"
+    assert Path("out.csv").read_text() == "row,class,probability\n"
     assert typed("predict", "run", "new.npy", "-o", "link.csv")[0] == 0
     assert Path("link.csv").is_symlink()
-    assert Path("out.csv").read_text().startswith("row,class,probability")
+    assert len(read_csv("out.csv")) > 0
+
+
+@pytest.mark.parametrize("content", [b"file,label\na.png,cat\n", b"\x89PNG\r\n\x1a\n\0\0", b"notes"])
+def test_predictions_never_replace_anything_else(typed, trained, content):
+    np.save("new.npy", blobs()[0])
+    Path("mine").write_bytes(content)
+    code, _, err = typed("predict", "run", "new.npy", "-o", "mine")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "mine is there already and is not a table that this command writes" in err
+    assert Path("mine").read_bytes() == content
+    before = Path("new.npy").read_bytes()
+    code, _, err = typed("predict", "run", "new.npy", "-o", "new.npy")
+    assert (code, "is what is to be predicted on" in err) == (1, True)
+    assert Path("new.npy").read_bytes() == before
+
+
+def test_labels_that_were_filled_in_are_not_replaced(typed, trained):
+    assert typed("suggest", "run", "-n", "3")[0] == 0
+    assert typed("suggest", "run", "-n", "4")[0] == 0  # nothing was filled in
+    header, first, *rest = Path("suggestions.csv").read_text().splitlines()
+    row, _, *others = first.split(",")
+    filled = "\n".join([header, ",".join([row, "cat", *others]), *rest])
+    Path("suggestions.csv").write_text(filled)
+    code, _, err = typed("suggest", "run", "-n", "5")
+    assert (code, err) == (
+        1,
+        "error: suggestions.csv holds a label that was put in by hand; name another file by -o, or move that one away.\n",
+    )
+    assert Path("suggestions.csv").read_text() == filled
+
+
+def test_labels_that_were_corrected_are_not_replaced(typed, trained):
+    assert typed("audit", "run")[0] == 0
+    assert typed("audit", "run")[0] == 0
+    header, first, second, *rest = Path("issues.csv").read_text().splitlines()
+    corrected = [",".join([line.split(",")[0], "another", *line.split(",")[2:]]) for line in (first, second)]
+    Path("issues.csv").write_text("\n".join([header, *corrected, *rest]))
+    code, _, err = typed("audit", "run", "--folds", "2")
+    assert (code, "issues.csv holds 2 labels that were put in by hand" in err) == (1, True)
+    assert "another" in Path("issues.csv").read_text()
+
+
+def test_a_word_that_is_nothing_gets_the_nearest_preset_or_folder(typed, here):
+    Path("photos").mkdir()
+    assert "neither a preset nor a file or folder here; did you mean 'photos/'?" in typed("train", "photo")[2]
+    assert "did you mean 'digits'?" in typed("train", "digit")[2]
+
+
+def test_version_is_an_option_too(typed):
+    assert typed("--version") == typed("version")
+
+
+def test_beginning_an_unfinished_run_anew_is_noticed(typed, npz, monkeypatch):
+    words = ["train", npz, "--quiet", *TINY]
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("selfens.training._told_to_stop", lambda session, stop, step: True)
+        assert typed(*words)[0] == 130
+    code, _, err = typed(*words)
+    assert (code, err.count("\n")) == (0, 1)
+    assert (
+        "-temporal-seed0 is the same run, stopped after 0 of 2 epochs; to go on with it instead: selfens resume" in err
+    )
 
 
 def test_predictions_can_go_through_a_pipe(typed, trained):
@@ -653,7 +719,9 @@ def test_a_loss_that_diverges_gets_one_sentence(typed, npz):
 def test_bad_input_typed_for_real(npz):
     done = selfens("train", "digts", cwd=npz.parent)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: there is no preset 'digts'; did you mean 'digits")
+    assert done.stderr.startswith(
+        "error: 'digts' is neither a preset nor a file or folder here; did you mean 'digits'?"
+    )
     assert len(done.stderr.splitlines()) == 1
 
 

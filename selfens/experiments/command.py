@@ -72,13 +72,18 @@ def reproduce(
     else:
         images = _extra_images(extra, extra_index, quick)
         tasks = _tasks(table, cells, seeds, images, quick)
+        if quick:
+            _say(
+                console,
+                "quick: made-up images and a small network, to see that everything works; no error means anything.",
+            )
         outcome = _run(tasks, store, console, devices, data_dir, images, max_minutes)
     if report:
         from selfens.experiments.report import write_report
 
         _say(console, "written: " + ", ".join(map(str, write_report(store))))
     if outcome is not None:
-        _finish(outcome, console)
+        _finish(outcome, console, reported=report)
 
 
 def _check_results(folder: Path) -> None:
@@ -139,7 +144,7 @@ def _run(
     return run(tasks, store, places=places, view=view, data_dir=data_dir, extra=extra, max_minutes=max_minutes)
 
 
-def _finish(outcome: Outcome, console: Console) -> None:
+def _finish(outcome: Outcome, console: Console, *, reported: bool) -> None:
     """The last line, and the exit code."""
     if outcome.failures:
         for sentence in outcome.failures[1:]:
@@ -154,7 +159,8 @@ def _finish(outcome: Outcome, console: Console) -> None:
             reason = "the time was up before an epoch was trained; give --max-minutes more"
         _say(console, f"{reason}; {_missing(outcome)}. Call again to go on.")
     else:
-        _say(console, "all runs asked for are done.")
+        page = "" if reported else " The same command with --report writes a page of them."
+        _say(console, f"all runs asked for are done.{page}")
 
 
 def _missing(outcome: Outcome) -> str:
