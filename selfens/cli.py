@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import math
 import os
 import shlex
 import sys
@@ -577,12 +578,22 @@ def _until_stopped(call: Callable[[], Result]) -> Result:
         raise typer.Exit(130) from None
 
 
+def _caution(run: Run) -> str:
+    """Where test rows are few: how far the error can be off, by the interval that holds 95 % of such counts."""
+    rows = run.about["test_rows"]
+    return (
+        f" of {rows} test rows, too few to know it better than to {98 / math.sqrt(rows):.0f} points,"
+        if rows < 50
+        else ""
+    )
+
+
 def _say_result(run: Run, quiet: bool) -> None:
     """The error, and what can be done with the run now."""
     from selfens.rundir import REPORT
 
     history = run.history
-    error = "no test rows" if run.test_error is None else f"test error {run.test_error:.2f} %"
+    error = "no test rows" if run.test_error is None else f"test error {run.test_error:.2f} %{_caution(run)}"
     seconds = sum(record["seconds"] for record in history)
     done = run.directory.reached()[0]
     epochs = "1 epoch" if done == 1 else f"{done} epochs"

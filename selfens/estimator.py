@@ -106,9 +106,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
-        """Train on all rows of X; y holds a class for each, or -1, None or "" for unlabeled."""
+        """Train on all rows of X; y holds a class for each, or -1, None, NaN or "" for unlabeled."""
         launcher.check_alone(type(self).__name__)
-        inputs, given = validate_data(self, X, y, allow_nd=True, ensure_min_samples=2)
+        inputs, given = validate_data(self, X, _nan_as_none(y), allow_nd=True, ensure_min_samples=2)
         labelled = is_labelled(given)
         self.classes_, numbers = _numbered(_known(given, labelled))
         labels = np.full(len(given), UNLABELED)
@@ -201,6 +201,19 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 "images, or floats from 0 to 1."
             )
         return inputs
+
+
+def _nan_as_none(y: Any) -> Any:
+    """Missing labels, as a table has them, as None: scikit-learn's checks let no NaN pass."""
+    labels = np.asarray(y)
+    if labels.ndim != 1 or labels.dtype.kind not in "fO":
+        return y
+    missing = np.array([label != label for label in labels.tolist()], dtype=bool)
+    if not missing.any():
+        return y
+    labels = labels.astype(object)
+    labels[missing] = None
+    return labels
 
 
 def is_labelled(y: NDArray[Any]) -> NDArray[np.bool_]:

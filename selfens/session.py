@@ -257,6 +257,7 @@ class Session:
         return {
             "data": data.name,
             "fingerprint": data.fingerprint(),
+            "test_fingerprint": data.test_fingerprint(),
             "rows": data.num_rows,
             "extra": {"source": data.extra_name, "rows": data.extra_rows},
             "residence": self.residence,

@@ -41,6 +41,7 @@ from selfens.targets import file as targets_file
 Rows = NDArray[np.int64]
 NEGLIGIBLE_WEIGHT = 1e-3
 COLLAPSED_SPREAD = 1e-2
+SHOWN_CLASSES = 10
 SECONDS_BETWEEN_CHECKPOINTS = 10  # on one GPU, where an epoch may take less than one
 STEPS_TO_AGREE = 8  # after which several processes ask each other whether one was told to stop
 
@@ -163,6 +164,13 @@ def _warn_of_data(config: Config, data: Dataset, show: Progress) -> None:
         show.warn(f"left out {count} could not be read, the first {data.unreadable[0]}; run.json lists them.")
     for note in data.notes:
         show.warn(note)
+    if Path(config.data.name).is_dir() and data.row_names and config.data.labels is None and (data.labels >= 0).all():
+        counts = np.bincount(data.labels, minlength=data.num_classes)
+        each = ", ".join(f"{name} {count:,}" for name, count in zip(data.classes[:SHOWN_CLASSES], counts, strict=False))
+        more = ", ..." if data.num_classes > SHOWN_CLASSES else ""
+        show.warn(
+            f"every image lies in the folder of a class ({each}{more}); those without a class belong into unlabeled/."
+        )
     if config.data.label_choice == "file" and (unused := unnamed_labels(data, Path(str(config.data.labels_file)))):
         count = f"{unused:,} labels of the data are" if unused > 1 else "1 label of the data is"
         show.warn(

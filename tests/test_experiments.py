@@ -1037,7 +1037,7 @@ def test_a_run_is_done_for_its_own_extra_images_alone(tmp_path, command, small_c
     ],
 )
 def test_the_last_line_says_why_runs_are_missing(capsys, time_is_up, trained, reason):
-    _finish(runner.Outcome(2, False, (), time_is_up, trained), Console(width=200))
+    _finish(runner.Outcome(2, False, (), time_is_up, trained), Console(width=200), reported=False)
     assert capsys.readouterr().out == f"{reason}; 2 runs are missing. Call again to go on.\n"
 
 

@@ -259,7 +259,7 @@ def test_floats_go_with_floats():
     ("name", "sentence"),
     [
         ("nothing.npy", "there is no file"),
-        ("nothing", "cannot be read as extra rows; expected"),
+        ("nothing", "there is no file or folder .*nothing to take extra rows from; check its path"),
         ("nothing.bin", "cannot be read"),
         ("notes.txt", "cannot be read as extra rows; expected"),
     ],

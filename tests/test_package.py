@@ -23,6 +23,7 @@ LEVELS = [
         "losses",
         "schedules",
         "tensorfile",
+        "csvfile",
         "kernels",
         "randomness",
         "extras",

@@ -445,7 +445,10 @@ def test_a_folder_that_was_moved_is_named(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (number, 200 * (number % 2), 0)).save(path)
     settings = config("temporal", *SMALL_IMAGES, "data.labels=none", name=str(tmp_path / "photos"))
-    with pytest.warns(match="every training row is labelled"):
+    with (
+        pytest.warns(match="every training row is labelled"),
+        pytest.warns(match=r"every image lies in the folder of a class \(a 8, b 8\); those without"),
+    ):
         run = train(settings.with_values("data", image_size=8), tmp_path / "run")
     page = Page(write_report(run.path, tmp_path / "page.html"))
     assert re.search(r"\d+\.png", page.text)  # test rows go by their files
@@ -550,8 +553,22 @@ def test_runs_of_the_same_name_go_by_their_paths(trained, data, tmp_path):
 def test_runs_without_test_rows_are_compared_by_their_losses(several, tmp_path):
     with pytest.warns(match="no test rows"):
         untested = train(config(epochs=2), tmp_path / "untested", dataset=features(test_rows=0))
-    page = Page(write_report([several[0][0], untested], tmp_path / "page.html"))
+    tested = [run.path for run in several[0][:2]]
+    page = Page(write_report([tested[0], untested], tmp_path / "page.html"))
     assert "Supervised loss of 2 runs" in page.text
+    page = Page(write_report([*tested, untested], tmp_path / "page.html"))
+    assert "Test error of 2 runs" in page.text
+    assert "Without a test error: untested." in page.text
+
+
+def test_errors_on_different_test_rows_are_not_passed_off_as_the_same(several, tmp_path):
+    runs, _ = several
+    caution = "Not all were tested on the same rows"
+    assert caution not in Page(write_report([run.path for run in runs[:2]], tmp_path / "page.html")).text
+    other = train(config("temporal", epochs=2), tmp_path / "other", dataset=features(test_rows=20))
+    page = Page(write_report([runs[0].path, other], tmp_path / "page.html"))
+    assert caution in page.text
+    assert "test rows" in page.text
 
 
 # At the end of a run

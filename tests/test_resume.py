@@ -678,7 +678,7 @@ def taken(run, settings, sentence):
 
 
 def test_a_run_that_exists_is_not_overwritten(finished):
-    taken(finished, config(), rf"already holds this run; resume it \('selfens resume {finished}'\), or")
+    taken(finished, config(), "already holds this run, and it is complete; choose another directory")
 
 
 @pytest.mark.parametrize(

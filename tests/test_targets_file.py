@@ -347,7 +347,7 @@ def test_the_file_of_another_run_is_refused_and_left_alone(tmp_path, finished):
 
 
 def test_the_run_itself_again_points_to_resume(tmp_path, finished):
-    with pytest.raises(RunError, match="already holds this run; resume it"):
+    with pytest.raises(RunError, match="already holds this run, and it is complete"):
         train(in_file(tmp_path), tmp_path / "run", dataset=features())
 
 

@@ -193,11 +193,20 @@ class Dataset:
             *([self.extra_rows] if self.extra_rows else []),
         )
         digest = hashlib.sha256(repr(about).encode())
-        for array in (self.inputs, self.labels, self.test_inputs, self.test_labels):
-            every = 1 + array.nbytes // MOST_HASHED
-            for piece in pieces(array, PIECE, None if every == 1 else np.arange(0, len(array), every)):
-                digest.update(piece.data)
-        return digest.hexdigest()
+        return _hashed(digest, self.inputs, self.labels, self.test_inputs, self.test_labels)
+
+    def test_fingerprint(self) -> str:
+        """A hash of the test rows: errors of runs with the same one are of the same rows."""
+        return _hashed(hashlib.sha256(), self.test_inputs, self.test_labels)
+
+
+def _hashed(digest: Any, *arrays: Any) -> str:
+    """The digest with the arrays' bytes, of every few rows where there are many."""
+    for array in arrays:
+        every = 1 + array.nbytes // MOST_HASHED
+        for piece in pieces(array, PIECE, None if every == 1 else np.arange(0, len(array), every)):
+            digest.update(piece.data)
+    return str(digest.hexdigest())
 
 
 def _class_names(path: Path) -> list[str]:

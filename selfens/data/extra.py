@@ -72,6 +72,8 @@ def find(
         return _folder(main, source, notice, keep_in_file)
     if source.suffix in (".npy", ".npz"):
         return of_array(main, read_inputs(source, ARRAY_NAMES)[0], str(source))
+    if not source.exists():
+        raise DataError(f"there is no file or folder {source} to take extra rows from; check its path.")
     raise DataError(
         f"{source} cannot be read as extra rows; expected an .npz or .npy file, a folder of images, a .csv, tiny_images.bin, "
         "or the name of a data set."

@@ -68,7 +68,7 @@ def all_images(source: Path) -> list[Path]:
         return [source]
     found = _Tree(source).below(source)
     if not found:
-        raise _no_images(source)
+        raise DataError(f"{source} holds no images; expected some, in it or in folders below.")
     return found
 
 

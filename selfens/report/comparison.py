@@ -35,16 +35,19 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
     """What the runs, by the names to show, have in common and in which they differ."""
     histories = {name: history_of(run) for name, run in runs.items()}
     last = {name: history[-1] for name, history in histories.items()}
-    quantity = next(key for key in QUANTITIES if all(record.get(key) is not None for record in last.values()))
+    quantity = next(key for key in QUANTITIES if sum(record.get(key) is not None for record in last.values()) > 1)
     word, axis = QUANTITIES[quantity]
-    groups = _groups(runs, histories)
+    compared = {name: run for name, run in runs.items() if last[name].get(quantity) is not None}
+    groups = _groups(compared, histories)
     results = {label: [float(last[name][quantity]) for name in names] for label, names in groups.items()}
     chart = figures.comparison_chart(
         {label: [histories[name] for name in names] for label, names in groups.items()}, quantity, axis
     )
     headers, rows = _table(runs, histories)
     return Comparison(
-        sentence=_sentence(runs, word, results, "" if quantity == "supervised" else " %"),
+        sentence=_sentence(compared, word, results, "" if quantity == "supervised" else " %")
+        + _left_out(runs, compared, word)
+        + (_different_tests(compared) if quantity == "test_error" else ""),
         chart=replace(chart, title=f"{word[0].upper()}{word[1:]} per epoch"),
         headers=headers,
         rows=rows,
@@ -99,6 +102,19 @@ def _sentence(runs: Mapping[str, Run], word: str, results: Mapping[str, Sequence
     return f"{word[0].upper()}{word[1:]} of {len(runs)} runs{where}, after the last epoch: {', '.join(parts)}{more}."
 
 
+def _left_out(runs: Mapping[str, Run], compared: Mapping[str, Run], word: str) -> str:
+    without = [shown(name) for name in runs if name not in compared]
+    return f" Without a {word}: {', '.join(without)}." if without else ""
+
+
+def _different_tests(runs: Mapping[str, Run]) -> str:
+    """A caution where errors are of different rows, as far as the runs know."""
+    tested = {run.about.get("test_fingerprint") for run in runs.values()} - {None}
+    if len(tested) < 2:
+        return ""
+    return " Not all were tested on the same rows, so a part of their difference may be that of the rows."
+
+
 def _spread(values: Sequence[float]) -> str:
     mean = statistics.mean(values)
     return f"{mean:.2f} ± {statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean:.2f}"
@@ -108,7 +124,18 @@ def _table(
     runs: Mapping[str, Run], histories: Mapping[str, Sequence[Record]]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """One line per run; columns that are empty, or data that is the same for all, are left out."""
-    headers = ("run", "data", "test error %", "validation error %", "method", "labels", "seed", "epochs", "time")
+    headers = (
+        "run",
+        "data",
+        "test error %",
+        "test rows",
+        "validation error %",
+        "method",
+        "labels",
+        "seed",
+        "epochs",
+        "time",
+    )
     rows = [_table_row(name, run, histories[name]) for name, run in runs.items()]
     one_source = len({row[1] for row in rows}) == 1
     kept = [
@@ -120,12 +147,14 @@ def _table(
 
 
 def _table_row(name: str, run: Run, history: Sequence[Record]) -> tuple[str, ...]:
-    errors = [history[-1].get(key) for key in ("test_error", "validation_error")]
+    test, validation = (history[-1].get(key) for key in ("test_error", "validation_error"))
     done, asked = len(history), run.config.schedule.epochs
     return (
         shown(name),
         data_words(run),
-        *("" if error is None else f"{error:.2f}" for error in errors),
+        "" if test is None else f"{test:.2f}",
+        "" if test is None else f"{run.about.get('test_rows', 0):,}",
+        "" if validation is None else f"{validation:.2f}",
         method_words(run),
         f"{len(run.labels.rows):,}",
         str(run.config.seed.base),
