@@ -468,6 +468,8 @@ def test_labels_that_are_missing_may_be_nan(kind):
     x, y = (part.copy() for part in blobs())
     known, missing = y.copy(), y.astype(kind)
     known[10:], missing[10:] = -1, np.nan
-    fitted = [SelfEnsemblingClassifier(epochs=2, device="cpu", random_state=0).fit(x, labels) for labels in (known, missing)]
+    fitted = [
+        SelfEnsemblingClassifier(epochs=2, device="cpu", random_state=0).fit(x, labels) for labels in (known, missing)
+    ]
     assert fitted[1].classes_.tolist() == fitted[0].classes_.tolist()
     np.testing.assert_array_equal(fitted[0].predict_proba(x), fitted[1].predict_proba(x))
