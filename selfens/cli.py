@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from selfens.run import Run
 
 Result = TypeVar("Result")
+FEW_TEST_ROWS = 50
 
 app = typer.Typer(
     help="Train classifiers from few labels and much unlabeled data, by self-ensembling.",
@@ -578,28 +579,22 @@ def _until_stopped(call: Callable[[], Result]) -> Result:
         raise typer.Exit(130) from None
 
 
-def _caution(run: Run) -> str:
-    """Where test rows are few: how far the error can be off, by the interval that holds 95 % of such counts."""
-    rows = run.about["test_rows"]
-    return (
-        f" of {rows} test rows, too few to know it better than to {98 / math.sqrt(rows):.0f} points,"
-        if rows < 50
-        else ""
-    )
-
-
 def _say_result(run: Run, quiet: bool) -> None:
     """The error, and what can be done with the run now."""
     from selfens.rundir import REPORT
 
     history = run.history
-    error = "no test rows" if run.test_error is None else f"test error {run.test_error:.2f} %{_caution(run)}"
+    error = "no test rows" if run.test_error is None else f"test error {run.test_error:.2f} %"
     seconds = sum(record["seconds"] for record in history)
     done = run.directory.reached()[0]
     epochs = "1 epoch" if done == 1 else f"{done} epochs"
     _say(f"{error} after {epochs} in {seconds:.0f} s; run in {run.path}")
     if quiet:
         return
+    tested = run.about["test_rows"]
+    if 0 < tested < FEW_TEST_ROWS:
+        points = 98 / math.sqrt(tested)  # half of the interval that holds 95 % of such counts, at an error of one half
+        _say(f"only {tested} rows were tested on, so the error is known to within {points:.0f} points")
     if (run.path / REPORT).is_file():
         _say(f"report in {run.path / REPORT}")
     _say(f"to predict: selfens predict {shlex.quote(str(run.path))} INPUT -o out.csv")
