@@ -565,6 +565,16 @@ def test_errors_on_different_test_rows_are_not_passed_off_as_the_same(several, t
     runs, _ = several
     caution = "Not all were tested on the same rows"
     assert caution not in Page(write_report([run.path for run in runs[:2]], tmp_path / "page.html")).text
+    seeds = [
+        train(
+            config(method, f"seed.base={seed}", "seed.split=0"),
+            tmp_path / f"{method}{seed}",
+            dataset=features(test_rows=30 + seed),
+        )
+        for method in ("pi", "supervised")
+        for seed in (0, 1)
+    ]
+    assert caution not in Page(write_report(seeds, tmp_path / "page.html")).text  # each method on the same rows
     other = train(config("temporal", epochs=2), tmp_path / "other", dataset=features(test_rows=20))
     page = Page(write_report([runs[0].path, other], tmp_path / "page.html"))
     assert caution in page.text

@@ -26,6 +26,7 @@ IN_THE_SENTENCE = 6
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     sentence: str
+    cautions: tuple[str, ...]
     chart: Chart
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -45,9 +46,11 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
     )
     headers, rows = _table(runs, histories)
     return Comparison(
-        sentence=_sentence(compared, word, results, "" if quantity == "supervised" else " %")
-        + _left_out(runs, compared, word)
-        + (_different_tests(compared) if quantity == "test_error" else ""),
+        sentence=_sentence(compared, word, results, "" if quantity == "supervised" else " %"),
+        cautions=(
+            *_left_out(runs, compared, word),
+            *(_different_tests(runs, groups) if quantity == "test_error" else ()),
+        ),
         chart=replace(chart, title=f"{word[0].upper()}{word[1:]} per epoch"),
         headers=headers,
         rows=rows,
@@ -102,17 +105,17 @@ def _sentence(runs: Mapping[str, Run], word: str, results: Mapping[str, Sequence
     return f"{word[0].upper()}{word[1:]} of {len(runs)} runs{where}, after the last epoch: {', '.join(parts)}{more}."
 
 
-def _left_out(runs: Mapping[str, Run], compared: Mapping[str, Run], word: str) -> str:
+def _left_out(runs: Mapping[str, Run], compared: Mapping[str, Run], word: str) -> list[str]:
     without = [shown(name) for name in runs if name not in compared]
-    return f" Without a {word}: {', '.join(without)}." if without else ""
+    return [f"Without a {word}: {', '.join(without)}."] if without else []
 
 
-def _different_tests(runs: Mapping[str, Run]) -> str:
-    """A caution where errors are of different rows, as far as the runs know."""
-    tested = {run.about.get("test_fingerprint") for run in runs.values()} - {None}
-    if len(tested) < 2:
-        return ""
-    return " Not all were tested on the same rows, so a part of their difference may be that of the rows."
+def _different_tests(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """A caution where the means are not over the same test rows, as far as the runs know."""
+    tested = [{runs[name].about.get("test_fingerprint") for name in names} for names in groups.values()]
+    if any(None in rows for rows in tested) or all(rows == tested[0] for rows in tested):
+        return []
+    return ["Not all were tested on the same rows, so a part of their difference may be that of the rows."]
 
 
 def _spread(values: Sequence[float]) -> str:
