@@ -5,7 +5,6 @@ Only typer is imported at the top: `selfens --help` must not wait for torch.
 
 from __future__ import annotations
 
-import difflib
 import io
 import math
 import os
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from selfens import launcher
-from selfens.errors import ConfigError, SelfensError, unknown_name
+from selfens.errors import ConfigError, SelfensError, nearest, unknown_name
 from selfens.experiments.command import reproduce
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ Result = TypeVar("Result")
 FEW_TEST_ROWS = 50
 
 app = typer.Typer(
-    help="Train classifiers from few labels and much unlabeled data, by self-ensembling.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -457,8 +455,7 @@ def _no_such_source(name: str) -> str:
 
     short = [preset.removesuffix(f"-{DEFAULT_METHOD}") for preset in PRESETS if preset.endswith(f"-{DEFAULT_METHOD}")]
     here = [f"{path.name}{os.sep}" for path in Path().iterdir() if path.is_dir() and not path.name.startswith(".")]
-    near = difflib.get_close_matches(name, [*short, *PRESETS, *here], n=1, cutoff=0.5)
-    hint = f"; did you mean '{near[0]}'?" if near else "."
+    hint = nearest(name, [*short, *PRESETS, *here])
     return f"'{name}' is neither a preset nor a file or folder here{hint} Presets: {', '.join([*short, *PRESETS])}."
 
 

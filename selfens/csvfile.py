@@ -33,8 +33,8 @@ def write_csv(path: Path, header: list[str], lines: list[list[Any]]) -> None:
         raise DataError(f"{path} could not be written ({error.strerror}).") from None
 
 
-def check_replaceable(path: Path, *headers: Sequence[str], labels: Mapping[int, str] | None = None) -> None:
-    """Refuse to replace a file that is no table beginning with one of these headers, or has labels somebody put in.
+def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] | None = None) -> None:
+    """Refuse to replace a file that is no table beginning with our `own` columns, or has labels somebody put in.
 
     labels  what a command itself writes into the column 'label', by row; others are somebody's
     """
@@ -45,10 +45,9 @@ def check_replaceable(path: Path, *headers: Sequence[str], labels: Mapping[int, 
             header, *lines = csv.reader(file)
     except (UnicodeDecodeError, csv.Error, ValueError):
         header, lines = [], []
-    if not any(header[: len(own)] == list(own) for own in headers):
-        expected = " or ".join(",".join(own) for own in headers)
+    if header[: len(own)] != list(own):
         raise DataError(
-            f"{path} is there already and is not a table that this command writes ({expected}); name another by -o."
+            f"{path} is there already and is not a table that this command writes ({','.join(own)}); name another by -o."
         )
     if labels is None:
         return

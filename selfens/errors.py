@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class SelfensError(Exception):
@@ -65,9 +65,17 @@ def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
     "there is no method 'temporale'; did you mean 'temporal'? Known: pi, temporal."
     """
     names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f"; did you mean '{near[0]}'?" if near else "."
-    return f"there is no {kind} '{given}'{hint} Known: {', '.join(names)}."
+    return f"there is no {kind} '{given}'{nearest(given, names)} Known: {', '.join(names)}."
+
+
+def nearest(given: str, known: Sequence[str]) -> str:
+    """The end of a sentence about a name that does not exist: with the one that was probably meant, if there is one.
+
+    >>> nearest("temporale", ["pi", "temporal"]), nearest("x", ["pi", "temporal"])
+    ("; did you mean 'temporal'?", '.')
+    """
+    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else "."
 
 
 def root_cause(error: BaseException) -> str:

@@ -335,15 +335,12 @@ def check_free(path: Path, config: Config) -> None:
         return
     if not (path / "config.json").is_file():
         raise RunError(f"{path} exists and is not a run; choose another directory.")
-    other = RunDirectory.open(path).config()
-    difference = _first_difference(config, other)
-    if difference is None and RunDirectory.open(path).reached()[0] >= config.schedule.epochs:
+    there = RunDirectory.open(path)
+    if difference := _first_difference(config, there.config()):
+        raise RunError(f"{path} holds a run of another configuration ({difference}); choose another directory.")
+    if there.reached()[0] >= config.schedule.epochs:
         raise RunError(f"{path} already holds this run, and it is complete; choose another directory.")
-    if difference is None:
-        raise RunError(
-            f"{path} already holds this run; resume it ('selfens resume {path}'), or choose another directory."
-        )
-    raise RunError(f"{path} holds a run of another configuration ({difference}); choose another directory.")
+    raise RunError(f"{path} already holds this run; resume it ('selfens resume {path}'), or choose another directory.")
 
 
 def _first_difference(mine: Config, other: Config) -> str | None:

@@ -1,7 +1,8 @@
 """train(): from a config to a run directory. Read this file and `step.py`, and you know what a run does.
 
 set up    data, labels, preprocessing; then network, method, optimizer (`session.py`), or the state of a checkpoint
-epoch     set the schedules, take the steps, end the epoch, evaluate, write history and checkpoint
+epoch     set the schedules, take the steps, end the epoch, evaluate; then history and checkpoint, on one GPU while the
+          next epoch's steps run
 end       write the report
 """
 
