@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from selfens import evaluate, presets
 from selfens import step as step_module
@@ -173,8 +174,7 @@ def test_a_step_that_finds_its_targets_in_a_window_is_the_same(monkeypatch, comp
 
 
 @needs_gpu
-@pytest.mark.parametrize("place", ["ram", "file"])
-@pytest.mark.parametrize("type", ["float32", "float16"])
+@pytest.mark.parametrize(("type", "place"), [("float32", "ram"), ("float16", "file")])
 @pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("on", "off"), ("off", "on"), ("on", "on")])
 def test_a_step_is_the_same_wherever_the_targets_are_kept(tmp_path, monkeypatch, place, type, compile, capture):
     monkeypatch.setattr("selfens.targets.window.WINDOW_ROWS", 200)
@@ -313,6 +313,40 @@ def test_nothing_in_an_epoch_waits_for_the_device(method, compile, capture, monk
         session.close_epoch()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+class ReadByTheHost(TorchDispatchMode):
+    """Operations whose result the host must know before it can go on, as they are called."""
+
+    WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2")
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        name = operation.overloadpacket.__name__
+        if name in self.WAITING:
+            self.seen.append(name)
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", ["pi", "temporal"])
+def test_nothing_in_an_epoch_is_read_by_the_host(method, monkeypatch):
+    """The same on a CPU, where waiting does not show. (`end_epoch` looks at targets that a CPU has, and no others.)"""
+    session, _, _ = session_after([*SMALL, *PLAIN], method=method, device="cpu", steps=3)
+    evaluate_on_training_rows(session)
+    monkeypatch.setattr(evaluate, "BATCH", 200)
+    with ReadByTheHost() as operations:
+        outcome = session.close_epoch()
+        for rows in session.visit(9):
+            session.step(rows)
+            outcome.are_known()
+    assert outcome.on_host is not None
+    assert operations.seen == []
+    with operations:
+        float(session.step.total)
+    assert operations.seen == ["_local_scalar_dense"]
 
 
 def evaluate_on_training_rows(session):
