@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from selfens import launcher
-from selfens.errors import ConfigError, SelfensError, nearest, unknown_name
+from selfens.errors import ConfigError, SelfensError, unknown_name
 from selfens.experiments.command import reproduce
 
 if TYPE_CHECKING:
@@ -130,7 +130,9 @@ def train(
         )
     if labels_file is not None and add_labels is not None:
         raise ConfigError("--labels-file and --add-labels were both given; put the lines of both into one file.")
-    config = _config(source, method, size, (device or Device.auto).value)
+    from selfens import named, training
+
+    config = named.config_for(source, method, size, (device or Device.auto).value)
     if labels is not None:
         config = config.with_values("data", labels=_label_count(labels))
     if labels_file is not None:
@@ -147,7 +149,7 @@ def train(
         config = config.with_values("data", folder=str(data_dir.absolute()))
     if extra is not None:
         config = config.with_values(
-            "data", extra=_absolute(extra), extra_index=str(extra_index.absolute()) if extra_index else None
+            "data", extra=named.absolute(extra), extra_index=str(extra_index.absolute()) if extra_index else None
         )
     elif extra_index is not None:
         raise ConfigError("--extra-index was given without --extra; write --extra tiny_images.bin --extra-index FILE.")
@@ -159,8 +161,6 @@ def train(
     directory = run or _new_directory(config)
     if offline:
         os.environ["SELFENS_OFFLINE"] = "1"
-    from selfens import training
-
     show = _progress(directory, quiet, tensorboard)
     _say_result(_until_stopped(lambda: training.train(config, directory, progress=show)), quiet)
 
@@ -422,65 +422,6 @@ def options(
     ] = False,
 ) -> None:
     """Train classifiers from few labels and much unlabeled data, by self-ensembling."""
-
-
-def _config(source: str, method: str | None, size: int | None, device: str) -> Config:
-    """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name."""
-    from selfens import presets
-    from selfens.data.folder import is_folder_source
-
-    is_preset = presets.full_name(source) is not None
-    if size is not None and (is_preset or source.endswith(".npz")):
-        raise ConfigError(
-            f"--size was given, but {source} is no folder of images; leave it out, its inputs have their size."
-        )
-    if is_preset:
-        config = presets.get(source)
-    elif source.endswith(".npz") or is_folder_source(source):
-        config = _config_for_own_data(Path(source), size, device)
-    elif os.path.exists(source):
-        raise ConfigError(
-            f"{source} is neither a preset, an .npz file, a folder of images nor a .csv; see 'selfens presets'."
-        )
-    elif os.sep in source:
-        raise ConfigError(f"there is no file or folder {source}; check its path.")
-    else:
-        raise ConfigError(_no_such_source(source))
-    return presets.with_method(config, method) if method else config
-
-
-def _no_such_source(name: str) -> str:
-    """The sentence for a word that is neither a preset nor a file or folder here, with the nearest that is."""
-    from selfens.presets import DEFAULT_METHOD, PRESETS
-
-    short = [preset.removesuffix(f"-{DEFAULT_METHOD}") for preset in PRESETS if preset.endswith(f"-{DEFAULT_METHOD}")]
-    here = [f"{path.name}{os.sep}" for path in Path().iterdir() if path.is_dir() and not path.name.startswith(".")]
-    hint = nearest(name, [*short, *PRESETS, *here])
-    return f"'{name}' is neither a preset nor a file or folder here{hint} Presets: {', '.join([*short, *PRESETS])}."
-
-
-def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
-    """Settings judged by the number and the size of the images and by the device."""
-    from selfens import presets
-    from selfens.data import folder, listing, sources
-    from selfens.device import resolve_device
-
-    on_gpu = resolve_device(device).type == "cuda"
-    path = str(source.absolute())
-    if source.suffix == ".npz" or sources.is_npy_folder(source):
-        data = sources.load(source)
-        side = min(data.input_shape[1:]) if data.is_images else None
-        return presets.for_arrays(path, images_side=side, rows=data.num_rows, on_gpu=on_gpu)
-    side = folder.suggested_size(source) if size is None else size
-    rows = len(listing.list_images(source).train)
-    return presets.for_arrays(path, images_side=side, rows=rows, on_gpu=on_gpu).with_values("data", image_size=side)
-
-
-def _absolute(source: str) -> str:
-    """A path that still holds elsewhere; the name of a data set as it is."""
-    from selfens.data.sources import SOURCES
-
-    return source if source in SOURCES else str(Path(source).absolute())
 
 
 def _choices(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ def cifar10_supervised() -> Config:
     """CIFAR-10, 4,000 labels, supervised-only with augmentation: 34.85 ± 1.65 % in the paper.
 
     selfens train cifar10-supervised
-    About 4 min on an H200.
+    About 4 min on an H200; 17.44 % (seed 0; why it is better than the paper's is open).
     """
     return _paper("cifar10", 4000, "zca", True, "supervised")
 
@@ -112,7 +112,7 @@ def cifar10_pi() -> Config:
     """CIFAR-10, 4,000 labels, Π-model with augmentation: 12.36 ± 0.31 % in the paper.
 
     selfens train cifar10-pi
-    About 7 min on an H200.
+    About 7 min on an H200; 12.68 ± 0.40 % (seeds 0-1).
     """
     return _paper("cifar10", 4000, "zca", True, "pi")
 
@@ -121,7 +121,7 @@ def cifar10_temporal() -> Config:
     """CIFAR-10, 4,000 labels, temporal ensembling with augmentation: 12.16 ± 0.24 % in the paper.
 
     selfens train cifar10-temporal
-    About 4 min on an H200; 12.28 ± 0.34 % (seeds 0-3).
+    About 4 min on an H200; 12.27 ± 0.29 % (seeds 0-4).
     """
     return _paper("cifar10", 4000, "zca", True, "temporal")
 
@@ -148,7 +148,7 @@ def cifar100_temporal() -> Config:
     """CIFAR-100, 10,000 labels, temporal ensembling with augmentation: 38.65 ± 0.51 % in the paper.
 
     selfens train cifar100-temporal
-    About 4 min on an H200.
+    About 4 min on an H200; 39.27 % (seed 0).
     """
     return _paper("cifar100", 10_000, "zca", True, "temporal")
 
@@ -175,7 +175,7 @@ def svhn_temporal() -> Config:
     """SVHN, 500 labels, temporal ensembling with augmentation: 5.12 ± 0.13 % in the paper.
 
     selfens train svhn-temporal
-    About 6 min on an H200.
+    About 6 min on an H200; 5.25 ± 0.20 % (seeds 0-1).
     """
     return _paper("svhn", 500, "image", False, "temporal")
 

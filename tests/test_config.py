@@ -2,8 +2,11 @@
 
 import json
 import math
+import re
+import statistics
 import typing
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -391,3 +394,18 @@ def test_settings_for_arrays_fit_their_size_and_the_device(side, on_gpu, network
     config = presets.for_arrays("mine", images_side=side, on_gpu=on_gpu)
     assert (config.network.name, config.augment.translation) == (network, translation)
     assert (config.data.name, config.data.preprocess) == ("mine", "channel")
+
+
+OURS = re.compile(r"H200; ([\d.]+)(?: ± ([\d.]+))? % \(seeds? (\d+)(?:-(\d+))?")
+
+
+@pytest.mark.parametrize("name", [name for name, preset in presets.PRESETS.items() if OURS.search(preset.__doc__)])
+def test_the_error_that_a_preset_gives_as_ours_is_that_of_the_records(name):
+    mean, deviation, first, last = OURS.search(presets.PRESETS[name].__doc__).groups()
+    data, method = name.split("-")
+    cell = Path(__file__).parents[1] / f"results/runs/{data}/{method}-aug-{presets.get(name).data.labels}"
+    records = [json.loads(path.read_text()) for path in sorted(cell.iterdir())]
+    assert [record["seed"] for record in records] == list(range(int(first), int(last or first) + 1))
+    errors = [record["final_error"] for record in records]
+    assert f"{statistics.mean(errors):.2f}" == mean
+    assert (f"{statistics.stdev(errors):.2f}" if len(errors) > 1 else None) == deviation

@@ -31,7 +31,7 @@ LEVELS = [
         "locks",
     },
     {"targets", "optim", "networks", "data", "device", "distributed", "interrupt", "progress", "presets"},
-    {"methods", "step", "evaluate", "rundir"},
+    {"methods", "step", "evaluate", "rundir", "named"},
     {"run", "predict", "audit", "tensorboard", "session"},
     {"report"},
     {"training", "estimator", "folds", "export"},
