@@ -715,6 +715,14 @@ def test_the_gallery_of_an_audit_shows_the_disputed_alone(tmp_path, data):
     assert "given 1 suggested 0 score -0.60 row 1" in page.text
 
 
+def test_the_gallery_of_an_audit_without_a_disputed_label_shows_the_least_certain(tmp_path, data):
+    ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.2, 0.8, 0], [0.3, 0.3, 0.4]])
+    page = Page(write_audit_page(tmp_path / "page.html", ranked, data))
+    assert "0 of 3 labels of arrays are disputed." in page.text
+    assert "Labels that are least certain" in page.text
+    assert [tile["data-class"] for tile in page.all("figure", class_="tile")] == ["2", "1", "0"]
+
+
 def test_the_gallery_of_suggestions_for_feature_vectors_is_a_table(tmp_path):
     found = audit.suggest([[0.5, 0.5, 0], [0.1, 0.9, 0]], [False, False], 2)
     page = Page(write_suggestions_page(tmp_path / "page.html", found, features()))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
+
 from selfens.audit import Audit, Suggestions
 from selfens.data.dataset import Dataset
 from selfens.errors import RunError
@@ -18,6 +20,7 @@ from selfens.run import Run
 from selfens.rundir import REPORT
 from selfens.tensorfile import write_atomically
 
+LEAST_CERTAIN = 24  # labels shown where none is disputed
 PICTURE_BYTES = 2_000_000
 MOST_DETAILED = 4
 
@@ -52,11 +55,14 @@ def write_report(
 
 
 def write_audit_page(path: str | Path, audit: Audit, dataset: Dataset, how: str = "") -> Path:
-    """Write a gallery of the disputed labels, most suspicious first. `how` says where the probabilities came from."""
+    """Write a gallery of the disputed labels, most suspicious first. `how` says where the probabilities came from.
+
+    Where none is disputed, as is common after training on these very labels, it shows the least certain ones.
+    """
     disputed = audit.suggested != audit.labels
-    rows, labels, suggested, scores = (
-        column[disputed] for column in (audit.rows, audit.labels, audit.suggested, audit.scores)
-    )
+    places = disputed.nonzero()[0] if disputed.any() else np.arange(min(LEAST_CERTAIN, len(audit.rows)))
+    rows, labels = audit.rows[places], audit.labels[places]
+    suggested, scores = audit.suggested[places], audit.scores[places]
     found = gallery(
         labels,
         lambda place: Entry(
@@ -64,19 +70,19 @@ def write_audit_page(path: str | Path, audit: Audit, dataset: Dataset, how: str 
             given=shown(dataset.classes[labels[place]]),
             predicted=shown(dataset.classes[suggested[place]]),
             measure=f"{scores[place]:.2f}",
-            wrong=True,
+            wrong=bool(suggested[place] != labels[place]),
             file=_file(dataset, int(rows[place])),
         ),
         dataset.inputs,
         PICTURE_BYTES,
-        title="Labels that look wrong",
+        title="Labels that look wrong" if disputed.any() else "Labels that are least certain",
         note=f"The score runs from −1, sure that the label is wrong, to 1, sure that it is right. {how}".strip(),
         given_word="given",
         predicted_word="suggested",
         measure_word="score",
         classes=dataset.classes,
     )
-    sentence = f"{len(rows):,} of {len(audit.rows):,} labels of {shown(dataset.name)} are disputed."
+    sentence = f"{disputed.sum():,} of {len(audit.rows):,} labels of {shown(dataset.name)} are disputed."
     return _write_gallery(path, sentence, found)
 
 
