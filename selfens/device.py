@@ -117,10 +117,14 @@ class Awaited:
         return dict(zip(self.numbers, self.on_host.tolist(), strict=True))
 
 
-@cache
 def evaluation_stream(device: torch.device) -> Any:
-    """The one stream of the process for evaluations: torch hands out a few in turn, and one of them is for capturing."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    """The one stream of a GPU for evaluations: torch hands out a few in turn, and one of them is for capturing."""
+    return _second_stream(torch.cuda.current_device() if device.index is None else device.index)
+
+
+@cache
+def _second_stream(gpu: int) -> Any:
+    return torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 
 import torch
@@ -21,6 +22,10 @@ def logits(network: nn.Module, inputs: Tensor, precision: str = "fp32") -> Tenso
 
 def state_of(network: nn.Module) -> dict[str, Tensor]:
     """Copies of parameters and buffers, by which the network can be evaluated later as it is now."""
+    for module in network.modules():
+        if isinstance(module, nn.RNNBase):
+            # Back with its own weights it would copy them into new memory on a GPU, and the optimizer would train the old.
+            raise TypeError(f"{type(module).__name__} cannot be lent other weights")
     named = chain(network.named_parameters(), network.named_buffers())
     return {name: tensor.detach().clone() for name, tensor in named}
 
@@ -45,11 +50,18 @@ def _chunks(rows: int) -> Iterator[slice]:
 def _logits_of_chunk(
     network: nn.Module, chunk: Tensor, precision: str, state: dict[str, Tensor] | None = None
 ) -> Tensor:
-    was_training = network.training
+    with _in_evaluation_mode(network), autocast(chunk.device, precision):
+        y: Tensor = network(chunk) if state is None else functional_call(network, state, (chunk,))
+        return y.float()
+
+
+@contextmanager
+def _in_evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Afterwards each part is as it was: one may be frozen in evaluation mode, or in training beneath one that is not."""
+    in_training = [module for module in network.modules() if module.training]
     network.eval()
     try:
-        with autocast(chunk.device, precision):
-            y: Tensor = network(chunk) if state is None else functional_call(network, state, (chunk,))
-            return y.float()
+        yield
     finally:
-        network.train(was_training)
+        for module in in_training:
+            module.training = True

@@ -78,9 +78,9 @@ class Run:
 
     @property
     def test_error(self) -> float | None:
-        """In percent, after the last epoch: never the best epoch's."""
-        history = self.history
-        return history[-1]["test_error"] if history else None
+        """In percent, after the checkpoint's epoch, whose weights predict: never the best epoch's."""
+        records = self.history[: self.directory.reached()[0]]  # a crash may have left later ones
+        return records[-1]["test_error"] if records else None
 
     @property
     def labels(self) -> LabelChoice:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from selfens import evaluate, methods, networks, schedules
 from selfens.config import IN_MEMORY, Config
@@ -141,6 +142,7 @@ class Session:
 
     def _set_up_network(self, warn: Callable[[str], None], *, is_new: bool) -> None:
         """Bring the network to the device, with initial gains from a first batch where it is new, alike in all processes."""
+        _check_made(self.network)
         self.network.to(self.device).train()
         networks.fuse(self.network, _kernels_usable(self.config, self.device, warn))
         if is_new:  # one that was passed may be trained already
@@ -445,6 +447,16 @@ class Session:
         torch.set_rng_state(states[f"cpu{suffix}"])
         if self.device.type == "cuda" and f"cuda{suffix}" in states:
             torch.cuda.set_rng_state(states[f"cuda{suffix}"], self.device)
+
+
+def _check_made(network: nn.Module) -> None:
+    """Refuse a network whose parameters have no shape yet."""
+    lazy = [name for name, parameter in network.named_parameters() if is_lazy(parameter)]
+    if lazy:
+        raise ConfigError(
+            f"{lazy[0]} of the network has no shape before it is first called; call the network on a batch, such as "
+            f"network(torch.zeros(2, *data.input_shape)), before it is trained."
+        )
 
 
 def _kernels_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:

@@ -590,12 +590,60 @@ def test_a_network_that_cannot_be_evaluated_later_is_evaluated_at_once_and_says_
     assert len(run.history) == 3
 
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells, self.last = nn.GRU(1, 8, batch_first=True), nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.last(self.cells(x.flatten(1)[:, :, None])[0][:, -1])
+
+
+def test_recurrent_layers_are_not_lent_other_weights_because_they_would_lay_out_their_own_anew(
+    tmp_path, evaluating_later
+):
+    with pytest.warns(SelfensWarning, match="^steps wait for each evaluation.*GRU cannot be lent other weights"):
+        selfens.train(config(epochs=2), tmp_path / "run", dataset=features(), network=Recurrent())
+
+
+class Around(nn.Module):
+    """In evaluation mode itself, around a network that is trained."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.training = False
+
+    def forward(self, x):
+        return self.network(x)
+
+
+def test_an_evaluation_leaves_each_part_in_the_mode_it_was_in():
+    network = plain_network().train()
+    frozen = next(module for module in network.modules() if not list(module.children()))
+    frozen.eval()
+    before = {name: module.training for name, module in Around(network).named_modules()}
+    assert len(set(before.values())) == 2
+    around = Around(network)
+    evaluate.logits(around, torch.zeros(3, FEATURES))
+    assert {name: module.training for name, module in around.named_modules()} == before
+
+
+def test_a_network_without_shapes_yet_is_refused(tmp_path):
+    network = nn.Sequential(nn.Flatten(), nn.LazyLinear(CLASSES))
+    with pytest.raises(ConfigError, match="^1.weight of the network has no shape before it is first called; call"):
+        selfens.train(config(), tmp_path / "run", dataset=features(), network=network)
+
+
 @pytest.mark.parametrize(("seconds", "reached"), [(0.0, 2), (1e6, 0)])
 def test_on_a_gpu_checkpoints_are_some_seconds_apart(tmp_path, evaluating_later, monkeypatch, seconds, reached):
     monkeypatch.setattr("selfens.training.SECONDS_BETWEEN_CHECKPOINTS", seconds)
     with crashed():
         selfens.train(config(epochs=4), tmp_path / "run", dataset=features(), progress=CrashAt(2, 1))
-    assert selfens.load_run(tmp_path / "run").directory.reached() == (reached, 0)
+    left = selfens.load_run(tmp_path / "run")
+    assert left.directory.reached() == (reached, 0)
+    assert left.history
+    assert left.test_error == (left.history[1]["test_error"] if reached else None)
     resumed = selfens.resume(tmp_path / "run", dataset=features())
     assert [record["epoch"] for record in resumed.history] == [0, 1, 2, 3]
 
