@@ -456,9 +456,14 @@ def test_a_run_interrupted_goes_on_from_its_checkpoint(tmp_path, expected, monke
         Interrupted(store, CPU, None, view).consider(task)
     assert store.unfinished_path(task).is_dir()
     assert not store.has(task)
-    Worker(store, CPU, None, view).consider(task)
+    monkeypatch.setenv("SELFENS_COMMIT", "def456")
+    resuming = Worker(store, CPU, None, view)
+    monkeypatch.setenv("SELFENS_COMMIT", "later")  # what is committed while it trains did not train it
+    resuming.consider(task)
     assert [event.epoch for event in view.events if event.kind == "epoch"] == [0, 20, *range(21, 31)]
     assert outcomes(store, [task]) == expected([task])
+    assert store.read([task.cell])[0].commit == "abc123, then def456"
+    assert not store.commits_path(task).exists()
     assert not store.unfinished_path(task).exists()
 
 
@@ -583,6 +588,9 @@ def test_when_a_worker_is_killed_the_others_take_its_run_over(tmp_path):
     runner_thread.join(60)
     (outcome,) = results
     assert (outcome.missing, outcome.failures) == (0, ())  # the other worker has taken its run over
+    assert [event.text for event in view.events if event.kind == "warning"] == [
+        "the worker on cpu ended unexpectedly (code -9); call again to go on."
+    ]
     assert sorted(view.of("finished")) == sorted(map(str, wanted))
 
 
@@ -868,12 +876,48 @@ def test_all_records_that_are_damaged_are_named_at_once(tmp_path):
         Store(tmp_path).read(CELLS.values())
 
 
-def test_a_page_of_somebody_else_is_not_written_over(tmp_path):
-    (tmp_path / "README.md").write_text("# My project\n")
-    with pytest.raises(RunError, match="README.md is there already and not a report of ours"):
+@pytest.mark.parametrize("name", ["README.md", "report.html", "label-noise.svg"])
+@pytest.mark.parametrize("with_records", [False, True])
+def test_a_page_of_somebody_else_is_not_written_over(tmp_path, name, with_records):
+    if with_records:
+        keep(Store(tmp_path), made_record(CELLS["noise/temporal-80"], 0))
+    (tmp_path / name).write_text("# Mine\nToday I ran selfens reproduce --report.\n")
+    with pytest.raises(RunError, match=f"{name} is there already and not a report of ours"):
         write_report(Store(tmp_path))
-    assert (tmp_path / "README.md").read_text() == "# My project\n"
-    assert not (tmp_path / "report.html").exists()
+    assert (tmp_path / name).read_text().startswith("# Mine\n")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
+
+
+def test_a_folder_in_the_place_of_a_page_is_refused_before_anything_is_trained(tmp_path, command):
+    (tmp_path / "quick/README.md").mkdir(parents=True)
+    done = command("noise", "--quick", "--report", "--results", tmp_path)
+    assert isinstance(done.exception, RunError)
+    assert "README.md is there already" in str(done.exception)
+    assert not (tmp_path / "quick/runs").exists()
+
+
+def test_a_report_is_written_again_over_itself(tmp_path):
+    keep(Store(tmp_path), made_record(CELLS["noise/temporal-80"], 0))
+    first = {path: path.read_bytes() for path in write_report(Store(tmp_path))}
+    assert len(first) == 3
+    assert {path: path.read_bytes() for path in write_report(Store(tmp_path))} == first
+
+
+def test_what_people_note_of_their_records_stands_in_the_report(tmp_path):
+    (tmp_path / "notes.md").write_text("Made on a\nlaptop <at home>.\n\nTwice.\n")
+    page, text = (path.read_text() for path in reversed(write_report(Store(tmp_path))))
+    assert "\nMade on a laptop <at home>.\n\nTwice.\n" in text
+    assert "<p>Made on a laptop &lt;at home&gt;.</p>" in page
+
+
+@pytest.mark.parametrize("place", ["cifar10/pi-5000/seed000.json", "foo/seed000.json", "svhn/pi-500/seed003.JSON"])
+def test_a_record_in_no_cells_place_is_named(tmp_path, command, place):
+    keep(Store(tmp_path), made_record(CELLS["svhn/pi-500"], 0))
+    assert "warning" not in command("--results", tmp_path).output
+    path = tmp_path / "runs" / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}")
+    assert f"warning: {path} is not where the records of any cell are" in command("--results", tmp_path).output
 
 
 def test_a_figure_that_has_no_records_any_more_is_removed(tmp_path):
@@ -975,8 +1019,8 @@ def test_without_arguments_the_tables_are_listed_with_how_full_they_are(tmp_path
     text = command("--results", tmp_path).output
     assert all(f"{name}: " in text for name in TABLES)
     assert "svhn: SVHN; 1 of 120 runs" in text
-    assert "selfens reproduce svhn\n" in text
-    assert "selfens reproduce tiny --extra tiny_images.bin --extra-index tiny_index.pkl\n" in text
+    assert f"selfens reproduce svhn --results {tmp_path}\n" in text
+    assert f"selfens reproduce tiny --extra tiny_images.bin --extra-index tiny_index.pkl --results {tmp_path}\n" in text
 
 
 def test_the_list_counts_runs_beyond_the_papers_apart(tmp_path, command):
@@ -986,7 +1030,7 @@ def test_the_list_counts_runs_beyond_the_papers_apart(tmp_path, command):
     assert "4 of 4 and 1 more" in text
     quick_text = command("--quick", "--results", tmp_path).output
     assert "svhn: SVHN; 0 of 30 runs" in quick_text
-    assert "selfens reproduce tiny --quick\n" in quick_text
+    assert f"selfens reproduce tiny --quick --results {tmp_path}\n" in quick_text
 
 
 def test_the_help_names_all_tables(command):
@@ -1032,7 +1076,7 @@ def test_a_run_is_done_for_its_own_extra_images_alone(tmp_path, command, small_c
     ("time_is_up", "trained", "reason"),
     [
         (True, True, "the time is up"),
-        (True, False, "the time was up before an epoch was trained; give --max-minutes more"),
+        (True, False, "the time was up before an epoch was trained; if that happens again, give --max-minutes more"),
         (False, False, "another process has the rest"),
     ],
 )

@@ -103,9 +103,8 @@ ROWS = (
 
 BASELINE_NOTE = (
     "Supervised-only is the same loop with w = 0, as in the authors' code: rows without labels still fill the batches. "
-    "The paper does not say which baseline it ran. This is the one that the authors' settings name; whether it gives the "
-    "paper's figures is for the rows below to show, where they have been run. The other reading, labelled rows alone, has a "
-    "table of its own further down (`selfens reproduce baseline`)."
+    "The paper does not say which baseline it ran. This is the one that the authors' settings name. "
+    "The other reading, labelled rows alone, has a table of its own further down (`selfens reproduce baseline`)."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from selfens.errors import ConfigError, RunError
 TABLE_NAMES = "cifar10, svhn, cifar100, tiny, noise, baseline or claims"
 
 LIST_WIDTH = 100
+DEFAULT_RESULTS = Path("results")
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +48,7 @@ def reproduce(
     extra_index: Annotated[
         Path | None, typer.Option(help="tiny_index.pkl, to find the restricted categories in tiny_images.bin.")
     ] = None,
-    results: Annotated[Path, typer.Option("--results", help="Where records and report are.")] = Path("results"),
+    results: Annotated[Path, typer.Option("--results", help="Where records and report are.")] = DEFAULT_RESULTS,
 ) -> None:
     """Run what is missing of a table of the paper, list the tables, or write the report."""
     from rich.console import Console
@@ -57,6 +59,15 @@ def reproduce(
     _check_results(results)
     store, console = Store(results, quick=quick), Console()
     outcome = None
+    for path in store.strays():
+        _say(
+            console,
+            f"warning: {path} is not where the records of any cell are, seedNNN.json in its folder; not counted.",
+        )
+    if report:
+        from selfens.experiments.report import check_report, write_report
+
+        check_report(store)  # before anything is trained for it
     if table is None:
         _refuse_without_table(
             cells=cells,
@@ -79,8 +90,6 @@ def reproduce(
             )
         outcome = _run(tasks, store, console, devices, data_dir, images, max_minutes)
     if report:
-        from selfens.experiments.report import write_report
-
         _say(console, "written: " + ", ".join(map(str, write_report(store))))
     if outcome is not None:
         _finish(outcome, console, reported=report)
@@ -156,7 +165,7 @@ def _finish(outcome: Outcome, console: Console, *, reported: bool) -> None:
     if outcome.missing:
         reason = "the time is up" if outcome.time_is_up else "another process has the rest"
         if outcome.time_is_up and not outcome.trained:
-            reason = "the time was up before an epoch was trained; give --max-minutes more"
+            reason = "the time was up before an epoch was trained; if that happens again, give --max-minutes more"
         _say(console, f"{reason}; {_missing(outcome)}. Call again to go on.")
     else:
         page = "" if reported else " The same command with --report writes a page of them."
@@ -186,7 +195,7 @@ def _list(store: Store, console: Console) -> None:
             mine = [{task for task in tasks if task.cell == cell} for tasks in (done, wanted)]
             grid.add_row(cell.name, _how_many(*mine), in_words(summaries[cell.key]), paper_in_words(cell))
         console.print(grid)
-        _say(console, f" {_command(table, store.quick)}\n")
+        _say(console, f" {_command(table, store)}\n")
 
 
 def _how_many(done: set[Task], wanted: set[Task]) -> str:
@@ -200,12 +209,13 @@ def _default_seeds(cell: Cell, quick: bool) -> list[int]:
     return list(range(SEEDS)) if quick else cell.default_seeds()
 
 
-def _command(table: PaperTable, quick: bool) -> str:
+def _command(table: PaperTable, store: Store) -> str:
     """How to fill a table."""
     from selfens.experiments.extras import TINY_IMAGES
 
     extra = f" --extra {TINY_IMAGES} --extra-index tiny_index.pkl" if any(cell.extra for cell in table.cells) else ""
-    return f"selfens reproduce {table.name}{' --quick' if quick else extra}"
+    where = "" if store.results == DEFAULT_RESULTS else f" --results {shlex.quote(str(store.results))}"
+    return f"selfens reproduce {table.name}{' --quick' if store.quick else extra}{where}"
 
 
 def _say(console: Console, text: str) -> None:

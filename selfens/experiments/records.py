@@ -178,7 +178,7 @@ class Store:
     """Where the records and unfinished runs of a results folder lie; the quick ones have a folder of their own."""
 
     def __init__(self, results: Path, *, quick: bool = False) -> None:
-        self.quick = quick
+        self.quick, self.results = quick, results
         self.root = results / "quick" if quick else results
 
     def record_path(self, task: Task) -> Path:
@@ -189,6 +189,20 @@ class Store:
 
     def shared_mark(self, task: Task) -> Path:
         return self.unfinished_path(task).with_suffix(".shared")
+
+    def commits_path(self, task: Task) -> Path:
+        return self.unfinished_path(task).with_suffix(".commits")
+
+    def note_commit(self, task: Task, commit: str | None) -> None:
+        """That this code, if it is known, is about to train a run."""
+        known = self.commits(task)
+        if commit and commit not in known:
+            self.commits_path(task).write_text("\n".join([*known, commit]))
+
+    def commits(self, task: Task) -> list[str]:
+        """The commits by which a run that is not finished was trained."""
+        path = self.commits_path(task)
+        return path.read_text().split() if path.exists() else []
 
     def has(self, task: Task) -> bool:
         return self.record_path(task).exists()
@@ -227,6 +241,15 @@ class Store:
         """Away with what a run that has its record has left."""
         shutil.rmtree(self.unfinished_path(task), ignore_errors=True)
         self.shared_mark(task).unlink(missing_ok=True)
+        self.commits_path(task).unlink(missing_ok=True)
+
+    def strays(self) -> list[Path]:
+        """Files that look like records and lie where no cell's are looked for."""
+        from selfens.experiments.tables import CELLS
+
+        runs = self.root / "runs"
+        found = {path for key in CELLS for path in (runs / key).glob("seed*.json")}
+        return sorted(path for path in runs.rglob("*") if path.suffix.lower() == ".json" and path not in found)
 
     def read(self, cells: Iterable[Cell]) -> list[Record]:
         """All records of these cells, by cell and seed; what is wrong with any is said of all at once."""

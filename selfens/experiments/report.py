@@ -36,7 +36,13 @@ COMPARISON = (
     *("within joint deviation", "within paper ± 2 deviations"),
 )
 OTHER_IMAGES = "other images"
-WRITTEN_BY = "selfens reproduce --report"
+NOTES_FILE = "notes.md"
+# What each file of a report has and a file of somebody else's has not.
+MARKS = {
+    "README.md": "\nWritten by `selfens reproduce --report` from the records in `runs/`",
+    "report.html": "<p>Written by <code>selfens reproduce --report</code> from the records in <code>runs/</code>",
+    FIGURE_FILE: "<!-- Written by selfens reproduce (report) -->",
+}
 OF_THE_FIGURE = tuple(claim for claim in CLAIMS if claim.cell.startswith("noise/"))
 
 
@@ -54,15 +60,14 @@ def write_report(store: Store) -> list[Path]:
     """Write all files of the report, and say which."""
     from selfens.tensorfile import write_atomically
 
+    check_report(store)
     summaries = summarize(CELLS.values(), store.read(CELLS.values()))
     figure = noise_figure(summaries)
     contents = {"README.md": _render("report.md", summaries, store, figure)}
     contents["report.html"] = _render("report.html", summaries, store, figure)
     make_folder(store.root)
-    for name in contents:
-        _check_ours(store.root / name)
     if figure is not None:
-        contents[FIGURE_FILE] = figure
+        contents[FIGURE_FILE] = f"{figure.rstrip()}\n{MARKS[FIGURE_FILE]}\n"
     else:
         (store.root / FIGURE_FILE).unlink(missing_ok=True)
     for name, text in contents.items():
@@ -70,10 +75,20 @@ def write_report(store: Store) -> list[Path]:
     return [store.root / name for name in contents]
 
 
-def _check_ours(path: Path) -> None:
-    """Refuse to write over a page that somebody else has written."""
-    if path.exists() and WRITTEN_BY not in path.read_text(errors="replace"):
-        raise RunError(f"{path} is there already and not a report of ours; choose another --results.")
+def check_report(store: Store) -> None:
+    """Refuse damaged records, and to write over a page that somebody else has written."""
+    store.read(CELLS.values())
+    for name, mark in MARKS.items():
+        path = store.root / name
+        if path.exists() and not (path.is_file() and mark in path.read_text(errors="replace")):
+            raise RunError(f"{path} is there already and not a report of ours; choose another --results.")
+
+
+def _notes(store: Store) -> list[str]:
+    """What people have to say about these records, a paragraph each."""
+    path = store.root / NOTES_FILE
+    text = path.read_text(errors="replace") if path.is_file() else ""
+    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
 def _render(template: str, summaries: dict[str, Summary], store: Store, figure: str | None) -> str:
@@ -81,6 +96,7 @@ def _render(template: str, summaries: dict[str, Summary], store: Store, figure: 
         template,
         folder=TEMPLATES,
         sections=sections(summaries),
+        notes=_notes(store),
         quick=store.quick,
         figure=figure,
         figure_file=FIGURE_FILE,

@@ -61,7 +61,7 @@ class Process:
     pipe: Connection
     asked_to_stop: bool = False
     explained: bool = False
-    """It has said why it ended."""
+    """It has said why it ended, or the person has been told that it did."""
     trained: bool = False
     """It has told of an epoch."""
 
@@ -103,7 +103,6 @@ def run(
             finally:
                 _end(workers)
             stopped = stop.requested
-        failures += [Failure(sentence) for worker in workers if (sentence := _unexplained_end(worker))]
     store.check_images(images)  # again: another command may have filled a cell with others meanwhile
     left = {task for task in tasks if not store.has(task)}
     matter = [failure.sentence for failure in failures if failure.task in left or (failure.task is None and left)]
@@ -159,6 +158,11 @@ def _listen(workers: Sequence[Process], view: View, failures: list[Failure]) -> 
     """Pass on what the workers have said."""
     for worker, event in _said(workers):
         _heard(worker, event, view, failures)
+    for worker in workers:
+        if worker.pipe.closed and (sentence := _unexplained_end(worker)):
+            worker.explained = True
+            failures.append(Failure(sentence))
+            view.show(Event("warning", text=sentence))
     view.refresh()
 
 
@@ -216,7 +220,8 @@ def parse_devices(text: str | None, *, quick_runs: bool) -> list[Place]:
             raise ConfigError(f"--devices is '{text}'; expected numbers of GPUs such as 0,1, or cpu.")
     _check_present([int(name) for name in names if name != "cpu"])
     on_cpu = names.count("cpu")
-    threads = max(1, (os.cpu_count() or 1) // on_cpu) if on_cpu else None
+    # Quick runs are too small for a second thread, which would only be in the way of other programs.
+    threads = (1 if quick_runs else max(1, (os.cpu_count() or 1) // on_cpu)) if on_cpu else None
     return [Place(name, threads if name == "cpu" else None) for name in names]
 
 

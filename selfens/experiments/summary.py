@@ -181,7 +181,8 @@ def _accuracy(summary: Summary) -> str:
 def _slowdown(first: Summary, second: Summary) -> str:
     slow, fast = first.speeds, second.speeds
     if not slow or not fast:
-        return f"{NOT_RUN} with a device for each run alone"
+        shared = ", ".join(summary.cell.key for summary in (first, second) if not summary.speeds)
+        return f"{NOT_RUN} alone on a device: {shared}"
     kinds = sorted(slow.keys() & fast.keys())
     return (
         "; ".join(

@@ -130,9 +130,12 @@ def describe(event: Event) -> str:
         "started": "started",
         "finished": "finished" if event.error is None else f"finished, test error {event.error:.2f} %",
         "diverged": "diverged; this is recorded as its result",
+        "refused": f"left out: {event.text}",
+        "failed": f"failed: {event.text}",
         "warning": f"warning: {event.text}",
     }
-    return f"{event.task}: {words[event.kind]}" if event.kind in words else ""
+    who = f"{event.task}: " if event.task and event.kind not in ("refused", "failed") else ""  # they name it themselves
+    return f"{who}{words[event.kind]}" if event.kind in words else ""
 
 
 class Board:
@@ -158,7 +161,7 @@ class Board:
 
     def show(self, event: Event) -> None:
         self.tally.note(event)
-        if event.kind in ("warning", "diverged") and event.text not in self.warned:
+        if event.kind in ("warning", "diverged", "refused", "failed") and event.text not in self.warned:
             self.warned.add(event.text)
             self.console.print(describe(event), highlight=False, markup=False)
 

@@ -113,6 +113,7 @@ class Worker(Silent):
         extra: ExtraImages | None = None,
     ) -> None:
         self.store, self.place, self.data_dir, self.pipe, self.extra = store, place, data_dir, pipe, extra
+        self.commit = commit()  # now: by the end of a run the repository may have gone on
         self.task: Task | None = None
         self.refused: set[Task] = set()
         self._training = False
@@ -142,8 +143,9 @@ class Worker(Silent):
 
     def _present(self, task: Task) -> AbstractContextManager[None]:
         mark = self.store.shared_mark(task)
-        if not self.store.unfinished_path(task).exists():
-            mark.unlink(missing_ok=True)  # of a run that somebody has removed
+        if not self.store.unfinished_path(task).exists():  # a run that somebody has removed may have left these
+            mark.unlink(missing_ok=True)
+            self.store.commits_path(task).unlink(missing_ok=True)
         return present("cpu" if self.place.device == "cpu" else os.environ["CUDA_VISIBLE_DEVICES"], mark)
 
     def _do(self, task: Task) -> None:
@@ -231,7 +233,7 @@ class Worker(Silent):
                 labelled_rows=rows_hash(run.labels),
                 quick=self.store.quick,
                 shared_device=self.store.shared_mark(task).exists(),
-                commit=commit(),
+                commit=", then ".join(self.store.commits(task)) or self.commit,
                 note=note,
                 diverged=diverged,
             )
@@ -246,6 +248,8 @@ class Worker(Silent):
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self._training = True
+        assert self.task is not None
+        self.store.note_commit(self.task, self.commit)
         self.tell(Event("epoch", self.task, first_epoch))
 
     def epoch(self, record: dict[str, Any]) -> None:
