@@ -64,10 +64,6 @@ def reproduce(
             console,
             f"warning: {path} is not where the records of any cell are, seedNNN.json in its folder; not counted.",
         )
-    if report:
-        from selfens.experiments.report import check_report, write_report
-
-        check_report(store)  # before anything is trained for it
     if table is None:
         _refuse_without_table(
             cells=cells,
@@ -88,8 +84,14 @@ def reproduce(
                 console,
                 "quick: made-up images and a small network, to see that everything works; no error means anything.",
             )
+        if report:
+            from selfens.experiments.report import check_report
+
+            check_report(store)
         outcome = _run(tasks, store, console, devices, data_dir, images, max_minutes)
     if report:
+        from selfens.experiments.report import write_report
+
         _say(console, "written: " + ", ".join(map(str, write_report(store))))
     if outcome is not None:
         _finish(outcome, console, reported=report)

@@ -202,7 +202,7 @@ class Store:
     def commits(self, task: Task) -> list[str]:
         """The commits by which a run that is not finished was trained."""
         path = self.commits_path(task)
-        return path.read_text().split() if path.exists() else []
+        return path.read_text().splitlines() if path.exists() else []
 
     def has(self, task: Task) -> bool:
         return self.record_path(task).exists()
@@ -238,7 +238,7 @@ class Store:
         self.clear(task)
 
     def clear(self, task: Task) -> None:
-        """Away with what a run that has its record has left."""
+        """Away with all that there is of a run but its record."""
         shutil.rmtree(self.unfinished_path(task), ignore_errors=True)
         self.shared_mark(task).unlink(missing_ok=True)
         self.commits_path(task).unlink(missing_ok=True)
@@ -247,9 +247,13 @@ class Store:
         """Files that look like records and lie where no cell's are looked for."""
         from selfens.experiments.tables import CELLS
 
-        runs = self.root / "runs"
-        found = {path for key in CELLS for path in (runs / key).glob("seed*.json")}
-        return sorted(path for path in runs.rglob("*") if path.suffix.lower() == ".json" and path not in found)
+        found = {path for cell in CELLS.values() for path in self._paths(cell)}
+        every = (self.root / "runs").rglob("*")
+        return sorted(path for path in every if path.suffix.lower() == ".json" and path not in found)
+
+    def _paths(self, cell: Cell) -> list[Path]:
+        """The records of a cell."""
+        return sorted((self.root / "runs" / cell.table / cell.name).glob("seed*.json"))
 
     def read(self, cells: Iterable[Cell]) -> list[Record]:
         """All records of these cells, by cell and seed; what is wrong with any is said of all at once."""
@@ -266,8 +270,7 @@ class Store:
 
     def _read_cell(self, cell: Cell) -> dict[Path, Record]:
         """The records of a cell, which must all have the same extra images to be averaged."""
-        folder = self.root / "runs" / cell.table / cell.name
-        found = {path: self._read(cell, path) for path in sorted(folder.glob("seed*.json"))}
+        found = {path: self._read(cell, path) for path in self._paths(cell)}
         for path, record in found.items():
             first, other = next(iter(found.items()))
             if record.extra != other.extra:

@@ -60,7 +60,7 @@ def write_report(store: Store) -> list[Path]:
     """Write all files of the report, and say which."""
     from selfens.tensorfile import write_atomically
 
-    check_report(store)
+    _check_pages(store)
     summaries = summarize(CELLS.values(), store.read(CELLS.values()))
     figure = noise_figure(summaries)
     contents = {"README.md": _render("report.md", summaries, store, figure)}
@@ -76,8 +76,13 @@ def write_report(store: Store) -> list[Path]:
 
 
 def check_report(store: Store) -> None:
-    """Refuse damaged records, and to write over a page that somebody else has written."""
+    """Refuse now what would be refused when the report is written."""
     store.read(CELLS.values())
+    _check_pages(store)
+
+
+def _check_pages(store: Store) -> None:
+    """Refuse to write over a page that somebody else has written."""
     for name, mark in MARKS.items():
         path = store.root / name
         if path.exists() and not (path.is_file() and mark in path.read_text(errors="replace")):

@@ -219,9 +219,8 @@ def parse_devices(text: str | None, *, quick_runs: bool) -> list[Place]:
         if name != "cpu" and not name.isdecimal():
             raise ConfigError(f"--devices is '{text}'; expected numbers of GPUs such as 0,1, or cpu.")
     _check_present([int(name) for name in names if name != "cpu"])
-    on_cpu = names.count("cpu")
     # Quick runs are too small for a second thread, which would only be in the way of other programs.
-    threads = (1 if quick_runs else max(1, (os.cpu_count() or 1) // on_cpu)) if on_cpu else None
+    threads = 1 if quick_runs else max(1, (os.cpu_count() or 1) // max(1, names.count("cpu")))
     return [Place(name, threads if name == "cpu" else None) for name in names]
 
 

@@ -142,11 +142,10 @@ class Worker(Silent):
             return True
 
     def _present(self, task: Task) -> AbstractContextManager[None]:
-        mark = self.store.shared_mark(task)
-        if not self.store.unfinished_path(task).exists():  # a run that somebody has removed may have left these
-            mark.unlink(missing_ok=True)
-            self.store.commits_path(task).unlink(missing_ok=True)
-        return present("cpu" if self.place.device == "cpu" else os.environ["CUDA_VISIBLE_DEVICES"], mark)
+        if not self.store.unfinished_path(task).exists():
+            self.store.clear(task)  # marks of a run that somebody has removed
+        device = "cpu" if self.place.device == "cpu" else os.environ["CUDA_VISIBLE_DEVICES"]
+        return present(device, self.store.shared_mark(task))
 
     def _do(self, task: Task) -> None:
         from selfens.run import load_run
