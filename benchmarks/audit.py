@@ -35,12 +35,12 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from selfens import audit
+from selfens.core.device import environment
 from selfens.data.dataset import Dataset
-from selfens.device import environment
 from selfens.estimator import default_config
-from selfens.folds import fold_predictions
-from selfens.training import train
+from selfens.tools import audit
+from selfens.tools.folds import fold_predictions
+from selfens.training.loop import train
 
 try:
     from cleanlab.filter import find_label_issues

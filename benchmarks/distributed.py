@@ -21,8 +21,8 @@ import torch
 from selfens import presets
 from selfens.bench.growth import made_up
 from selfens.bench.steps import build_session
-from selfens.device import environment, torch_settings
-from selfens.distributed import joined
+from selfens.core.device import environment, torch_settings
+from selfens.training.distributed import joined
 
 CPU = torch.device("cpu")
 WARM_UP, STEPS, ROWS = 3, 20, 4000

@@ -25,8 +25,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
+from selfens.core.device import environment
 from selfens.data.labels import balanced_rows
-from selfens.device import environment
 from selfens.estimator import SelfEnsemblingClassifier
 
 DATA = {

@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from selfens import presets
+from selfens.core.device import environment
 from selfens.data import sources
 from selfens.data.dataset import Dataset
-from selfens.device import environment
-from selfens.training import train
+from selfens.training.loop import train
 
 PRECISIONS = ("bf16", "tf32")
 

@@ -32,8 +32,8 @@ from pathlib import Path
 
 import torch
 
-from selfens.device import environment, resolve_device
-from selfens.targets import EnsembleTargets
+from selfens.core.device import environment, resolve_device
+from selfens.core.targets import EnsembleTargets
 
 SIZES = [(10**5, 10), (10**6, 10), (10**7, 10), (10**6, 1000)]
 KEPT = [("ram", "float32"), ("file", "float32"), ("file", "float16")]
@@ -203,7 +203,7 @@ def gpu_steps(folder: str, device: torch.device) -> dict:
     """Microseconds per step of temporal ensembling with the ensemble in each place, the median of several turns."""
     from selfens.bench.growth import made_up
     from selfens.bench.steps import build_session, conditions, config_for, endless_rows, time_steps, wait
-    from selfens.device import torch_settings
+    from selfens.core.device import torch_settings
 
     data = made_up(50_000, 10, on_gpu=device.type == "cuda")
     with tempfile.TemporaryDirectory(dir=folder) as own:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from selfens import presets
-from selfens.device import environment
-from selfens.progress import Untroubled
-from selfens.training import train
+from selfens.core.device import environment
+from selfens.training.loop import train
+from selfens.training.progress import Untroubled
 
 SETTINGS = {10: ("shuffled", "stratified", "repeated"), 20: ("shuffled", "stratified")}
 

@@ -22,7 +22,7 @@ import torch
 from selfens import Dataset, presets
 from selfens.bench.steps import build_session, endless_rows, time_steps
 from selfens.config import Config
-from selfens.device import environment, resolve_device, torch_settings
+from selfens.core.device import environment, resolve_device, torch_settings
 
 RESIDENCES = ("device", "ram", "file")
 

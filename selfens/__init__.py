@@ -9,35 +9,46 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from selfens import audit, data, folds, losses, methods, networks, presets, schedules
+    from selfens import data, methods, networks, presets
     from selfens.config import Config
+    from selfens.core import losses, schedules
+    from selfens.core.targets import EnsembleTargets
     from selfens.data.dataset import Dataset
     from selfens.errors import SelfensError
     from selfens.estimator import SelfEnsemblingClassifier
-    from selfens.export import export_run
     from selfens.methods.base import Method
     from selfens.report.page import write_report
-    from selfens.run import Run, load_run
-    from selfens.targets import EnsembleTargets
-    from selfens.training import resume, train
+    from selfens.runs.run import Run, load_run
+    from selfens.tools import audit, folds
+    from selfens.tools.export import export_run
+    from selfens.training.loop import resume, train
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Config": "selfens.config",
     "Dataset": "selfens.data.dataset",
-    "EnsembleTargets": "selfens.targets",
+    "EnsembleTargets": "selfens.core.targets",
     "Method": "selfens.methods.base",
-    "Run": "selfens.run",
+    "Run": "selfens.runs.run",
     "SelfEnsemblingClassifier": "selfens.estimator",
     "SelfensError": "selfens.errors",
-    "export_run": "selfens.export",
-    "load_run": "selfens.run",
-    "resume": "selfens.training",
-    "train": "selfens.training",
+    "export_run": "selfens.tools.export",
+    "load_run": "selfens.runs.run",
+    "resume": "selfens.training.loop",
+    "train": "selfens.training.loop",
     "write_report": "selfens.report.page",
 }
-_MODULES = ("audit", "data", "folds", "losses", "methods", "networks", "presets", "schedules")
+_MODULES = {
+    "audit": "selfens.tools.audit",
+    "data": "selfens.data",
+    "folds": "selfens.tools.folds",
+    "losses": "selfens.core.losses",
+    "methods": "selfens.methods",
+    "networks": "selfens.networks",
+    "presets": "selfens.presets",
+    "schedules": "selfens.core.schedules",
+}
 
 __all__ = [
     "Config",
@@ -67,7 +78,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if name in _MODULES:
-        return importlib.import_module(f"selfens.{name}")
+        return importlib.import_module(_MODULES[name])
     raise AttributeError(f"module 'selfens' has no attribute '{name}'")
 
 

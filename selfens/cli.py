@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from selfens import launcher
+from selfens.core import launcher
 from selfens.errors import ConfigError, SelfensError, unknown_name
 from selfens.experiments.command import reproduce
 
 if TYPE_CHECKING:
     from selfens.config import Config
-    from selfens.progress import Progress
-    from selfens.run import Run
+    from selfens.runs.run import Run
+    from selfens.training.progress import Progress
 
 Result = TypeVar("Result")
 FEW_TEST_ROWS = 50
@@ -130,7 +130,8 @@ def train(
         )
     if labels_file is not None and add_labels is not None:
         raise ConfigError("--labels-file and --add-labels were both given; put the lines of both into one file.")
-    from selfens import named, training
+    from selfens import named
+    from selfens.training import loop as training
 
     config = named.config_for(source, method, size, (device or Device.auto).value)
     if labels is not None:
@@ -170,7 +171,8 @@ def resume(
     run: RunArgument, data: DataOption = None, tensorboard: TensorBoardOption = False, quiet: QuietOption = False
 ) -> None:
     """Continue a run from its last checkpoint."""
-    from selfens import load_run, training
+    from selfens import load_run
+    from selfens.training import loop as training
 
     before = load_run(run)
     if not before.finished:
@@ -212,7 +214,7 @@ def predict(
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
 ) -> None:
     """Predict the class of each row of a file, or of each image of a folder."""
-    from selfens.predict import is_images, predict_arrays, predict_images, predict_training_rows
+    from selfens.tools.predict import is_images, predict_arrays, predict_images, predict_training_rows
 
     if training_rows == (inputs is not None):
         raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
@@ -254,7 +256,7 @@ def export(
     data: DataOption = None,
 ) -> None:
     """Write network, preprocessing, class names and a model card into one file that needs no selfens."""
-    from selfens.export import export_run
+    from selfens.tools.export import export_run
 
     trained = _loaded(run, "cpu")
     dataset = trained.dataset(source=data) if data else None
@@ -275,10 +277,10 @@ def audit(
     quiet: QuietOption = False,
 ) -> None:
     """Rank a run's labels by how strongly its predictions disagree with them."""
-    from selfens import audit as auditing
-    from selfens import folds as folding
-    from selfens import progress
     from selfens.report.page import write_audit_page
+    from selfens.tools import audit as auditing
+    from selfens.tools import folds as folding
+    from selfens.training import progress
 
     page = _page_beside(output)
     trained = _loaded(run)
@@ -310,8 +312,8 @@ def suggest(
     data: DataOption = None,
 ) -> None:
     """Say which unlabeled rows to label next: the least certain, spread over the predicted classes."""
-    from selfens import audit as auditing
     from selfens.report.page import write_suggestions_page
+    from selfens.tools import audit as auditing
 
     page = _page_beside(output)
     auditing.check_suggestions_replaceable(output)
@@ -459,7 +461,7 @@ def _new_directory(config: Config) -> Path:
 
 def _note_unfinished(path: Path, config: Config) -> None:
     """Say so where a run is begun that is there already and could go on."""
-    from selfens.rundir import RunDirectory
+    from selfens.runs.directory import RunDirectory
 
     with suppress(SelfensError, OSError):
         directory = RunDirectory.open(path)
@@ -498,12 +500,12 @@ def _loaded(path: Path, device: str = "auto") -> Run:
 
 def _progress(run: Path, quiet: bool, tensorboard: bool) -> Progress:
     """What shows a training, on the terminal and, if asked for, to TensorBoard."""
-    from selfens.progress import for_terminal
+    from selfens.training.progress import for_terminal
 
     shown = for_terminal(quiet)
     if not tensorboard:
         return shown
-    from selfens.tensorboard import TensorBoard
+    from selfens.tools.tensorboard import TensorBoard
 
     return TensorBoard(run, shown)
 
@@ -519,7 +521,7 @@ def _until_stopped(call: Callable[[], Result]) -> Result:
 
 def _say_result(run: Run, quiet: bool) -> None:
     """The error, and what can be done with the run now."""
-    from selfens.rundir import REPORT
+    from selfens.runs.directory import REPORT
 
     history = run.history
     error = "no test rows" if run.test_error is None else f"test error {run.test_error:.2f} %"

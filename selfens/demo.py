@@ -79,8 +79,8 @@ def _train_all(directory: Path, wanted: list[tuple[str, int]], processes: int, q
 
 def _train_one(directory: Path, method: str, seed: int) -> Result:
     """One run: trained, continued, or only read if it is complete."""
-    from selfens.run import Run, load_run
-    from selfens.training import resume, train
+    from selfens.runs.run import Run, load_run
+    from selfens.training.loop import resume, train
 
     config = demo_config(method, seed)
     version = hashlib.sha256(config.to_json().encode()).hexdigest()[:8]  # other settings do not meet older runs
@@ -99,7 +99,7 @@ def _train_one(directory: Path, method: str, seed: int) -> Result:
 
 def _write_page(directory: Path, results: list[Result]) -> Path:
     from selfens.report.page import write_report
-    from selfens.rundir import REPORT
+    from selfens.runs.directory import REPORT
 
     ordered = sorted(results, key=lambda result: (list(METHODS).index(result.method), result.seed))
     return write_report([result.path for result in ordered], directory / REPORT)

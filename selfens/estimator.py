@@ -23,18 +23,19 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from selfens import evaluate, launcher, presets
-from selfens.audit import predictions
+from selfens import presets
 from selfens.config import Config
+from selfens.core import evaluate, launcher
+from selfens.core.device import own_turn, prediction_settings, resolve_device, resolve_precision
 from selfens.data import preprocess
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inputs import Inputs, standard_inputs
-from selfens.device import own_turn, prediction_settings, resolve_device, resolve_precision
 from selfens.errors import DataError, check_kind
-from selfens.progress import Untroubled, for_terminal
-from selfens.run import Run
-from selfens.rundir import free_directory
-from selfens.training import train
+from selfens.runs.directory import free_directory
+from selfens.runs.run import Run
+from selfens.tools.audit import predictions
+from selfens.training.loop import train
+from selfens.training.progress import Untroubled, for_terminal
 
 STEPS = 1000
 FEWEST_EPOCHS, MOST_EPOCHS = 30, 600
@@ -75,7 +76,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     label_distributions_ : array of shape (rows, classes)
         What training made of its own rows: the ensemble of temporal ensembling, the network's predictions otherwise.
     transduction_ : array of shape (rows,)
-        The class that `label_distributions_` favours. It may contradict a label that was given: see `selfens.audit`.
+        The class that `label_distributions_` favours. It may contradict a label that was given: see `selfens.tools.audit`.
     history_ : list of dict
         Losses, learning rate and weight of each epoch.
     config_ : Config

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from selfens import presets
 from selfens.config import Config
+from selfens.core.device import resolve_device
 from selfens.data import folder, listing, sources
-from selfens.device import resolve_device
 from selfens.errors import ConfigError, nearest
 
 

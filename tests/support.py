@@ -19,8 +19,8 @@ import numpy as np
 
 from selfens.config import Config
 from selfens.data.dataset import Dataset
-from selfens.progress import Silent
-from selfens.rundir import RunDirectory
+from selfens.runs.directory import RunDirectory
+from selfens.training.progress import Silent
 
 NOT_REPEATED = ("seconds", "images_per_second")
 ROWS, FEATURES, CLASSES, BATCH = 60, 6, 3, 10
@@ -160,7 +160,7 @@ def _enter(function: Callable[..., Any], arguments: tuple[Any, ...], output: Pat
 def child(output: Path, function: Callable[..., Any], *arguments: Any) -> Any:
     """A started process running `function`; what it prints goes to the file `output`."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["selfens.training", "selfens.cli", "selfens.demo", "support"])
+    context.set_forkserver_preload(["selfens.training.loop", "selfens.cli", "selfens.demo", "support"])
     process = context.Process(target=_enter, args=(function, arguments, output))
     process.start()
     return process

@@ -11,11 +11,11 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from support import SMALL_IMAGES, blobs, config, features, images
 
-from selfens import audit, folds
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import read_labels_file
 from selfens.errors import ConfigError, DataError, RunError, SelfensError
-from selfens.training import train
+from selfens.tools import audit, folds
+from selfens.training.loop import train
 
 LABELS = np.array([0, 1, -1, 2, 0])
 PROBABILITIES = np.array([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.4, 0.3, 0.3], [0.1, 0.1, 0.8], [0.1, 0.8, 0.1]])

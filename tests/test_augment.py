@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reference.images import flip_and_shift as twin
 
 from selfens.config import AugmentConfig
-from selfens.data import augment
+from selfens.core import views as augment
 from selfens.errors import ConfigError
 
 

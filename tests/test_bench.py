@@ -8,10 +8,10 @@ import torch
 from selfens import bench
 from selfens.bench import growth, kernel_times, plain_loop, steps
 from selfens.cli import main
+from selfens.core.device import torch_settings
 from selfens.data import sources
-from selfens.device import torch_settings
 from selfens.methods.temporal import Temporal
-from selfens.step import Step
+from selfens.training.step import Step
 
 CPU = torch.device("cpu")
 

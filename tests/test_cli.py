@@ -20,7 +20,7 @@ from support import ROWS, SMALL_IMAGES, blobs, contents, environment, images, se
 from selfens import load_run, presets
 from selfens.cli import main
 from selfens.config import Config
-from selfens.rundir import RunDirectory
+from selfens.runs.directory import RunDirectory
 
 TINY = ["--epochs", "2", *sets(["network.width=4", "training.threads=1", "training.report=false"])]
 
@@ -538,7 +538,7 @@ def test_a_run_that_exists_is_refused_and_left_as_it_is(typed, here, npz, traine
 def test_the_same_words_twice_point_to_resume(typed, npz, monkeypatch):
     words = ["train", "blobs.npz", "--run", "run", "--quiet", *TINY]
     with monkeypatch.context() as interrupted:
-        interrupted.setattr("selfens.training._told_to_stop", lambda session, stop, step: True)
+        interrupted.setattr("selfens.training.loop._told_to_stop", lambda session, stop, step: True)
         assert typed(*words)[0] == 130
     code, _, err = typed(*words)
     assert code == 1
@@ -682,7 +682,7 @@ def test_version_is_an_option_too(typed):
 def test_beginning_an_unfinished_run_anew_is_noticed(typed, npz, monkeypatch):
     words = ["train", npz, "--quiet", *TINY]
     with monkeypatch.context() as interrupted:
-        interrupted.setattr("selfens.training._told_to_stop", lambda session, stop, step: True)
+        interrupted.setattr("selfens.training.loop._told_to_stop", lambda session, stop, step: True)
         assert typed(*words)[0] == 130
     code, _, err = typed(*words)
     assert (code, err.count("\n")) == (0, 1)
@@ -730,7 +730,7 @@ def test_ctrl_c_while_data_is_loaded_is_not_a_traceback(typed, npz, monkeypatch)
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("selfens.training.train", interrupted)
+    monkeypatch.setattr("selfens.training.loop.train", interrupted)
     code, _, err = typed("train", npz)
     assert code == 130
     assert "Traceback" not in err
@@ -862,7 +862,7 @@ def test_audit_in_folds_says_so(typed, here):
 
 
 def test_nothing_is_trained_for_an_audit_that_could_not_be_written(typed, trained, monkeypatch):
-    monkeypatch.setattr("selfens.folds.audit_folds", lambda *args, **kwargs: pytest.fail("trained"))
+    monkeypatch.setattr("selfens.tools.folds.audit_folds", lambda *args, **kwargs: pytest.fail("trained"))
     code, _, err = typed("audit", "run", "--folds", "2", "-o", "no/x.csv")
     assert (code, err) == (1, "error: no/x.csv cannot be written: no is no folder that can be written to.\n")
 

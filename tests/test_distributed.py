@@ -21,12 +21,12 @@ from torch import nn
 from selfens import EnsembleTargets, SelfEnsemblingClassifier, load_run, networks, resume, train
 from selfens.config import NetworkConfig
 from selfens.data.dataset import Dataset
-from selfens.data.order import Order
-from selfens.distributed import LEAST, MOST, Group, joined
+from selfens.data.sampler import Order
 from selfens.methods.temporal import Temporal
 from selfens.networks.layers import synchronize_means
-from selfens.progress import Silent
-from selfens.rundir import RunDirectory
+from selfens.runs.directory import RunDirectory
+from selfens.training.distributed import LEAST, MOST, Group, joined
+from selfens.training.progress import Silent
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[1]

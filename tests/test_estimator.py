@@ -21,7 +21,7 @@ from torch import nn
 from selfens.config import Config
 from selfens.errors import ConfigError, DataError, RunError, SelfensWarning
 from selfens.estimator import SelfEnsemblingClassifier, default_config, is_labelled
-from selfens.run import load_run
+from selfens.runs.run import load_run
 
 SMALL = {"network.width": 16, "optimizer.learning_rate": 0.01, "training.threads": 1, "training.batch_size": 20}
 EXPECTED_FAILURES = {

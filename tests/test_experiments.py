@@ -30,7 +30,7 @@ from selfens.experiments import tables as tables_module
 from selfens.experiments.cells import Cell
 from selfens.experiments.claims import CLAIMS
 from selfens.experiments.command import _finish, reproduce
-from selfens.experiments.extras import ExtraImages
+from selfens.experiments.extra_images import ExtraImages
 from selfens.experiments.presence import present
 from selfens.experiments.records import Record, Store
 from selfens.experiments.report import write_report

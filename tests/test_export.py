@@ -28,10 +28,10 @@ from torch import nn
 
 from selfens import Dataset, SelfEnsemblingClassifier, __version__, export_run, load_run, train
 from selfens.errors import ConfigError, RunError, SelfensError
-from selfens.export import TOLERANCE
-from selfens.extras import EXTRAS
 from selfens.methods import Losses, Method
-from selfens.progress import Silent
+from selfens.tools.export import TOLERANCE
+from selfens.tools.optional import EXTRAS
+from selfens.training.progress import Silent
 
 FORMATS = ("onnx", "pt2")
 
@@ -301,7 +301,7 @@ def test_the_rows_are_spread_over_the_training_data_and_number_256(trained, tmp_
 @pytest.mark.parametrize("wrong", [lambda p: p + 2e-4, lambda p: p * np.nan], ids=["apart", "not a number"])
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_a_file_that_differs_from_the_run_is_not_put_in_place(trained, tmp_path, monkeypatch, suffix, wrong):
-    from selfens import export
+    from selfens.tools import export
 
     path = tmp_path / f"model.{suffix}"
     path.write_text("what was there before")
@@ -324,7 +324,7 @@ def test_without_the_data_made_up_rows_near_it_are_compared(kind, tmp_path, monk
     done = export_run(run, tmp_path / "model.onnx")
     assert done.checked_on.startswith("256 made-up rows, since the data is not at hand: ")
     from selfens.data.preprocess import apply
-    from selfens.export import _made_up_rows
+    from selfens.tools.export import _made_up_rows
 
     rows = _made_up_rows(run)
     assert (rows.dtype, rows.shape) == (np.uint8, (256, 3, 8, 8))

@@ -11,20 +11,20 @@ from PIL import Image
 from support import CLASSES, SMALL_IMAGES, config, differences, features, images, left_behind, selfens, sets, write_npz
 
 from selfens import Dataset, load_run, resume, train
-from selfens.audit import predictions, suggest_run
 from selfens.data import preprocess, sources
-from selfens.data.extra import find
+from selfens.data.extra_rows import find
 from selfens.data.labels import choose_labels
 from selfens.data.rows import is_mapped
 from selfens.data.tiny_images import images_of_classes, open_images
 from selfens.errors import ConfigError, DataError, SelfensWarning
-from selfens.experiments.extras import ExtraImages
+from selfens.experiments.extra_images import ExtraImages
 from selfens.experiments.records import Store
 from selfens.experiments.report import write_report
 from selfens.experiments.tables import CELLS, Task
 from selfens.experiments.worker import Place, Worker
-from selfens.folds import audit_folds
-from selfens.progress import Untroubled
+from selfens.tools.audit import predictions, suggest_run
+from selfens.tools.folds import audit_folds
+from selfens.training.progress import Untroubled
 
 RECORD = 3072
 
@@ -533,7 +533,7 @@ def test_the_report_says_what_stood_in(tmp_path):
 
 @pytest.mark.parametrize("available", [30, 80])
 def test_no_more_than_the_papers_number_of_random_images_is_drawn(tmp_path, monkeypatch, available):
-    monkeypatch.setattr("selfens.experiments.extras.RANDOM_IMAGES", 50)
+    monkeypatch.setattr("selfens.experiments.extra_images.RANDOM_IMAGES", 50)
     np.save(tmp_path / "natural.npy", bytes_like((available, 3, 32, 32)))
     given, cell = ExtraImages(str(tmp_path / "natural.npy")), CELLS["tiny/pi-aug-random"]
     first, other = (given.added_to(coloured(), cell, seed) for seed in (0, 1))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reference import losses as twin
 from reference.differences import numerical_gradient
 
-from selfens.losses import CONSISTENCY, certainty, consistency_cross_entropy, cross_entropy, squared_difference
+from selfens.core.losses import CONSISTENCY, certainty, consistency_cross_entropy, cross_entropy, squared_difference
 
 # Single precision against double: a few of its 1.2e-7 steps for each of at most 60 terms.
 CLOSE = {"rel": 1e-5, "abs": 1e-6}

@@ -8,8 +8,7 @@ from reference import schedules as twin_schedules
 from reference.algorithms import NormalizedNetwork, PlainNetwork, Trainer
 from torch import nn
 
-from selfens import methods, networks, schedules, train
-from selfens.batch import Batch
+from selfens import methods, networks, train
 from selfens.config import (
     AugmentConfig,
     Config,
@@ -19,15 +18,17 @@ from selfens.config import (
     ScheduleConfig,
     TrainingConfig,
 )
+from selfens.core import schedules
+from selfens.core.batch import Batch
+from selfens.core.optim import Adam
+from selfens.core.targets import EnsembleTargets
 from selfens.data.dataset import Dataset
 from selfens.data.loader import Loader
-from selfens.data.order import Order
+from selfens.data.sampler import Order
 from selfens.errors import ConfigError
 from selfens.methods import METHODS, Pi, Temporal
 from selfens.networks.layers import NormalizedLinear
-from selfens.optim import Adam
-from selfens.step import Step
-from selfens.targets import EnsembleTargets
+from selfens.training.step import Step
 
 ROWS, FEATURES, CLASSES, BATCH, EPOCHS = 23, 4, 3, 5, 5  # 4 steps an epoch, 3 rows left out of each
 SCHEDULE = ScheduleConfig(epochs=EPOCHS, rampup_epochs=3, rampdown_epochs=2)

@@ -6,8 +6,8 @@ import torch
 from reference.adam import AdamTwin
 from torch import nn
 
+from selfens.core.optim import Adam
 from selfens.errors import ConfigError
-from selfens.optim import Adam
 
 STEPS = 30
 RATES = [(0.01 * (1 + step / 10), 0.9 if step < 15 else 0.9 - 0.4 * (step - 14) / 15) for step in range(STEPS)]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfens.data.order import Order
+from selfens.data.sampler import Order
 from selfens.errors import ConfigError
 
 ALL, EPOCHS = ("shuffled", "stratified", "repeated"), st.integers(0, 50)

@@ -16,31 +16,18 @@ ROOT = Path(selfens.__file__).parent
 REPOSITORY = ROOT.parent
 
 LEVELS = [
-    {
-        "errors",
-        "config",
-        "batch",
-        "losses",
-        "schedules",
-        "tensorfile",
-        "csvfile",
-        "kernels",
-        "randomness",
-        "extras",
-        "launcher",
-        "locks",
-    },
-    {"targets", "optim", "networks", "data", "device", "distributed", "interrupt", "progress", "presets"},
-    {"methods", "step", "evaluate", "rundir", "named"},
-    {"run", "predict", "audit", "tensorboard", "session"},
-    {"report"},
-    {"training", "estimator", "folds", "export"},
+    {"errors", "config"},
+    {"files", "core"},
+    {"networks", "data", "presets"},
+    {"methods", "runs", "named"},
+    {"training", "tools", "report"},
+    {"estimator"},
     {"demo", "bench", "experiments"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
-PRINTING = {"progress", "demo", "cli"}
+PRINTING = {"training", "demo", "cli"}
 
 
 def layer(path: Path) -> str:
@@ -50,6 +37,8 @@ def layer(path: Path) -> str:
 
 def home(name: str) -> str:
     """The part in which a name exported by the package is defined."""
+    if name in selfens._MODULES:
+        return selfens._MODULES[name].split(".")[1]
     if (ROOT / f"{name}.py").exists() or (ROOT / name).is_dir():
         return name
     return getattr(selfens, name).__module__.split(".")[1]
@@ -101,13 +90,13 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_train_is_the_function_even_after_its_module_was_imported():
-    import selfens.predict
-    import selfens.run
-    import selfens.training
+    import selfens.runs.run
+    import selfens.tools.predict
+    import selfens.training.loop
 
-    assert selfens.train is selfens.training.train
-    assert selfens.resume is selfens.training.resume
-    assert selfens.load_run is selfens.run.load_run
+    assert selfens.train is selfens.training.loop.train
+    assert selfens.resume is selfens.training.loop.resume
+    assert selfens.load_run is selfens.runs.run.load_run
     assert callable(selfens.train)
 
 
@@ -138,7 +127,7 @@ def test_a_lower_layer_never_imports_a_higher_one(path):
 def test_a_higher_import_would_be_noticed(tmp_path):
     file = tmp_path / "x.py"
     file.write_text("def f():\n    from selfens import load_run, presets\n    import selfens.cli\n")
-    assert imported_parts(file) == {"run", "presets", "cli"}
+    assert imported_parts(file) == {"runs", "presets", "cli"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))

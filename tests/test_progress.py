@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from selfens.errors import SelfensWarning
-from selfens.progress import Bar, Silent, Untroubled, describe
+from selfens.training.progress import Bar, Silent, Untroubled, describe
 
 RECORD = {
     "epoch": 120,

@@ -14,14 +14,15 @@ from PIL import Image
 from support import SMALL_IMAGES, Crash, blobs, config, crashed, features, images, selfens, sets, write_npz
 from torch import nn
 
-from selfens import audit, load_run, presets, resume, train, write_report
+from selfens import load_run, presets, resume, train, write_report
 from selfens.cli import main
 from selfens.data.dataset import Dataset
 from selfens.errors import RunError, SelfensError
 from selfens.report import figures, measures
 from selfens.report.gallery import LARGEST_SIDE, SHOWN_FIRST, Entry, gallery, pictures
 from selfens.report.page import PICTURE_BYTES, write_audit_page, write_suggestions_page
-from selfens.rundir import RunDirectory
+from selfens.runs.directory import RunDirectory
+from selfens.tools import audit
 
 CHARTS = ["Error per epoch", "Losses per epoch", "w(t) and learning rate", "Variance of the ensemble"]
 TEST_CHARTS = ["Confusion matrix", "Error per class", "Calibration"]
@@ -613,7 +614,7 @@ def test_a_report_that_fails_costs_a_warning_and_not_the_run(tmp_path, data, mon
     def broken(*arguments, **options):
         raise ZeroDivisionError("division\nby zero")
 
-    monkeypatch.setattr("selfens.training.write_report", broken)
+    monkeypatch.setattr("selfens.training.loop.write_report", broken)
     with pytest.warns(match=r"the run is complete, but its report could not be written \(division by zero\)\.$"):
         run = train(config("temporal", *SMALL_IMAGES, "training.report=true"), tmp_path / "run", dataset=data)
     assert run.finished

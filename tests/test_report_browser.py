@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from support import SMALL_IMAGES, config, features, images
 
-from selfens import audit, train, write_report
+from selfens import train, write_report
 from selfens.data.dataset import Dataset
 from selfens.report.page import write_suggestions_page
+from selfens.tools import audit
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)")

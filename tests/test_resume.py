@@ -36,13 +36,13 @@ from support import (
     write_npz,
 )
 
-import selfens.rundir
-import selfens.tensorfile
+import selfens.files.tensors
+import selfens.runs.directory
 from selfens import load_run, resume, train
 from selfens.config import Config
 from selfens.errors import RunError
 from selfens.methods import METHODS
-from selfens.rundir import RunDirectory
+from selfens.runs.directory import RunDirectory
 
 from support import selfens as selfens_command  # isort: skip
 
@@ -199,7 +199,7 @@ def test_crashed_again_and_again_the_bits_are_the_same(tmp_path, whole):
 
 
 def test_a_crash_between_targets_and_checkpoint_leaves_a_pair_that_belongs_together(tmp_path, whole, monkeypatch):
-    genuine, written = selfens.rundir.save_tensors, []
+    genuine, written = selfens.runs.directory.save_tensors, []
 
     def save(path, *rest):
         if path.name == "checkpoint.safetensors" and len(written) == 3:  # the state before training, and two epochs
@@ -207,7 +207,7 @@ def test_a_crash_between_targets_and_checkpoint_leaves_a_pair_that_belongs_toget
         genuine(path, *rest)
         written.append(path.name) if path.name == "checkpoint.safetensors" else None
 
-    monkeypatch.setattr(selfens.rundir, "save_tensors", save)
+    monkeypatch.setattr(selfens.runs.directory, "save_tensors", save)
     with crashed():
         train(config(epochs=4), tmp_path / "cut", dataset=features())
     monkeypatch.undo()
@@ -801,7 +801,7 @@ def test_a_config_edited_by_hand_is_not_continued(half):
 
 
 def test_a_checkpoint_replaced_while_it_is_read_is_read_again(half, monkeypatch):
-    directory = selfens.rundir.RunDirectory(half)
+    directory = selfens.runs.directory.RunDirectory(half)
     genuine, calls = directory._load_pair, []
 
     def replaced_meanwhile(with_targets):

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import schedules as twin
 
-from selfens import schedules
 from selfens.config import OptimizerConfig, ScheduleConfig
+from selfens.core import schedules
 
 PAPER = ScheduleConfig()
 EPOCHS = [0, 1, 40, 79, 80, 249, 250, 299]

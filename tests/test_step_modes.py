@@ -19,15 +19,16 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from selfens import evaluate, presets
-from selfens import step as step_module
+from selfens import presets
+from selfens.core import evaluate
+from selfens.core.device import suitable_threads, torch_settings
+from selfens.core.targets import EnsembleTargets, window
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
-from selfens.device import suitable_threads, torch_settings
 from selfens.networks.layers import NormalizedConv2d
-from selfens.session import Evaluated, Session
-from selfens.targets import EnsembleTargets, window
+from selfens.training import step as step_module
+from selfens.training.setup import Evaluated, Session
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 STEPS = 20
@@ -164,7 +165,7 @@ def test_compiled_on_a_cpu_is_the_same():
 
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_a_step_that_finds_its_targets_in_a_window_is_the_same(monkeypatch, compile):
-    monkeypatch.setattr("selfens.targets.window.WINDOW_ROWS", 200)  # two steps of the four of an epoch
+    monkeypatch.setattr("selfens.core.targets.window.WINDOW_ROWS", 200)  # two steps of the four of an epoch
     same = [*SMALL, *without_unshared_draws("cpu"), f"training.compile={compile}", "method.certainty=true"]
     plain = session_after(same, method="temporal", device="cpu")
     windowed = session_after(same, method="temporal", device="cpu", windowed=True)
@@ -177,7 +178,7 @@ def test_a_step_that_finds_its_targets_in_a_window_is_the_same(monkeypatch, comp
 @pytest.mark.parametrize(("type", "place"), [("float32", "ram"), ("float16", "file")])
 @pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("on", "off"), ("off", "on"), ("on", "on")])
 def test_a_step_is_the_same_wherever_the_targets_are_kept(tmp_path, monkeypatch, place, type, compile, capture):
-    monkeypatch.setattr("selfens.targets.window.WINDOW_ROWS", 200)
+    monkeypatch.setattr("selfens.core.targets.window.WINDOW_ROWS", 200)
     same = ["training.precision=fp32", "training.kernels=off", f"method.targets_type={type}"]
     same += [f"training.compile={compile}", f"training.capture={capture}"]
     kept = str(tmp_path / "z") if place == "file" else place
@@ -269,7 +270,7 @@ def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeyp
         raise RuntimeError("no such instruction\nmore of it")
 
     monkeypatch.setattr(NormalizedConv2d, "forward_fused", fails)
-    monkeypatch.setattr("selfens.session._kernels_usable", lambda *arguments: True)
+    monkeypatch.setattr("selfens.training.setup._kernels_usable", lambda *arguments: True)
     settings = [*SMALL, f"training.compile={compile}"]
     session, warnings, losses = session_after(settings, method="pi", device="cpu", steps=3)
     assert len(warnings) == 1
@@ -407,7 +408,7 @@ def test_a_network_that_cannot_be_captured_still_trains(compile):
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(3, 24, 6, 8), (100, 128, 16, 16), (7, 512, 6, 6), (2, 100, 4, 4)])
 def test_the_normalize_kernel_is_the_plain_operations(shape, kind, pool):
-    from selfens.kernels import normalize
+    from selfens.networks.kernels import normalize
 
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda").to(kind).contiguous(memory_format=torch.channels_last).requires_grad_()
@@ -431,7 +432,7 @@ def test_the_normalize_kernel_is_the_plain_operations(shape, kind, pool):
 
 @needs_gpu
 def test_the_kernel_drops_the_share_it_should_and_scales_the_rest():
-    from selfens.kernels import normalize
+    from selfens.networks.kernels import normalize
 
     x = torch.randn(50, 64, 16, 16, device="cuda").contiguous(memory_format=torch.channels_last).requires_grad_()
     bias = torch.zeros(64, device="cuda")
@@ -460,7 +461,7 @@ def test_a_compiler_that_cannot_be_loaded_ahead_is_left_to_the_first_step(monkey
 def test_the_compiler_is_loaded_when_the_thread_is_done():
     program = """
 import sys
-from selfens.step import start_compiler
+from selfens.training.step import start_compiler
 assert "torch._inductor.compile_fx" not in sys.modules
 start_compiler().join()
 assert "torch._inductor.compile_fx" in sys.modules

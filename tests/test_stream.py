@@ -11,13 +11,14 @@ from test_folder import photos
 
 from selfens import Dataset, load_run, resume, train
 from selfens.config import AugmentConfig
-from selfens.data import preprocess, stream
+from selfens.data import prefetch as stream
+from selfens.data import preprocess
 from selfens.data.loader import Loader
-from selfens.data.order import Order
+from selfens.data.prefetch import Stream
 from selfens.data.rows import LazyRows, Picked, Stacked, Turned, is_mapped, pieces
-from selfens.data.stream import Stream
+from selfens.data.sampler import Order
 from selfens.errors import ConfigError, DataError
-from selfens.progress import Quiet, Untroubled
+from selfens.training.progress import Quiet, Untroubled
 
 CPU = torch.device("cpu")
 CYCLES = 5_000_000  # of a GPU's clock, some milliseconds
@@ -338,7 +339,7 @@ def test_a_streamed_run_resumed_in_mid_epoch_is_exact(tmp_path, stop, kind):
 
 def test_what_does_not_fit_streams_and_a_resume_does_as_the_run_did(tmp_path, monkeypatch):
     folder = str(write_npy(tmp_path / "big", images()))
-    monkeypatch.setattr("selfens.data.stream.memory_left", lambda: 10)
+    monkeypatch.setattr("selfens.data.prefetch.memory_left", lambda: 10)
     with pytest.raises(KeyboardInterrupt):
         train(image_config(name=folder), tmp_path / "run", progress=StopAt(2))
     assert load_run(tmp_path / "run").about["residence"] == "file"
@@ -403,7 +404,7 @@ MEMORY_SCRIPT = """
 import sys
 from selfens import Dataset, train
 from selfens.config import Config
-from selfens.progress import Untroubled
+from selfens.training.progress import Untroubled
 
 def private():
     with open("/proc/self/status") as lines:

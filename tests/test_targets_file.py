@@ -32,12 +32,13 @@ from support import (
     write_npz,
 )
 
-from selfens import audit, folds, load_run, resume, train
+from selfens import load_run, resume, train
+from selfens.core.targets import EnsembleTargets, ensemble
+from selfens.core.targets import file as targets_file
+from selfens.core.targets.file import PAGE, TargetsFile
 from selfens.errors import ConfigError, RunError
-from selfens.rundir import RunDirectory
-from selfens.targets import EnsembleTargets, ensemble
-from selfens.targets import file as targets_file
-from selfens.targets.file import PAGE, TargetsFile
+from selfens.runs.directory import RunDirectory
+from selfens.tools import audit, folds
 
 
 def stop():
@@ -96,7 +97,7 @@ def test_steps_through_a_window_are_the_same(tmp_path, whole, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(EnsembleTargets, "_set_up", windowed)
         patched.setattr(EnsembleTargets, "to", lambda self, device: None)
-        patched.setattr("selfens.targets.window.WINDOW_ROWS", 20)
+        patched.setattr("selfens.core.targets.window.WINDOW_ROWS", 20)
         with pytest.raises(KeyboardInterrupt):
             train(settings, tmp_path / "run", dataset=features(), progress=At(1, 2, stop))
         resume(tmp_path / "run", dataset=features())

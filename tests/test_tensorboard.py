@@ -7,8 +7,8 @@ import pytest
 from support import STEPS, Crash, config, crashed, features, write_npz
 
 from selfens import load_run, resume, train
-from selfens.progress import Silent
-from selfens.tensorboard import TensorBoard
+from selfens.tools.tensorboard import TensorBoard
+from selfens.training.progress import Silent
 
 SMALL = ["--epochs", "3", "--quiet", "--device", "cpu", "--set", "network.width=4", "--set", "training.threads=1"]
 

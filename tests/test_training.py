@@ -28,16 +28,16 @@ from support import (
 from torch import nn
 
 import selfens
-from selfens import evaluate
 from selfens.config import Config
+from selfens.core import evaluate
+from selfens.core.device import float32_mode
+from selfens.core.losses import cross_entropy, squared_difference
+from selfens.core.schedules import gaussian_rampup
 from selfens.data.loader import Loader
-from selfens.device import float32_mode
 from selfens.errors import ConfigError, DivergedError, RunError, SelfensWarning
-from selfens.losses import cross_entropy, squared_difference
 from selfens.methods import METHODS, Losses, Method
-from selfens.progress import Silent
-from selfens.schedules import gaussian_rampup
-from selfens.session import Session
+from selfens.training.progress import Silent
+from selfens.training.setup import Session
 
 HISTORY_FIELDS = {
     "epoch",
@@ -637,7 +637,7 @@ def test_a_network_without_shapes_yet_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("seconds", "reached"), [(0.0, 2), (1e6, 0)])
 def test_on_a_gpu_checkpoints_are_some_seconds_apart(tmp_path, evaluating_later, monkeypatch, seconds, reached):
-    monkeypatch.setattr("selfens.training.SECONDS_BETWEEN_CHECKPOINTS", seconds)
+    monkeypatch.setattr("selfens.training.loop.SECONDS_BETWEEN_CHECKPOINTS", seconds)
     with crashed():
         selfens.train(config(epochs=4), tmp_path / "run", dataset=features(), progress=CrashAt(2, 1))
     left = selfens.load_run(tmp_path / "run")
@@ -934,7 +934,9 @@ def test_an_argument_of_another_kind_is_named(tmp_path, call, sentence):
 
 def test_the_error_reported_is_the_last_epochs_not_the_best(tmp_path, monkeypatch):
     wrong = iter([12, 3, 9])
-    monkeypatch.setattr("selfens.session.evaluate.error_counts", lambda *arguments: iter([torch.tensor(next(wrong))]))
+    monkeypatch.setattr(
+        "selfens.training.setup.evaluate.error_counts", lambda *arguments: iter([torch.tensor(next(wrong))])
+    )
     run = selfens.train(config(), tmp_path / "run", dataset=features())
     assert run.test_error == 100.0 * 9 / 30
 

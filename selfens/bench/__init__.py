@@ -18,9 +18,9 @@ from selfens.bench.growth import made_up, time_epochs
 from selfens.bench.kernel_times import time_kernels
 from selfens.bench.plain_loop import against_plain_loop
 from selfens.bench.steps import BATCH, CPU_MODES, GPU_MODES, MODES, conditions, matrix_rate, measure
+from selfens.core.device import resolve_device, resolve_precision
 from selfens.data import sources
 from selfens.data.dataset import Dataset
-from selfens.device import resolve_device, resolve_precision
 from selfens.errors import ConfigError
 
 __all__ = ["MODES", "bench"]

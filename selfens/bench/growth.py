@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from selfens.bench.steps import build_session, config_for, wait
+from selfens.core.device import torch_settings
 from selfens.data.dataset import Dataset
-from selfens.device import torch_settings
-from selfens.session import Session
+from selfens.training.setup import Session
 
 EPOCHS = 6
 GPU_SIZES = ((12_500, 10), (25_000, 10), (50_000, 10), (100_000, 10), (50_000, 100), (50_000, 1000))

@@ -9,8 +9,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from selfens.bench.steps import MODES, build_session, config_for, endless_rows, wait
+from selfens.core.device import torch_settings
 from selfens.data.dataset import Dataset
-from selfens.device import torch_settings
 
 STEPS = 20
 WARM_UP = 20

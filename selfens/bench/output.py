@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from selfens.errors import DataError
-from selfens.progress import wide_console
+from selfens.training.progress import wide_console
 
 WIDTH = 124
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from selfens.bench.steps import build_session, config_for, endless_rows, time_steps
+from selfens.core.device import torch_settings
 from selfens.data.dataset import Dataset
-from selfens.device import torch_settings
 from selfens.networks.layers import update_running_means
-from selfens.session import Session
+from selfens.training.setup import Session
 
 ALTERNATIONS = 5
 

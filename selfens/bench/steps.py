@@ -21,12 +21,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from selfens import networks, presets
 from selfens.config import Config
+from selfens.core.device import environment, resolve_precision, torch_settings
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
-from selfens.device import environment, resolve_precision, torch_settings
-from selfens.distributed import Group
-from selfens.session import Session
+from selfens.training.distributed import Group
+from selfens.training.setup import Session
 
 MODES: dict[str, list[str]] = {
     "plain": ["training.compile=off", "training.capture=off", "training.kernels=off"],

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.config import DataConfig
+from selfens.core.randomness import CORRUPTION, HELD_OUT, stream
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.listing import is_csv, separator
 from selfens.errors import DataError
-from selfens.randomness import CORRUPTION, HELD_OUT, stream
 
 Rows = NDArray[np.int64]
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from selfens.batch import Batch
 from selfens.config import AugmentConfig
-from selfens.data import augment
+from selfens.core import views as augment
+from selfens.core.batch import Batch
 from selfens.data.dataset import UNLABELED
-from selfens.data.order import Order
-from selfens.data.stream import Stream
+from selfens.data.prefetch import Stream
+from selfens.data.sampler import Order
 
 
 class Loader:

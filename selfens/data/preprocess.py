@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from selfens.core.device import float32_mode
 from selfens.data.cache import cache_folder
 from selfens.data.rows import Numbers, Source, pieces
-from selfens.device import float32_mode
 from selfens.errors import RunError
-from selfens.tensorfile import load_tensors, save_tensors
+from selfens.files.tensors import load_tensors, save_tensors
 
 ZCA_EPSILON = 1e-5
 CHUNK = 5000

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens import launcher
+from selfens.core import launcher
 
 Numbers = NDArray[np.int64]
 

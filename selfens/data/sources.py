@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from selfens.config import Config
-from selfens.data import extra, files
+from selfens.data import extra_rows as extra
+from selfens.data import files
 from selfens.data.cache import cache_folder
 from selfens.data.dataset import Dataset
 from selfens.data.folder import is_folder_source, load_folder

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from selfens.experiments.cells import Cell
     from selfens.experiments.cells import Table as PaperTable
-    from selfens.experiments.extras import ExtraImages
+    from selfens.experiments.extra_images import ExtraImages
     from selfens.experiments.records import Store
     from selfens.experiments.runner import Outcome
     from selfens.experiments.tables import Task
@@ -54,7 +54,7 @@ def reproduce(
     from rich.console import Console
 
     from selfens.experiments.records import Store
-    from selfens.progress import wide_console
+    from selfens.training.progress import wide_console
 
     _check_results(results)
     store, console = Store(results, quick=quick), Console()
@@ -113,7 +113,7 @@ def _refuse_without_table(**options: object) -> None:
 
 
 def _extra_images(source: str | None, index: Path | None, quick: bool) -> ExtraImages | None:
-    from selfens.experiments.extras import ExtraImages
+    from selfens.experiments.extra_images import ExtraImages
     from selfens.experiments.quick import MADE_UP
 
     if quick and source is not None:
@@ -124,7 +124,7 @@ def _extra_images(source: str | None, index: Path | None, quick: bool) -> ExtraI
 
 
 def _tasks(table: str, cells: str | None, seeds: str | None, extra: ExtraImages | None, quick: bool) -> list[Task]:
-    from selfens.experiments.extras import check_wanted
+    from selfens.experiments.extra_images import check_wanted
     from selfens.experiments.tables import choose_cells, find_table, parse_seeds, tasks
 
     if not quick:
@@ -213,7 +213,7 @@ def _default_seeds(cell: Cell, quick: bool) -> list[int]:
 
 def _command(table: PaperTable, store: Store) -> str:
     """How to fill a table."""
-    from selfens.experiments.extras import TINY_IMAGES
+    from selfens.experiments.extra_images import TINY_IMAGES
 
     extra = f" --extra {TINY_IMAGES} --extra-index tiny_index.pkl" if any(cell.extra for cell in table.cells) else ""
     where = "" if store.results == DEFAULT_RESULTS else f" --results {shlex.quote(str(store.results))}"

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from selfens import locks
+from selfens.files import locks
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from selfens.config import Config
 from selfens.data.dataset import Dataset
 from selfens.experiments.cells import OFFICIAL_ROWS
-from selfens.experiments.extras import ExtraImages
+from selfens.experiments.extra_images import ExtraImages
 
 ROWS, TEST_ROWS, EXTRA_ROWS, SIDE, EPOCHS, BATCH, SEEDS = 1000, 200, 2000, 8, 8, 40, 2
 FASTER = 5  # times the learning rate

@@ -26,12 +26,12 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from selfens import locks
 from selfens.config import Config, TrainingConfig
 from selfens.data.labels import LabelChoice
 from selfens.errors import ConfigError, RunError
 from selfens.experiments.cells import Cell
 from selfens.experiments.tables import MOST_SEEDS, Task
+from selfens.files import locks
 
 FORMAT = 1
 DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError)  # what files raise that were tampered with
@@ -230,7 +230,7 @@ class Store:
 
     def write(self, task: Task, record: Record) -> None:
         """The record first, then away with the run directory: whatever the moment of a kill, nothing is lost."""
-        from selfens.tensorfile import write_atomically  # brings torch, which listing the tables does not need
+        from selfens.files.tensors import write_atomically  # brings torch, which listing the tables does not need
 
         self._make_private(self.unfinished_path(task).parent)
         self.make_room(task)

@@ -13,7 +13,7 @@ from pathlib import Path
 from selfens.errors import RunError
 from selfens.experiments.cells import Table
 from selfens.experiments.claims import CLAIMS, Claim
-from selfens.experiments.extras import needed
+from selfens.experiments.extra_images import needed
 from selfens.experiments.figure import noise_figure
 from selfens.experiments.records import Record, Store, extra_words, make_folder
 from selfens.experiments.summary import (
@@ -58,7 +58,7 @@ class Section:
 
 def write_report(store: Store) -> list[Path]:
     """Write all files of the report, and say which."""
-    from selfens.tensorfile import write_atomically
+    from selfens.files.tensors import write_atomically
 
     _check_pages(store)
     summaries = summarize(CELLS.values(), store.read(CELLS.values()))

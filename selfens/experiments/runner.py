@@ -19,12 +19,12 @@ from typing import Any
 from selfens.errors import ConfigError, DataError, DeviceError
 from selfens.experiments import quick
 from selfens.experiments.cells import OFFICIAL_ROWS, Cell
-from selfens.experiments.extras import ExtraImages
+from selfens.experiments.extra_images import ExtraImages
 from selfens.experiments.records import Store
 from selfens.experiments.tables import Task
 from selfens.experiments.view import View
 from selfens.experiments.worker import Event, Place, work
-from selfens.interrupt import StopRequest
+from selfens.training.interrupt import StopRequest
 
 POLL_SECONDS = 0.2
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from selfens.experiments.cells import Cell, Table
 from selfens.experiments.claims import Claim
-from selfens.experiments.extras import stand_in
+from selfens.experiments.extra_images import stand_in
 from selfens.experiments.records import Record, extra_words
 
 NOT_RUN = "not run"

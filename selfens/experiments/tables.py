@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from selfens.errors import ConfigError, unknown_name
 from selfens.experiments import baseline, cifar10, cifar100, claims, noise, svhn, tiny
 from selfens.experiments.cells import Cell, Table
-from selfens.experiments.extras import ExtraImages, obstacle
+from selfens.experiments.extra_images import ExtraImages, obstacle
 
 TABLES: dict[str, Table] = {
     module.TABLE.name: module.TABLE for module in (cifar10, svhn, cifar100, tiny, noise, baseline, claims)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from selfens.experiments.records import Store
 from selfens.experiments.tables import Task
 from selfens.experiments.worker import Event
-from selfens.progress import duration
+from selfens.training.progress import duration
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from selfens.config import Config
 from selfens.errors import DivergedError, RunError, SelfensError
-from selfens.experiments.extras import ExtraImages
+from selfens.experiments.extra_images import ExtraImages
 from selfens.experiments.presence import present
 from selfens.experiments.quick import made_up, with_made_up_extra
 from selfens.experiments.records import DAMAGE, Record, Store, rows_hash, same_experiment
 from selfens.experiments.tables import Task
-from selfens.progress import Silent
+from selfens.training.progress import Silent
 
 if TYPE_CHECKING:
     from selfens.data.dataset import Dataset
-    from selfens.run import Run
+    from selfens.runs.run import Run
 
 CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
 
@@ -148,7 +148,7 @@ class Worker(Silent):
         return present(device, self.store.shared_mark(task))
 
     def _do(self, task: Task) -> None:
-        from selfens.run import load_run
+        from selfens.runs.run import load_run
 
         self.tell(Event("started", task))
         try:
@@ -165,7 +165,7 @@ class Worker(Silent):
 
     def _train(self, task: Task) -> Run:
         """Trained, or picked up where it was left."""
-        from selfens.training import train
+        from selfens.training.loop import train
 
         path, config, data = self.store.unfinished_path(task), self._config(task), self._data(task)
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -180,8 +180,8 @@ class Worker(Silent):
 
     def _picked_up(self, path: Path, config: Config, data: Dataset) -> Run:
         """Continued, or only read where the training was done but the record not written."""
-        from selfens.run import load_run
-        from selfens.training import resume
+        from selfens.runs.run import load_run
+        from selfens.training.loop import resume
 
         begun = load_run(path, device="cpu")
         if not same_experiment(begun.config, config):

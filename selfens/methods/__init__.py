@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 
 from selfens.config import MethodConfig
+from selfens.core.targets import EnsembleTargets
 from selfens.errors import ConfigError, unknown_name
 from selfens.methods.base import Losses, Method
 from selfens.methods.pi import Pi
 from selfens.methods.supervised import Supervised
 from selfens.methods.temporal import Temporal
-from selfens.targets import EnsembleTargets
 
 __all__ = ["METHODS", "Losses", "Method", "Pi", "Supervised", "Temporal", "build"]
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from selfens.batch import Batch
-from selfens.targets import EnsembleTargets, Targets
+from selfens.core.batch import Batch
+from selfens.core.targets import EnsembleTargets, Targets
 
 
 class Losses(NamedTuple):

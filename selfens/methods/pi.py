@@ -6,10 +6,10 @@ from typing import final
 
 from torch import Tensor, nn
 
-from selfens.batch import Batch
-from selfens.losses import CONSISTENCY, cross_entropy
+from selfens.core.batch import Batch
+from selfens.core.losses import CONSISTENCY, cross_entropy
+from selfens.core.targets import Targets
 from selfens.methods.base import Losses, Method
-from selfens.targets import Targets
 
 
 @final

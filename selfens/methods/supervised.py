@@ -7,10 +7,10 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from selfens.batch import Batch
-from selfens.losses import cross_entropy
+from selfens.core.batch import Batch
+from selfens.core.losses import cross_entropy
+from selfens.core.targets import Targets
 from selfens.methods.base import Losses, Method
-from selfens.targets import Targets
 
 
 @final

@@ -160,7 +160,7 @@ class NormalizedConv2d(NormalizedLayer):
 
     def forward_fused(self, x: Tensor, *, pool: bool, dropout: float) -> Tensor:
         """The layer, 2x2 max pooling and dropout of a training pass on a GPU, in a few kernels of our own."""
-        from selfens.kernels import normalize
+        from selfens.networks.kernels import normalize
 
         y = self.linear(x, self.weight())
         y, mean = normalize(y, self.bias, self.slope, dropout, pool)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from selfens.config import SeedConfig, TrainingConfig
-from selfens.progress import duration
 from selfens.report import figures
 from selfens.report.details import data_words, history_of, method_words
 from selfens.report.figures import Chart, Record
 from selfens.report.render import shown
-from selfens.run import Run
+from selfens.runs.run import Run
+from selfens.training.progress import duration
 
 QUANTITIES = {
     "test_error": ("test error", "test rows in the wrong class, %"),

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.audit import Probabilities, rank, run_labels, uncertainty_of
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.rows import Source
 from selfens.errors import RunError, SelfensError
-from selfens.progress import duration
 from selfens.report import figures, measures
 from selfens.report.figures import Chart, Record
 from selfens.report.gallery import Entry, Gallery, gallery
 from selfens.report.render import shown
-from selfens.run import Run
+from selfens.runs.run import Run
+from selfens.tools.audit import Probabilities, rank, run_labels, uncertainty_of
+from selfens.training.progress import duration
 
 METHODS = {"supervised": "supervised training", "pi": "the Π-model", "temporal": "temporal ensembling"}
 MOST_FILES_NAMED = 10

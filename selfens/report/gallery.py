@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.audit import positions_within_groups
 from selfens.data.rows import Source
 from selfens.report.render import shown
+from selfens.tools.audit import positions_within_groups
 
 SHOWN_FIRST = 24
 MOST_ENTRIES = 144

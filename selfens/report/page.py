@@ -9,16 +9,16 @@ from urllib.parse import quote
 
 import numpy as np
 
-from selfens.audit import Audit, Suggestions
 from selfens.data.dataset import Dataset
 from selfens.errors import RunError
+from selfens.files.tensors import write_atomically
 from selfens.report.comparison import compare
 from selfens.report.details import details
 from selfens.report.gallery import Entry, Gallery, gallery
 from selfens.report.render import render, shown
-from selfens.run import Run
-from selfens.rundir import REPORT
-from selfens.tensorfile import write_atomically
+from selfens.runs.directory import REPORT
+from selfens.runs.run import Run
+from selfens.tools.audit import Audit, Suggestions
 
 LEAST_CERTAIN = 24  # labels shown where none is disputed
 PICTURE_BYTES = 2_000_000

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from selfens.core.device import autocast, generator
+from selfens.core.optim import Adam
 from selfens.data.loader import Loader
-from selfens.device import autocast, generator
-from selfens.distributed import Group
 from selfens.errors import root_cause
 from selfens.methods.base import Losses, Method
 from selfens.networks.layers import fuse, is_fused, update_running_means
-from selfens.optim import Adam
+from selfens.training.distributed import Group
 
 WARM_UP_STEPS = 3  # real steps, taken before a graph is captured so that every kernel is compiled and chosen
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from selfens.csvfile import cell, check_replaceable, write_csv
 from selfens.data import folder
 from selfens.data.dataset import Dataset
 from selfens.data.inputs import read_inputs
 from selfens.data.listing import all_images, is_image
 from selfens.errors import DataError
-from selfens.run import Run
+from selfens.files.tables import cell, check_replaceable, write_csv
+from selfens.runs.run import Run
 
 OF_ARRAYS = ["row", "class", "probability"]
 OF_IMAGES = ["file", "class", "probability", "second_class", "second_probability"]

@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from selfens import locks
+from selfens.core.targets.arrays import Arrays, Layout
 from selfens.errors import RunError
-from selfens.targets.arrays import Arrays, Layout
+from selfens.files import locks
 
 FORMAT = "selfens targets 1"
 PAGE = 4096

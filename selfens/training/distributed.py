@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from selfens import launcher
+from selfens.core import launcher
+from selfens.core.randomness import PROCESS, stream
 from selfens.errors import LostProcessError
-from selfens.randomness import PROCESS, stream
 
 Value = TypeVar("Value")
 Rows = NDArray[np.int64]

@@ -20,24 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from selfens import distributed, launcher
 from selfens.config import IN_MEMORY, Config
+from selfens.core import launcher
+from selfens.core.device import TURN, Awaited, Stopwatch, environment, resolve_device, torch_settings
+from selfens.core.randomness import PROCESS, stream
+from selfens.core.targets import file as targets_file
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels, unnamed_labels
 from selfens.data.rows import is_mapped
-from selfens.device import TURN, Awaited, Stopwatch, environment, resolve_device, torch_settings
-from selfens.distributed import LEAST, MOST, Group
 from selfens.errors import ConfigError, DivergedError, RunError, check_kind
-from selfens.interrupt import StopRequest
 from selfens.methods.base import Method
-from selfens.progress import Mute, Progress, Silent
-from selfens.randomness import PROCESS, stream
 from selfens.report.page import write_report
-from selfens.run import Run
-from selfens.rundir import REPORT, RunDirectory, check_free
-from selfens.session import Session
-from selfens.targets import file as targets_file
+from selfens.runs.directory import REPORT, RunDirectory, check_free
+from selfens.runs.run import Run
+from selfens.training import distributed
+from selfens.training.distributed import LEAST, MOST, Group
+from selfens.training.interrupt import StopRequest
+from selfens.training.progress import Mute, Progress, Silent
+from selfens.training.setup import Session
 
 Rows = NDArray[np.int64]
 NEGLIGIBLE_WEIGHT = 1e-3

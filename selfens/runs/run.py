@@ -14,17 +14,18 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from selfens import evaluate, networks
+from selfens import networks
 from selfens.config import Config
+from selfens.core import evaluate
+from selfens.core.device import own_turn, prediction_settings, resolve_device, resolve_precision
+from selfens.core.targets import EnsembleTargets
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
 from selfens.data.inputs import PIECE, Inputs, standard_inputs
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
-from selfens.device import own_turn, prediction_settings, resolve_device, resolve_precision
 from selfens.errors import DataError, RunError
-from selfens.rundir import Checkpoint, RunDirectory
-from selfens.targets import EnsembleTargets
+from selfens.runs.directory import Checkpoint, RunDirectory
 
 BLOCK_BYTES = 1 << 24
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from selfens.targets.ensemble import EnsembleTargets, Targets
+from selfens.core.targets.ensemble import EnsembleTargets, Targets
 
 __all__ = ["EnsembleTargets", "Targets"]

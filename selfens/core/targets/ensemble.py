@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from selfens.config import IN_MEMORY
+from selfens.core.targets.arrays import Arrays, Layout
+from selfens.core.targets.file import TargetsFile
+from selfens.core.targets.window import Window
 from selfens.errors import RunError
-from selfens.targets.arrays import Arrays, Layout
-from selfens.targets.file import TargetsFile
-from selfens.targets.window import Window
 
 CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 26}
 """Of a matrix in float32: what `commit` works on at a time, so that a large Z has no copies; a GPU wants larger pieces."""
@@ -44,7 +44,7 @@ class EnsembleTargets:
     dtype     in which Z is kept, float32 or float16; arithmetic is in float32
     variance  keep the second moment too
 
-    A file is a place to work in: it is made anew unless a run has taken it (see `selfens.targets.file`).
+    A file is a place to work in: it is made anew unless a run has taken it (see `selfens.core.targets.file`).
 
     >>> ensemble = EnsembleTargets(num_rows=3, num_classes=2, decay=0.6)
     >>> rows = torch.tensor([0, 2])

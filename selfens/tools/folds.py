@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens import launcher
-from selfens.audit import Audit, Probabilities, predictions, rank
 from selfens.config import IN_MEMORY, Config
+from selfens.core import launcher
+from selfens.core.randomness import FOLDS, stream
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.labels import choose_labels
 from selfens.errors import DataError, check_kind
-from selfens.progress import Progress, Untroubled
-from selfens.randomness import FOLDS, stream
-from selfens.training import train
+from selfens.tools.audit import Audit, Probabilities, predictions, rank
+from selfens.training.loop import train
+from selfens.training.progress import Progress, Untroubled
 
 
 class OfFold(Untroubled):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from selfens.core.randomness import EXTRA, stream
 from selfens.data import folder, tiny_images
 from selfens.data.dataset import Dataset
 from selfens.data.files import IMAGE_SHAPE
@@ -18,7 +19,6 @@ from selfens.data.inputs import matching, read_inputs
 from selfens.data.listing import all_images
 from selfens.data.rows import Picked, Source
 from selfens.errors import DataError
-from selfens.randomness import EXTRA, stream
 
 ARRAY_NAMES = ("x", "inputs", "images", "x_train")
 

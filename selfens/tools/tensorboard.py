@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from selfens import extras
 from selfens.errors import RunError
-from selfens.progress import Progress, Silent
-from selfens.rundir import RunDirectory
-from selfens.tensorfile import write_failure
+from selfens.files.tensors import write_failure
+from selfens.runs.directory import RunDirectory
+from selfens.tools import optional as extras
+from selfens.training.progress import Progress, Silent
 
 FOLDER = "tensorboard"
 

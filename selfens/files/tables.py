@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from selfens.errors import DataError
-from selfens.tensorfile import write_atomically
+from selfens.files.tensors import write_atomically
 
 
 def cell(value: float) -> str:

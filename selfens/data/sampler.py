@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfens.core.randomness import ORDER, PROCESS, stream
 from selfens.errors import ConfigError
-from selfens.randomness import ORDER, PROCESS, stream
 
 Rows = NDArray[np.int64]
 

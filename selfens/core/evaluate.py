@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from selfens.device import autocast
+from selfens.core.device import autocast
 
 BATCH = 1000
 

@@ -12,7 +12,7 @@
 
 Every file but the history is written under a temporary name and renamed. A checkpoint names its generation of the ensemble,
 which is written before it and removed only after the next checkpoint is in place, so the pair found after a crash belongs
-together whatever the moment; of an ensemble in a file of its own it names the half (see `selfens.targets.file`). History
+together whatever the moment; of an ensemble in a file of its own it names the half (see `selfens.core.targets.file`). History
 lines later than the checkpoint are dropped on a resume and written again.
 """
 
@@ -32,12 +32,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from selfens import locks
 from selfens.config import Config
 from selfens.data.labels import LabelChoice
 from selfens.data.preprocess import load_preprocess, save_preprocess
 from selfens.errors import ConfigError, RunError
-from selfens.tensorfile import load_tensors, read_metadata, save_tensors, write_atomically, write_failure
+from selfens.files import locks
+from selfens.files.tensors import load_tensors, read_metadata, save_tensors, write_atomically, write_failure
 
 FORMAT = "1"
 REPORT = "report.html"

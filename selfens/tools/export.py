@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from selfens import __version__, evaluate, extras, networks
+from selfens import __version__, networks
+from selfens.core import evaluate
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.inputs import Inputs
 from selfens.errors import ConfigError, RunError, SelfensError, unknown_name
-from selfens.run import Run, load_run
-from selfens.tensorfile import write_atomically
+from selfens.files.tensors import write_atomically
+from selfens.runs.run import Run, load_run
+from selfens.tools import optional as extras
 
 CHECKED_ROWS = 256
 BATCHES = (1, 64, 128, 192)  # where the rows are split: into one alone, 63, and 64 at a time

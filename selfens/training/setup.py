@@ -1,6 +1,6 @@
 """Session: the live objects of a run, set up from a config, saved in a checkpoint and loaded from one.
 
-Where several processes train together (see `selfens.distributed`), each has a session for the rows it owns, numbered from 0
+Where several processes train together (see `distributed.py`), each has a session for the rows it owns, numbered from 0
 as they lie there: inputs, labels and ensemble of those rows alone. A checkpoint is of all rows, so any number of processes
 can go on from it.
 """
@@ -19,25 +19,27 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from selfens import evaluate, methods, networks, schedules
+from selfens import methods, networks
 from selfens.config import IN_MEMORY, Config
-from selfens.data import preprocess, stream
+from selfens.core import evaluate, schedules
+from selfens.core.device import Awaited, environment, evaluation_stream, generator, resolve_precision, resolve_switch
+from selfens.core.optim import Adam
+from selfens.core.randomness import PROCESS
+from selfens.core.randomness import stream as random_stream
+from selfens.core.targets.file import TargetsFile
+from selfens.data import prefetch as stream
+from selfens.data import preprocess
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import LabelChoice
 from selfens.data.loader import Loader
-from selfens.data.order import Order
 from selfens.data.rows import Picked
-from selfens.device import Awaited, environment, evaluation_stream, generator, resolve_precision, resolve_switch
-from selfens.distributed import LEAST, MOST, Group
+from selfens.data.sampler import Order
 from selfens.errors import ConfigError, RunError, root_cause
 from selfens.methods.base import Method
 from selfens.networks.layers import synchronize_means
-from selfens.optim import Adam
-from selfens.randomness import PROCESS
-from selfens.randomness import stream as random_stream
-from selfens.rundir import Checkpoint, RunDirectory, TargetsPlace
-from selfens.step import Step, start_compiler
-from selfens.targets.file import TargetsFile
+from selfens.runs.directory import Checkpoint, RunDirectory, TargetsPlace
+from selfens.training.distributed import LEAST, MOST, Group
+from selfens.training.step import Step, start_compiler
 
 Rows = NDArray[np.int64]
 LABELLED, WITHOUT_LABEL, HELD_OUT = range(3)

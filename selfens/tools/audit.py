@@ -2,7 +2,7 @@
 
 Everything is a function of `labels` (class numbers, -1 where unknown) and `probabilities` [rows, classes]; where they come
 from is a second step. `audit_run` takes them from a run and is in-sample: the network was trained on the very labels it
-is asked to doubt, which hides some mistakes. `selfens.folds` asks a network that has not seen the label, for the price of
+is asked to doubt, which hides some mistakes. `selfens.tools.folds` asks a network that has not seen the label, for the price of
 training once per fold.
 
 A CSV written by `write_audit` can be corrected in its `label` column and given back as `data.labels_file`.
@@ -19,10 +19,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from selfens.csvfile import cell, check_replaceable, write_csv
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.errors import DataError, check_kind
-from selfens.run import Run
+from selfens.files.tables import cell, check_replaceable, write_csv
+from selfens.runs.run import Run
 
 Probabilities = NDArray[np.floating[Any]]
 Rows = NDArray[np.int64]

@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from selfens.targets.arrays import Arrays, Layout
+from selfens.core.targets.arrays import Arrays, Layout
 
 WINDOW_ROWS = 1 << 13
 WINDOW_BYTES = 1 << 26

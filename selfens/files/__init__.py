@@ -1,0 +1,1 @@
+"""Writing whole files or none, tensor files, tables, locks."""
