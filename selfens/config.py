@@ -1,147 +1,219 @@
 """Config: everything that decides a run, as frozen dataclasses that go to JSON and back. Imports no torch.
 
-A value is checked where the object is made, so a Config that exists is a Config that can run. Overrides written as
-`section.field=value` are parsed by the field's own type.
+A value is checked when its section is made, so a Config that exists is a Config that can run. Overrides written as
+`section.field=value` are parsed by the field's own type. The section `method` is the options of one method, which are
+defined in that method's file (`selfens.methods`).
 """
 
 from __future__ import annotations
 
 import json
-import math
-import types
-import typing
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal
 
+from selfens import methods
 from selfens.errors import ConfigError, unknown_name
+from selfens.methods import Options
+from selfens.settings import Section, field_types, parse, setting
 
 PAPER_EPOCHS, PAPER_RAMPUP, PAPER_RAMPDOWN = 300, 80, 50
-IN_MEMORY = ("device", "ram")
-"""The places to keep the ensemble in that are not the path of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(Section):
     """Which rows are trained on, and which of them have labels."""
 
-    name: str = "digits"
-    """A named data set (digits, cifar10, cifar100, svhn), or the path of an .npz file, a folder (images, .npy) or a CSV."""
-    folder: str | None = None
-    """Where the official files are; None: the SELFENS_DATA variable, else the user's cache."""
-    image_size: int = 32
-    """Side to which the images of a folder are brought."""
-    labels: int | None = None
-    """How many labels to use, the same number per class; None: all that the data set has."""
-    label_choice: Literal["balanced", "original", "file", "added"] = "balanced"
-    """Which rows are labelled: drawn per class, drawn as the authors' code draws them, read from labels_file, or drawn per
-    class with those of labels_file added."""
-    labels_file: str | None = None
-    """Rows, or row,label pairs, to use as the labels (JSON, text or CSV)."""
-    label_noise: float = 0.0
-    """Percentage of the labels in use that are redrawn uniformly over all classes."""
-    validation: float = 0.0
-    """Fraction of the labelled rows held out of training to estimate the error without the test set."""
-    preprocess: Literal["zca", "image", "channel", "none"] = "none"
-    """ZCA whitening, zero mean and unit variance per image, the same per channel or feature, or nothing."""
-    extra: str | None = None
-    """More unlabeled rows: an .npz or .npy file, a folder of images, a CSV, tiny_images.bin, or a named data set."""
-    extra_index: str | None = None
-    """The authors' tiny_index.pkl: of tiny_images.bin take only images whose label is a class of the main set."""
-    extra_rows: int | None = None
-    """Take this many of the extra rows, drawn at random; None: all."""
-    extra_per_epoch: int | None = None
-    """Draw this many unlabeled rows, main and extra, anew for each epoch; None: visit all of them."""
+    section: ClassVar[str] = "data"
+    name: str = setting(
+        "digits",
+        "A named data set (digits, cifar10, cifar100, svhn), or the path of an .npz file, a folder (images, .npy) or a CSV.",
+    )
+    folder: str | None = setting(
+        None, "Where the official files are; none: the SELFENS_DATA variable, else the user's cache."
+    )
+    image_size: int = setting(32, "Side to which the images of a folder are scaled.", at_least=4, at_most=1024)
+    labels: int | None = setting(
+        None, "How many labels to use, the same number per class; none: all that the data set has.", at_least=1
+    )
+    label_choice: Literal["balanced", "original", "file", "added"] = setting(
+        "balanced",
+        "Which rows are labelled: drawn per class, drawn as the authors' code draws them, read from labels_file, or drawn "
+        "per class with those of labels_file added.",
+    )
+    labels_file: str | None = setting(None, "Rows, or row,label pairs, to use as the labels (JSON, text or CSV).")
+    label_noise: float = setting(
+        0.0, "Percentage of the labels in use that are redrawn uniformly over all classes.", at_least=0, at_most=100
+    )
+    validation: float = setting(
+        0.0,
+        "Fraction of the labelled rows held out of training to estimate the error without the test set.",
+        at_least=0,
+        below=1,
+    )
+    preprocess: Literal["zca", "image", "channel", "none"] = setting(
+        "none", "ZCA whitening, zero mean and unit variance per image, the same per channel or feature, or nothing."
+    )
+    preprocess_after_views: bool = setting(
+        False,
+        "Preprocess each view instead of the whole set before: bytes stay bytes, and colour operations see pixels.",
+    )
+    extra: str | None = setting(
+        None,
+        "More unlabeled rows: an .npz or .npy file, a folder of images, a CSV, tiny_images.bin, or a named data set.",
+    )
+    extra_index: str | None = setting(
+        None, "The authors' tiny_index.pkl: of tiny_images.bin take only images whose label is a class of the main set."
+    )
+    extra_rows: int | None = setting(None, "Take this many of the extra rows, drawn at random; none: all.", at_least=1)
+    extra_per_epoch: int | None = setting(
+        None, "Draw this many unlabeled rows, main and extra, for each epoch; none: visit all of them.", at_least=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.label_choice in ("file", "added")) != (self.labels_file is not None):
+            raise ConfigError(
+                f"data.label_choice is '{self.label_choice}' and data.labels_file is {self.labels_file!r}; "
+                "a labels file goes with label_choice=file or added, and only with them."
+            )
+        if self.extra is None and (self.extra_index is not None or self.extra_rows is not None):
+            raise ConfigError(
+                "data.extra_index and data.extra_rows say which extra rows to take, but data.extra is none."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugmentConfig:
-    """How the inputs of a training step are varied; evaluation sees them as they are."""
+class AugmentConfig(Section):
+    """What the views of a training step do; evaluation sees inputs as they are."""
 
-    flip: bool = False
-    """Mirror horizontally with probability one half."""
-    shared_flip: bool = True
-    """One flip for all views of an input (the paper's choice); False: one for each view."""
-    translation: int = 0
-    """Shift by up to this many pixels each way, borders reflected."""
-    shared_translation: bool = False
-    """One shift for all views of an input; False: one for each view (the paper's choice)."""
+    section: ClassVar[str] = "augment"
+    flip: bool = setting(False, "weak, strong: mirror horizontally with probability one half.")
+    shared_flip: bool = setting(
+        True, "One flip for all views of an input (the paper's choice); false: one for each view."
+    )
+    translation: int = setting(
+        0, "weak, strong: shift by up to this many pixels each way, borders reflected.", at_least=0
+    )
+    shared_translation: bool = setting(
+        False, "One shift for all views of an input; false: one for each view (the paper's choice)."
+    )
+    operations: int = setting(
+        2, "strong: this many random operations on each image, such as a rotation or a change of contrast.", at_least=0
+    )
+    cutout: float = setting(
+        0.5, "strong: side of the square that is cut out, as a part of the image's.", at_least=0, at_most=1
+    )
+    noise: float = setting(
+        0.15, "noise, and strong for vectors: deviation of the Gaussian noise that is added.", at_least=0
+    )
+    feature_dropout: float = setting(
+        0.3, "strong for vectors: probability that a feature is set to zero.", at_least=0, below=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkConfig:
+class NetworkConfig(Section):
     """The network, from inputs to logits."""
 
-    name: str = "conv13"
-    """A name of `selfens.networks`, or package.module:factory called with (input_shape, num_classes)."""
-    noise: float = 0.15
-    """Standard deviation of the Gaussian noise added to the inputs in training."""
-    dropout: float = 0.5
-    """Probability of dropping a unit."""
-    mean_momentum: float = 0.999
-    """Momentum of the running means of mean-only batch normalisation."""
-    initial_weights: Literal["normal", "he"] = "normal"
-    """N(0, 0.05²) as the authors' code, or He's as the paper says."""
-    width: int | None = None
-    """Channels (or units) of the small networks' first layers; None: each network's own."""
+    section: ClassVar[str] = "network"
+    name: str = setting(
+        "conv13",
+        "A name of `selfens.networks`, or package.module:factory, which is called with (input_shape, num_classes).",
+    )
+    noise: float = setting(0.15, "Deviation of the Gaussian noise added to the inputs in training.", at_least=0)
+    dropout: float = setting(0.5, "Probability of dropping a unit.", at_least=0, below=1)
+    mean_momentum: float = setting(
+        0.999, "Momentum of the running means of mean-only batch normalisation.", at_least=0, below=1
+    )
+    initial_weights: Literal["normal", "he"] = setting(
+        "normal", "N(0, 0.05²) as the authors' code, or He's as the paper says."
+    )
+    width: int | None = setting(
+        None, "Channels (or units) of the small networks' first layers; none: each network's own.", at_least=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodConfig:
-    """What is learnt from the rows without labels."""
+class OptimizerConfig(Section):
+    """How gradients change the weights."""
 
-    name: str = "temporal"
-    """A name of `selfens.methods`."""
-    weight_max: float = 30.0
-    """The unsupervised loss's largest weight before scaling, w_max."""
-    weight_scale: Literal["original", "paper", "none"] = "original"
-    """Times M/N always (paper), never (none), or unless the whole main set is labelled (the authors' code)."""
-    decay: float = 0.6
-    """The ensemble's momentum, alpha."""
-    consistency: Literal["squared", "cross_entropy"] = "squared"
-    """How two predictions are compared."""
-    unseen_rows: Literal["skip", "zero"] = "skip"
-    """A row without an ensemble yet: no unsupervised loss, or compared with zeros as in the authors' code."""
-    certainty: bool = False
-    """Rows whose ensemble is certain count more in the unsupervised loss (temporal ensembling)."""
-    variance: bool = True
-    """Keep the ensemble's second moment too, for the variance of each row's predictions; off saves a third of its memory."""
-    targets: str = "device"
-    """Where the ensemble is kept: on the `device`, in the host's `ram`, or in the file of this path."""
-    targets_type: Literal["float32", "float16"] = "float32"
-    """In which the ensemble is kept; arithmetic is in float32."""
+    section: ClassVar[str] = "optimizer"
+    name: Literal["adam", "sgd", "adamw"] = setting(
+        "adam", "The authors' Adam, stochastic gradient descent with Nesterov momentum, or AdamW."
+    )
+    learning_rate: float = setting(0.003, "The largest learning rate, lambda_max.", above=0)
+    weight_decay: float = setting(0.0, "Of weights with two or more dimensions.", at_least=0)
+    momentum: float = setting(0.9, "sgd: momentum of the gradient.", at_least=0, below=1)
+    beta1: float = setting(0.9, "adam, adamw: momentum of the gradient until the ramp-down.", at_least=0, below=1)
+    beta1_end: float = setting(
+        0.5, "adam: momentum of the gradient at the end of the paper's ramp-down.", at_least=0, below=1
+    )
+    beta2: float = setting(
+        0.999,
+        "adam, adamw: momentum of the squared gradient; 0.99 is steadier with very few labels.",
+        at_least=0,
+        below=1,
+    )
+    epsilon: float = setting(1e-8, "adam, adamw: added to the root of the second moment.", above=0)
+    multipliers: str = setting(
+        "",
+        "Learning rates relative to the others', by the beginning of parameters' names, such as backbone:0.1,head:1.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.learning_rate_multipliers
+
+    @property
+    def learning_rate_multipliers(self) -> dict[str, float]:
+        """`multipliers` by the beginning of parameters' names."""
+        found: dict[str, float] = {}
+        for entry in filter(None, (part.strip() for part in self.multipliers.split(","))):
+            name, colon, number = entry.rpartition(":")
+            value = parse("optimizer.multipliers", number, float) if colon and name else -1.0
+            if not 0 <= value < float("inf"):
+                raise ConfigError(
+                    f"optimizer.multipliers holds '{entry}'; expected the beginning of a parameter's name, a colon and a "
+                    "number of at least 0, such as backbone:0.1."
+                )
+            found[name.strip()] = value
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """Adam."""
+class ScheduleConfig(Section):
+    """How learning rate, beta1 and the unsupervised weight w change."""
 
-    learning_rate: float = 0.003
-    """The largest learning rate, lambda_max."""
-    beta1: float = 0.9
-    """Momentum of the gradient until the ramp-down."""
-    beta1_end: float = 0.5
-    """Momentum of the gradient at the end of the ramp-down."""
-    beta2: float = 0.999
-    """Momentum of the squared gradient; 0.99 is steadier with very few labels."""
-    epsilon: float = 1e-8
-    """Added to the root of the second moment."""
+    section: ClassVar[str] = "schedule"
+    name: Literal["paper", "cosine"] = setting(
+        "paper",
+        "Of the learning rate: the paper's ramps, constant within an epoch; or a linear warm-up and a cosine to 0, at every "
+        "step.",
+    )
+    epochs: int = setting(PAPER_EPOCHS, "How often the training set is visited.", at_least=1)
+    rampup_epochs: float | None = setting(
+        None, "paper: length of the ramp-up of learning rate and w; none: 80/300 of the epochs.", at_least=0
+    )
+    rampdown_epochs: float | None = setting(
+        None, "paper: length of the ramp-down of learning rate and beta1; none: 50/300 of the epochs.", at_least=0
+    )
+    rampup_constant: float = setting(5.0, "c of the ramp-up exp(-c(1-T)^2).", at_least=0)
+    rampdown_constant: float = setting(12.5, "c of the ramp-down exp(-c T^2).", at_least=0)
+    warmup_epochs: float = setting(0.0, "cosine: length of the warm-up.", at_least=0)
+    weight_rampup_epochs: float | None = setting(
+        None,
+        "Length of the ramp-up of w; none: as rampup_epochs, with w = 0 in the first epoch; 0: all of w from the first step.",
+        at_least=0,
+    )
 
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleConfig:
-    """How learning rate, beta1 and w change; all are constant within an epoch."""
-
-    epochs: int = PAPER_EPOCHS
-    """How often the training set is visited."""
-    rampup_epochs: float | None = None
-    """Length of the ramp-up of learning rate and w; None: 80/300 of the epochs."""
-    rampdown_epochs: float | None = None
-    """Length of the ramp-down of learning rate and beta1; None: 50/300 of the epochs."""
-    rampup_constant: float = 5.0
-    """c of the ramp-up exp(-c(1-T)^2)."""
-    rampdown_constant: float = 12.5
-    """c of the ramp-down exp(-c T^2)."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, length in (("rampdown_epochs", self.rampdown), ("warmup_epochs", self.warmup_epochs)):
+            if length > self.epochs:
+                raise ConfigError(
+                    f"schedule.{name} is {length:g}; expected from 0 to the number of epochs, {self.epochs}."
+                )
 
     @property
     def rampup(self) -> float:
@@ -151,52 +223,84 @@ class ScheduleConfig:
     def rampdown(self) -> float:
         return self.epochs * PAPER_RAMPDOWN / PAPER_EPOCHS if self.rampdown_epochs is None else self.rampdown_epochs
 
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """How steps are carried out. Batch size, rows and batches change what is computed, precision and residence at most the
-    last digits, the rest nothing."""
-
-    batch_size: int = 100
-    """Rows per step; an incomplete last batch is left out."""
-    rows: Literal["all", "labelled"] = "all"
-    """Visit all rows, or the labelled ones alone."""
-    batches: Literal["shuffled", "stratified", "repeated"] = "shuffled"
-    """Rows in random order; or labelled ones spread evenly over the batches; or that, repeated so that no batch lacks them."""
-    residence: Literal["auto", "device", "ram", "file"] = "auto"
-    """Where the inputs lie: on the device, or in RAM or a file from which they stream; auto: on the device if they fit."""
-    means: Literal["own", "joint"] = "own"
-    """Where several processes train together: batch means of each one's batch, or of all their batches."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto: a GPU if there is one."""
-    precision: Literal["auto", "bf16", "tf32", "fp32"] = "auto"
-    """Of the network's arithmetic; auto: bf16 on GPUs that have it, fp32 elsewhere."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the step with torch.compile; auto: on a GPU."""
-    capture: Literal["auto", "on", "off"] = "auto"
-    """Replay the step from a CUDA graph; auto: on a GPU."""
-    kernels: Literal["auto", "on", "off"] = "auto"
-    """Use our own kernels between the convolutions; auto: on a GPU."""
-    threads: int | None = None
-    """CPU threads; None: as torch has it, and beside a GPU at most 4."""
-    checkpoint_every: int | None = None
-    """Epochs between checkpoints; None: 1, but on one GPU at most a checkpoint in ten seconds."""
-    report: bool = True
-    """Write report.html into the run when the last epoch is done."""
+    @property
+    def weight_rampup(self) -> float:
+        return self.rampup if self.weight_rampup_epochs is None else self.weight_rampup_epochs
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedConfig:
-    """One seed governs everything; each part can be set apart."""
+class TrainingConfig(Section):
+    """How steps are carried out. Batch size, rows, batches and labelled_per_batch change what is computed, precision and
+    residence at most the last digits, the rest nothing."""
 
-    base: int = 0
-    """The seed of all that is not set below."""
-    labels: int | None = None
-    """Of the choice and corruption of labels."""
-    split: int | None = None
-    """Of the split into training and test rows, where the data set has none of its own."""
-    training: int | None = None
-    """Of initial weights, order, augmentation, noise and dropout."""
+    section: ClassVar[str] = "training"
+    batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
+    labelled_per_batch: int | None = setting(
+        None,
+        "Begin each batch with this many labelled rows, repeated as often as needed, and fill it with rows of the whole set "
+        "whose labels are ignored; none: the paper's one shuffle of all rows.",
+        at_least=1,
+    )
+    rows: Literal["all", "labelled"] = setting("all", "Visit all rows, or only the labelled ones.")
+    batches: Literal["shuffled", "stratified", "repeated"] = setting(
+        "shuffled",
+        "Rows in random order; or labelled ones spread evenly over the batches; or that, repeated so that no batch lacks "
+        "them.",
+    )
+    residence: Literal["auto", "device", "ram", "file"] = setting(
+        "auto",
+        "Where the inputs are: on the device, or in RAM or a file from which they are prefetched; auto: on the device if "
+        "they fit.",
+    )
+    means: Literal["own", "joint"] = setting(
+        "own", "If several processes train together: batch means of each one's batch, or of all their batches."
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "Where to train; auto: a GPU if there is one.")
+    precision: Literal["auto", "bf16", "tf32", "fp32"] = setting(
+        "auto", "Of the network's arithmetic; auto: bf16 on GPUs that have it, else fp32."
+    )
+    compile: Literal["auto", "on", "off"] = setting("auto", "Compile the step with torch.compile; auto: on a GPU.")
+    capture: Literal["auto", "on", "off"] = setting("auto", "Replay the step from a CUDA graph; auto: on a GPU.")
+    kernels: Literal["auto", "on", "off"] = setting(
+        "auto", "Use our own kernels between the convolutions; auto: on a GPU."
+    )
+    threads: int | None = setting(None, "CPU threads; none: as torch has it, and with a GPU at most 4.", at_least=1)
+    checkpoint_every: int | None = setting(
+        None, "Epochs between checkpoints; none: 1, but on one GPU at most a checkpoint in ten seconds.", at_least=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.labelled_per_batch is None:
+            return
+        if self.labelled_per_batch >= self.batch_size:
+            raise ConfigError(
+                f"training.labelled_per_batch is {self.labelled_per_batch} and training.batch_size {self.batch_size}; "
+                "expected fewer, so that a batch has other rows too."
+            )
+        if self.rows == "labelled" or self.batches != "shuffled":
+            raise ConfigError(
+                f"training.labelled_per_batch is set with training.rows={self.rows} and training.batches={self.batches}; "
+                "it is a sampler of its own, so leave those two at all and shuffled."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedConfig(Section):
+    """One seed governs everything; each part can be set separately."""
+
+    section: ClassVar[str] = "seed"
+    base: int = setting(0, "The seed of all that is not set below.", at_least=0, at_most=2**32 - 1)
+    labels: int | None = setting(None, "Of the choice and corruption of labels.", at_least=0, at_most=2**32 - 1)
+    split: int | None = setting(
+        None,
+        "Of the split into training and test rows, if the data set has none of its own.",
+        at_least=0,
+        at_most=2**32 - 1,
+    )
+    training: int | None = setting(
+        None, "Of initial weights, order, augmentation, noise and dropout.", at_least=0, at_most=2**32 - 1
+    )
 
     def of(self, part: Literal["labels", "split", "training"]) -> int:
         value: int | None = getattr(self, part)
@@ -210,19 +314,33 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
-    method: MethodConfig = field(default_factory=MethodConfig)
+    method: Options = field(default_factory=lambda: methods.options("temporal"))
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     seed: SeedConfig = field(default_factory=SeedConfig)
 
     def __post_init__(self) -> None:
-        for section in fields(self):
-            _check_types(section.name, getattr(self, section.name))
-        _check_values(self)
+        for name, kind in SECTIONS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise ConfigError(f"section '{name}' is {getattr(self, name)!r}; expected a {kind.__name__}.")
+        if self.training.rows == "labelled" and self.data.extra is not None:
+            raise ConfigError(
+                "training.rows is 'labelled', which visits no unlabeled rows; leave out data.extra or set rows=all."
+            )
+        if self.training.labelled_per_batch is not None and self.data.extra_per_epoch is not None:
+            raise ConfigError(
+                "training.labelled_per_batch and data.extra_per_epoch are both set; each says which rows an epoch visits, so "
+                "leave one out."
+            )
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Sections of fields; `method` begins with its name."""
+        raw = {section.name: asdict(getattr(self, section.name)) for section in fields(self)}
+        return raw | {"method": {"name": self.method.name, **raw["method"]}}
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json.dumps(self.to_dict(), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Config:
@@ -236,167 +354,81 @@ class Config:
     def from_dict(cls, raw: Any) -> Config:
         if not isinstance(raw, dict):
             raise ConfigError(f"the configuration is a {type(raw).__name__}; expected sections of fields.")
-        sections: dict[str, Any] = {}
-        for name, values in raw.items():
-            section = _section(name)
-            if not isinstance(values, dict):
-                raise ConfigError(f"section '{name}' holds {values!r}; expected its fields.")
-            hints = typing.get_type_hints(section)
-            for key in values:
-                if key not in hints:
-                    raise ConfigError(unknown_name(f"field in section '{name}'", key, hints))
-            sections[name] = section(**values)
+        sections: dict[str, Any] = {name: _section_from(name, values) for name, values in raw.items()}
         return cls(**sections)
 
     def with_overrides(self, overrides: Iterable[str]) -> Config:
-        """This config with `section.field=value` applied, each value read by its field's type.
+        """This config with `section.field=value` applied, each value read by its field's type. `method.name` comes first,
+        because it decides which fields `method` has.
 
-        >>> Config().with_overrides(["optimizer.beta2=0.99"]).optimizer.beta2
-        0.99
+        >>> Config().with_overrides(["method.decay=0.999", "method.name=mean-teacher"]).method.decay
+        0.999
         """
-        sections = {f.name: getattr(self, f.name) for f in fields(self)}
-        for override in overrides:
-            path, equals, text = override.partition("=")
-            name, dot, key = path.strip().partition(".")
-            if not equals or not dot:
-                raise ConfigError(f"'{override}' is not an override; write section.field=value.")
-            hints = typing.get_type_hints(_section(name))
-            if key not in hints:
-                raise ConfigError(unknown_name(f"field in section '{name}'", key, hints))
-            value = _parse(f"{name}.{key}", text.strip(), hints[key])
-            sections[name] = replace(sections[name], **{key: value})
-        return type(self)(**sections)
+        split = sorted((_split_override(text) for text in overrides), key=lambda part: part[:2] != ("method", "name"))
+        config = self
+        for section, key, text in split:
+            if (section, key) == ("method", "name"):
+                config = config.with_values("method", name=text)
+            else:
+                hints = field_types(type(getattr(config, section)))
+                if key not in hints:
+                    raise ConfigError(_unknown_field(section, config.method.name, key, hints))
+                value = parse(f"{section}.{key}", text, hints[key])
+                config = config.with_values(section, **{key: value})
+        return config
 
     def with_values(self, section: str, **values: Any) -> Config:
-        """This config with some fields of one section replaced."""
-        changed = replace(getattr(self, section), **values)
-        return replace(self, **{section: changed})
+        """This config with some fields of one section replaced; another `name` of `method` brings that method's options."""
+        if section == "method" and "name" in values:
+            name = values.pop("name")
+            changed = self.method if name == self.method.name else methods.options(name)
+            return replace(self, method=replace(changed, **values))
+        return replace(self, **{section: replace(getattr(self, section), **values)})
 
 
-def _section(name: str) -> Any:
-    sections = typing.get_type_hints(Config)
-    if name not in sections:
-        raise ConfigError(unknown_name("section", name, sections))
-    return sections[name]
+SECTIONS: dict[str, type[Section]] = {
+    "data": DataConfig,
+    "augment": AugmentConfig,
+    "network": NetworkConfig,
+    "method": Options,
+    "optimizer": OptimizerConfig,
+    "schedule": ScheduleConfig,
+    "training": TrainingConfig,
+    "seed": SeedConfig,
+}
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+def _split_override(text: str) -> tuple[str, str, str]:
+    path, equals, value = text.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not equals or not dot:
+        raise ConfigError(f"'{text}' is not an override; write section.field=value.")
+    _check_section(section)
+    return section, key, value.strip()
 
 
-def _parse(path: str, text: str, hint: Any) -> Any:
-    """A value from the text of an override."""
-    kinds = _alternatives(hint)
-    if type(None) in kinds and text.lower() in ("none", "null"):
-        return None
-    if bool in kinds:
-        if text.lower() in ("true", "yes", "on", "1"):
-            return True
-        if text.lower() in ("false", "no", "off", "0"):
-            return False
-        raise ConfigError(f"{path} is '{text}'; expected true or false.")
-    for number in (int, float):
-        if number in kinds:
-            try:
-                return number(text)
-            except ValueError:
-                expected = "a whole number" if number is int else "a number"
-                raise ConfigError(f"{path} is '{text}'; expected {expected}.") from None
-    return text
+def _section_from(name: str, values: Any) -> Section:
+    _check_section(name)
+    if not isinstance(values, dict):
+        raise ConfigError(f"section '{name}' holds {values!r}; expected its fields.")
+    if name == "method":
+        chosen, values = values.get("name", "temporal"), {key: value for key, value in values.items() if key != "name"}
+        if not isinstance(chosen, str):
+            raise ConfigError(f"method.name is {chosen!r} ({type(chosen).__name__}); expected text.")
+        return methods.options(chosen, **values)
+    hints = field_types(SECTIONS[name])
+    for key in values:
+        if key not in hints:
+            raise ConfigError(_unknown_field(name, "", key, hints))
+    return SECTIONS[name](**values)
 
 
-def _check_types(section_name: str, section: Any) -> None:
-    expected = _section(section_name)
-    if not is_dataclass(section) or not isinstance(section, expected):
-        raise ConfigError(f"section '{section_name}' is {section!r}; expected a {expected.__name__}.")
-    for name, hint in typing.get_type_hints(expected).items():
-        _check_type(f"{section_name}.{name}", section, name, hint)
+def _check_section(name: str) -> None:
+    if name not in SECTIONS:
+        raise ConfigError(unknown_name("section", name, SECTIONS))
 
 
-def _check_type(path: str, section: Any, name: str, hint: Any) -> None:
-    value = getattr(section, name)
-    for kind in _alternatives(hint):
-        if typing.get_origin(kind) is Literal:
-            if value in typing.get_args(kind):
-                return
-            if isinstance(value, str):
-                raise ConfigError(unknown_name(f"choice for {path}", value, typing.get_args(kind)))
-        elif kind is float and isinstance(value, int) and not isinstance(value, bool):
-            object.__setattr__(section, name, _as_float(path, value))  # 30 and 30.0 are one value and print alike
-            return
-        elif type(value) is kind:
-            return
-    words = " or ".join(
-        getattr(kind, "__name__", str(kind)).replace("NoneType", "none") for kind in _alternatives(hint)
-    )
-    raise ConfigError(f"{path} is {value!r} ({type(value).__name__}); expected {words}.")
-
-
-def _as_float(path: str, value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ConfigError(f"{path} is a whole number of {len(str(value))} digits; expected a finite number.") from None
-
-
-def _check_values(config: Config) -> None:
-    def need(path: str, holds: bool, expected: str) -> None:
-        if not holds:
-            section, name = path.split(".")
-            raise ConfigError(f"{path} is {getattr(getattr(config, section), name)!r}; expected {expected}.")
-
-    data, augment, network, method = config.data, config.augment, config.network, config.method
-    optimizer, schedule, training, seed = config.optimizer, config.schedule, config.training, config.seed
-    for section in fields(config):
-        for name, value in asdict(getattr(config, section.name)).items():
-            need(f"{section.name}.{name}", not isinstance(value, float) or math.isfinite(value), "a finite number")
-    need("data.labels", data.labels is None or data.labels >= 1, "at least 1 label, or none for all")
-    need("data.image_size", 4 <= data.image_size <= 1024, "from 4 to 1024 pixels")
-    need("data.label_noise", 0 <= data.label_noise <= 100, "a percentage from 0 to 100")
-    need("data.extra_rows", data.extra_rows is None or data.extra_rows >= 1, "at least 1 row, or none for all")
-    need(
-        "data.extra_per_epoch",
-        data.extra_per_epoch is None or data.extra_per_epoch >= 1,
-        "at least 1 row, or none for all",
-    )
-    need("data.validation", 0 <= data.validation < 1, "a fraction from 0 to below 1")
-    need("augment.translation", augment.translation >= 0, "0 pixels or more")
-    need("network.noise", network.noise >= 0, "0 or more")
-    need("network.dropout", 0 <= network.dropout < 1, "a probability from 0 to below 1")
-    need("network.mean_momentum", 0 <= network.mean_momentum < 1, "a momentum from 0 to below 1")
-    need("network.width", network.width is None or network.width >= 1, "at least 1")
-    need("method.weight_max", method.weight_max >= 0, "0 or more")
-    is_path = method.targets.strip().lower() not in ("", *IN_MEMORY)
-    need("method.targets", is_path or method.targets in IN_MEMORY, "device, ram or the path of a file")
-    need("method.decay", 0 <= method.decay < 1, "a momentum from 0 to below 1")
-    need("optimizer.learning_rate", optimizer.learning_rate > 0, "more than 0")
-    need("optimizer.beta1", 0 <= optimizer.beta1 < 1, "a momentum from 0 to below 1")
-    need("optimizer.beta1_end", 0 <= optimizer.beta1_end < 1, "a momentum from 0 to below 1")
-    need("optimizer.beta2", 0 <= optimizer.beta2 < 1, "a momentum from 0 to below 1")
-    need("optimizer.epsilon", optimizer.epsilon > 0, "more than 0")
-    need("schedule.epochs", schedule.epochs >= 1, "at least 1")
-    need("schedule.rampup_epochs", schedule.rampup >= 0, "0 epochs or more")
-    need("schedule.rampdown_epochs", 0 <= schedule.rampdown <= schedule.epochs, "from 0 to the number of epochs")
-    need("schedule.rampup_constant", schedule.rampup_constant >= 0, "0 or more")
-    need("schedule.rampdown_constant", schedule.rampdown_constant >= 0, "0 or more")
-    need("training.batch_size", training.batch_size >= 2, "at least 2")
-    need("training.threads", training.threads is None or training.threads >= 1, "at least 1")
-    need(
-        "training.checkpoint_every",
-        training.checkpoint_every is None or training.checkpoint_every >= 1,
-        "at least 1 epoch",
-    )
-    for part in ("base", "labels", "split", "training"):
-        value = getattr(seed, part)
-        need(f"seed.{part}", value is None or 0 <= value < 2**32, "a whole number from 0 to 4294967295")
-    if (data.label_choice in ("file", "added")) != (data.labels_file is not None):
-        raise ConfigError(
-            f"data.label_choice is '{data.label_choice}' and data.labels_file is {data.labels_file!r}; "
-            "a labels file goes with label_choice=file or added, and only with them."
-        )
-    if data.extra is None and (data.extra_index is not None or data.extra_rows is not None):
-        raise ConfigError("data.extra_index and data.extra_rows say which extra rows to take, but data.extra is none.")
-    if training.rows == "labelled" and data.extra is not None:
-        raise ConfigError(
-            "training.rows is 'labelled', which visits no unlabeled rows; leave out data.extra or set rows=all."
-        )
+def _unknown_field(section: str, method: str, key: str, known: Iterable[str]) -> str:
+    if section == "method":
+        return unknown_name(f"option of the method {method}", f"method.{key}", [f"method.{name}" for name in known])
+    return unknown_name(f"field in section '{section}'", key, known)

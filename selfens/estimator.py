@@ -26,7 +26,7 @@ from torch import nn
 from selfens import presets
 from selfens.config import Config
 from selfens.core import evaluate, launcher
-from selfens.core.device import own_turn, prediction_settings, resolve_device, resolve_precision
+from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
 from selfens.data import preprocess
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inputs import Inputs, standard_inputs
@@ -35,7 +35,7 @@ from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
 from selfens.tools.audit import predictions
 from selfens.training.loop import train
-from selfens.training.progress import Untroubled, for_terminal
+from selfens.training.progress import WithoutExpectedWarnings, for_terminal
 
 STEPS = 1000
 FEWEST_EPOCHS, MOST_EPOCHS = 30, 600
@@ -117,11 +117,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         dataset = Dataset.from_arrays(inputs, labels, classes=[str(name) for name in self.classes_])
         self.config_ = self._config(dataset)
         module = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else None
-        with self._directory() as directory, own_turn():
-            progress = for_terminal() if self.verbose else Untroubled()
-            config = (
-                self.config_ if self.run_dir else self.config_.with_values("training", report=False)
-            )  # nobody sees it
+        with self._directory() as directory, random_state_kept():
+            progress = for_terminal() if self.verbose else WithoutExpectedWarnings()
+            config = self.config_  # nobody sees it
             self._keep(train(config, directory, dataset=dataset, network=module, progress=progress), dataset)
         return self
 

@@ -15,7 +15,6 @@ from selfens.config import (
     AugmentConfig,
     Config,
     DataConfig,
-    MethodConfig,
     NetworkConfig,
     OptimizerConfig,
     ScheduleConfig,
@@ -30,14 +29,15 @@ class Rates:
     """What the paper sets by data set and method: the largest learning rate and w_max."""
 
     learning_rate: float
-    weight_max: float
+    weight_max: float | None = None
+    """None: the method has none, or its own default."""
 
 
 RATES: dict[str, dict[str, Rates]] = {
-    "digits": {"supervised": Rates(0.01, 0), "pi": Rates(0.01, 60), "temporal": Rates(0.01, 60)},
-    "cifar10": {"supervised": Rates(0.003, 0), "pi": Rates(0.003, 100), "temporal": Rates(0.003, 30)},
-    "cifar100": {"supervised": Rates(0.003, 0), "pi": Rates(0.003, 100), "temporal": Rates(0.003, 100)},
-    "svhn": {"supervised": Rates(0.003, 0), "pi": Rates(0.003, 100), "temporal": Rates(0.001, 30)},
+    "digits": {"supervised": Rates(0.01), "pi": Rates(0.01, 60), "temporal": Rates(0.01, 60)},
+    "cifar10": {"supervised": Rates(0.003), "pi": Rates(0.003, 100), "temporal": Rates(0.003, 30)},
+    "cifar100": {"supervised": Rates(0.003), "pi": Rates(0.003, 100), "temporal": Rates(0.003, 100)},
+    "svhn": {"supervised": Rates(0.003), "pi": Rates(0.003, 100), "temporal": Rates(0.001, 30)},
 }
 
 
@@ -47,7 +47,8 @@ def with_method(config: Config, method: str) -> Config:
     rates = RATES.get(config.data.name, {}).get(method)
     if rates is None:
         return config
-    config = config.with_values("method", weight_max=rates.weight_max)
+    if rates.weight_max is not None:
+        config = config.with_values("method", weight_max=rates.weight_max)
     return config.with_values("optimizer", learning_rate=rates.learning_rate)
 
 
@@ -227,6 +228,5 @@ def for_arrays(name: str, *, images_side: int | None, rows: int | None = None, o
         augment=AugmentConfig(translation=translation),
         network=NetworkConfig(name=network, mean_momentum=0.99),
         optimizer=OptimizerConfig(learning_rate=0.003),
-        method=MethodConfig(),
         schedule=ScheduleConfig(epochs=100 if rows is None else min(300, max(60, 200_000 // rows))),
     )

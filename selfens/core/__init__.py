@@ -1,1 +1,25 @@
-"""Tensors in, tensors out: losses, schedules, optimizers, targets, views. No files, no config, no loop."""
+"""Tensors in, tensors out: no files, no config, no loop.
+
+Modules are imported when they are first used (`core.losses`), so a method's file, and with it every config, can be read
+without importing torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from selfens.core import alignment, losses, targets, teacher
+
+IN_MEMORY = ("device", "ram")
+"""The places for the ensemble of targets that are not the path of a file."""
+
+__all__ = ["IN_MEMORY", "alignment", "losses", "targets", "teacher"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in ("alignment", "losses", "targets", "teacher"):
+        return importlib.import_module(f"selfens.core.{name}")
+    raise AttributeError(f"module 'selfens.core' has no attribute '{name}'")

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Batch(NamedTuple):
     rows: Tensor
     """[rows] row numbers in the training set: the key into the ensemble."""
     views: tuple[Tensor, ...]
-    """One augmented input tensor [rows, ...] per view."""
+    """One tensor [rows, ...] of inputs per view that the method lists."""
     labels: Tensor
-    """[rows] class numbers, -1 where unknown."""
+    """[rows] class numbers, -1 if unknown."""
     labelled: Tensor
-    """[rows] True where the label is known."""
+    """[rows] True if the label is known."""
+    first: int = 0
+    """Drawn by the split sampler: this many labelled rows come first, and the labels of the others are hidden. 0: the
+    paper's sampler, in which labelled rows are anywhere."""
+
+    @property
+    def unlabelled(self) -> slice:
+        """The rows that the unsupervised loss is over, and that targets are kept for: the second part, or all."""
+        return slice(self.first, None)

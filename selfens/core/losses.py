@@ -1,7 +1,8 @@
-"""The two terms of the loss: pure functions of tensors.
+"""The terms of the loss: pure functions of tensors.
 
-Both are divided by the whole batch, as in the paper. Dividing the cross-entropy by the number of labelled rows instead
-would change its weight against the other term by N/M, which is 146 for SVHN with 500 labels.
+Both terms are divided by the whole batch, as in the paper. Dividing the cross-entropy by the number of labelled rows would
+change its weight against the other term by N/M, which is 146 for SVHN with 500 labels. Batches of the split sampler have a
+fixed number of labelled rows, and each term is the mean over its own part.
 """
 
 from __future__ import annotations
@@ -9,8 +10,22 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+
+from selfens.core.batch import Batch
+
+
+def supervised(logits: Tensor, batch: Batch) -> Tensor:
+    """The cross-entropy of a batch, divided as its sampler asks for."""
+    if batch.first:
+        return functional.cross_entropy(logits[: batch.first].float(), batch.labels[: batch.first])
+    return cross_entropy(logits, batch.labels, batch.labelled)
+
+
+def joint_pass(network: nn.Module, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """The logits of several sets of inputs from one pass, so that they share the batch statistics."""
+    return network(torch.cat(inputs)).split([len(part) for part in inputs])  # type: ignore[no-any-return]
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, labelled: Tensor) -> Tensor:

@@ -1,17 +1,16 @@
-"""Adam over one flat tensor.
+"""Optimizers over one flat tensor.
 
 All trainable parameters become views into a single tensor, so a step is a handful of operations however many layers there
-are, and the optimizer's state is two tensors. Learning rate and beta1 are zero-dimensional tensors that are filled in place:
-they change every epoch without a compiled or captured step noticing.
-
-The formula is the authors': step size lr sqrt(1 - beta2^t) / (1 - beta1^t) with the present beta1, and epsilon added to the
-uncorrected root. Unlike theirs, NaNs are not replaced by zeros; the trainer stops instead.
+are. The numbers that change with time (`rates`) are zero-dimensional tensors that are filled in place: a compiled or
+captured step sees their new values. A learning-rate multiplier and the weight decay of each parameter are vectors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -19,46 +18,166 @@ from torch import Tensor, nn
 from selfens.errors import ConfigError
 
 
-class Adam:
-    def __init__(self, parameters: Iterable[nn.Parameter], beta2: float = 0.999, epsilon: float = 1e-8) -> None:
-        self.parameters = [p for p in parameters if p.requires_grad]
-        if not self.parameters:
-            raise ConfigError("the network has no trainable parameters; nothing could be learnt.")
-        kinds = {(p.dtype, p.device) for p in self.parameters}
-        if kinds != {(torch.float32, self.parameters[0].device)}:
-            raise ConfigError(f"the network's parameters are of {kinds}; expected float32, all on one device.")
-        self.flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
-        for parameter, values in zip(self.parameters, self._views(self.flat), strict=True):
-            parameter.data = values
-        self.first = torch.zeros_like(self.flat)  # m
-        self.second = torch.zeros_like(self.flat)  # v
-        self.steps = self.flat.new_zeros(())  # t
-        self.learning_rate = self.flat.new_zeros(())
-        self.beta1 = self.flat.new_full((), 0.9)
-        self.beta2, self.epsilon = beta2, epsilon
-        self.log_beta2 = math.log(beta2) if beta2 else -math.inf
+def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Make the parameters views into one tensor, and return it."""
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
+    for parameter, piece in zip(parameters, pieces, strict=True):
+        parameter.data = piece.view(parameter.shape)
+        parameter.flat = flat  # type: ignore[attr-defined]
+    return flat
 
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        pieces = torch.split(flat, [p.numel() for p in self.parameters])
-        return [piece.view(p.shape) for piece, p in zip(pieces, self.parameters, strict=True)]
+
+def flat_tensor(parameters: Sequence[nn.Parameter]) -> Tensor | None:
+    """The one tensor that these parameters, and no others, are views into; None if there is none."""
+    flat: Tensor | None = getattr(parameters[0], "flat", None) if parameters else None
+    shared = flat is not None and all(getattr(parameter, "flat", None) is flat for parameter in parameters)
+    return flat if shared and flat is not None and flat.numel() == sum(map(nn.Parameter.numel, parameters)) else None
+
+
+class Optimizer(ABC):
+    """Trains the parameters of a network that require a gradient.
+
+    weight_decay  applies to weights of two or more dimensions: not to biases, gains and the like
+    multipliers   learning rates relative to the others', by the beginning of the parameters' names
+    """
+
+    def __init__(
+        self, network: nn.Module, *, weight_decay: float = 0.0, multipliers: Mapping[str, float] | None = None
+    ) -> None:
+        named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+        self.parameters = [parameter for _, parameter in named]
+        _check_parameters(self.parameters)
+        self.flat = flatten(self.parameters)
+        self.rates: dict[str, Tensor] = {"learning_rate": self.flat.new_zeros(())}
+        self.decay = self._vector([weight_decay if p.ndim >= 2 else 0.0 for p in self.parameters])
+        self.multiplier = self._vector(_multipliers([name for name, _ in named], multipliers or {}))
+
+    def _vector(self, values: Sequence[float]) -> Tensor | float:
+        """One value per parameter as a vector over the flat tensor; a plain number if they are all the same."""
+        if len(set(values)) == 1:
+            return values[0]
+        sizes = torch.tensor([parameter.numel() for parameter in self.parameters])
+        return torch.tensor(values).repeat_interleave(sizes).to(self.flat)
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
         """One update; a parameter that took no part has gradient None."""
         pairs = zip(gradients, self.parameters, strict=True)
         gradient = torch.cat([(p.new_zeros(p.shape) if g is None else g).reshape(-1) for g, p in pairs])
-        self.steps += 1
-        self.first.lerp_(gradient, 1 - self.beta1)
-        self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        # 1 - beta^t as -expm1(t log beta), which keeps its digits in float32 where the power would lose half of them.
-        first_weight = -torch.expm1(self.steps * self.beta1.log())
-        second_weight = -torch.expm1(self.steps * self.log_beta2)
-        rate = self.learning_rate * second_weight.sqrt() / first_weight
-        self.flat.sub_(rate * self.first / (self.second.sqrt() + self.epsilon))
+        rate = self.rates["learning_rate"]
+        self.flat.sub_(self._update(gradient, rate if self.multiplier == 1.0 else rate * self.multiplier))
 
-    def state(self) -> dict[str, Tensor]:
+    @abstractmethod
+    def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
+        """What is subtracted from the parameters; `rate` is the learning rate, one for all or one for each number."""
+
+    def _decayed(self, gradient: Tensor) -> Tensor:
+        """The gradient with that of the weight decay."""
+        return gradient if self.decay == 0.0 else gradient + self.decay * self.flat
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a resumed run needs besides the parameters and the rates."""
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])
+
+
+class _Moments(Optimizer):
+    """What both kinds of Adam keep: averages of the gradient and of its square."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.0,
+        multipliers: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__(network, weight_decay=weight_decay, multipliers=multipliers)
+        self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)  # m, v
+        self.steps = self.flat.new_zeros(())  # t
+        self.rates["beta1"] = self.flat.new_full((), 0.9)
+        self.beta2, self.epsilon = beta2, epsilon
+        self.log_beta2 = math.log(beta2) if beta2 else -math.inf
+
+    def _average(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Take the gradient into the averages; returns what undoes their start at zero, 1 - beta1^t and 1 - beta2^t."""
+        beta1 = self.rates["beta1"]
+        self.steps += 1
+        self.first.lerp_(gradient, 1 - beta1)
+        self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
+        # As -expm1(t log beta), which keeps its digits in float32; the power would lose half of them.
+        return -torch.expm1(self.steps * beta1.log()), -torch.expm1(self.steps * self.log_beta2)
+
+    def state_dict(self) -> dict[str, Tensor]:
         return {"first": self.first, "second": self.second, "steps": self.steps}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
+
+@final
+class Adam(_Moments):
+    """The authors' Adam: step size lr sqrt(1 - beta2^t) / (1 - beta1^t) with the present beta1, which the schedule lowers,
+    and epsilon added to the uncorrected root. Unlike theirs, NaNs are not replaced by zeros; the trainer stops instead.
+    """
+
+    def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
+        first_weight, second_weight = self._average(self._decayed(gradient))
+        size = rate * second_weight.sqrt() / first_weight
+        return size * self.first / (self.second.sqrt() + self.epsilon)
+
+
+@final
+class AdamW(_Moments):
+    """Adam with decoupled weight decay (Loshchilov & Hutter), as torch.optim.AdamW."""
+
+    def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
+        first_weight, second_weight = self._average(gradient)
+        root = (self.second / second_weight).sqrt() + self.epsilon
+        return rate * (self.first / first_weight / root + self.decay * self.flat)
+
+
+@final
+class Sgd(Optimizer):
+    """Stochastic gradient descent with Nesterov momentum, as torch.optim.SGD(nesterov=True)."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        multipliers: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__(network, weight_decay=weight_decay, multipliers=multipliers)
+        self.momentum, self.velocity = momentum, torch.zeros_like(self.flat)
+
+    def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
+        gradient = self._decayed(gradient)
+        self.velocity.mul_(self.momentum).add_(gradient)
+        return rate * (gradient + self.momentum * self.velocity)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"velocity": self.velocity}
+
+
+def _check_parameters(parameters: Sequence[nn.Parameter]) -> None:
+    if not parameters:
+        raise ConfigError("the network has no trainable parameters; nothing could be learned.")
+    kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
+    if kinds != {(torch.float32, parameters[0].device)}:
+        raise ConfigError(f"the network's parameters are of {kinds}; expected float32, all on one device.")
+
+
+def _multipliers(names: Sequence[str], wanted: Mapping[str, float]) -> list[float]:
+    """The multiplier of each parameter: that of the longest beginning of its name, else 1."""
+    for prefix in wanted:
+        if not any(name.startswith(prefix) for name in names):
+            raise ConfigError(
+                f"optimizer.multipliers names '{prefix}', but no parameter's name begins so; they are {', '.join(names[:6])}"
+                f"{', ...' if len(names) > 6 else ''}."
+            )
+    by_length = sorted(wanted, key=len, reverse=True)
+    return [next((wanted[prefix] for prefix in by_length if name.startswith(prefix)), 1.0) for name in names]

@@ -1,7 +1,7 @@
-"""Schedules: functions from the epoch (counted from 0) to a value.
+"""Schedules: functions from progress, in epochs counted from 0, to the value of a rate.
 
 The paper changes learning rate, Adam's beta1 and the unsupervised weight once per epoch, along Gaussian ramps. The ramp-up
-does not start from zero: its first value is exp(-5) = 0.0067. The unsupervised weight alone is set to zero in epoch 0.
+does not start from zero: its first value is exp(-5) = 0.0067. Only the unsupervised weight is zero in epoch 0.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from selfens.config import OptimizerConfig, ScheduleConfig
-
 Schedule = Callable[[float], float]
 
 
 def gaussian_rampup(length: float, constant: float = 5.0) -> Schedule:
-    """exp(-constant (1 - t/length)^2) up to `length`, 1 from there on.
+    """exp(-constant (1 - t/length)^2) up to `length`, then 1.
 
     >>> up = gaussian_rampup(80)
     >>> round(up(0), 5), round(up(40), 4), up(80), up(200)
@@ -43,20 +41,28 @@ def gaussian_rampdown(end: float, length: float, constant: float = 12.5) -> Sche
     return value
 
 
-def learning_rate(schedule: ScheduleConfig, maximum: float) -> Schedule:
-    """Ramped up, held, ramped down."""
-    up = gaussian_rampup(schedule.rampup, schedule.rampup_constant)
-    down = gaussian_rampdown(schedule.epochs, schedule.rampdown, schedule.rampdown_constant)
-    return lambda epoch: maximum * up(epoch) * down(epoch)
+def warmup_cosine(end: float, warmup: float = 0.0) -> Schedule:
+    """Up from 0 in a line over `warmup` epochs, then down along half a cosine to 0 at `end`.
+
+    >>> value = warmup_cosine(end=10, warmup=2)
+    >>> value(0), value(1), value(2), round(value(6), 4), value(10)
+    (0.0, 0.5, 1.0, 0.5, 0.0)
+    """
+
+    def value(epoch: float) -> float:
+        if epoch < warmup:
+            return epoch / warmup
+        return (1 + math.cos(math.pi * min((epoch - warmup) / max(end - warmup, 1e-12), 1.0))) / 2
+
+    return value
 
 
-def beta1(schedule: ScheduleConfig, optimizer: OptimizerConfig) -> Schedule:
-    """From `beta1` to `beta1_end` along the ramp-down."""
-    down = gaussian_rampdown(schedule.epochs, schedule.rampdown, schedule.rampdown_constant)
-    return lambda epoch: optimizer.beta1 * down(epoch) + optimizer.beta1_end * (1 - down(epoch))
+def per_epoch(schedule: Schedule) -> Schedule:
+    """The same, constant within each epoch."""
+    return lambda epoch: schedule(math.floor(epoch))
 
 
-def unsupervised_weight(schedule: ScheduleConfig, maximum: float) -> Schedule:
-    """w(t): zero in epoch 0, then ramped up and never down. `maximum` is w_max times M/N."""
-    up = gaussian_rampup(schedule.rampup, schedule.rampup_constant)
-    return lambda epoch: 0.0 if epoch < 1 else maximum * up(epoch)
+def unsupervised_weight(maximum: float, rampup: float, constant: float = 5.0, *, from_start: bool = False) -> Schedule:
+    """w(t): ramped up once per epoch and never down; zero in epoch 0, when no targets are known, unless `from_start`."""
+    up = per_epoch(gaussian_rampup(rampup, constant))
+    return lambda epoch: 0.0 if epoch < 1 and not from_start else maximum * up(epoch)

@@ -1,56 +1,135 @@
-"""Augmentation of a whole batch at once, on whatever device it is on: horizontal flip and translation, borders reflected.
+"""Views: named random variations of a whole batch of inputs, on its device, drawn again at every call. Compilable.
 
-An image is shifted by reading it through an index, so nothing is padded or copied twice. The flip comes first and the
-shift second, as in the authors' code. By default the flip is shared by all views of an input and the shift is not.
+    weak    images: horizontal flip and translation, borders reflected, as in the paper; vectors: as they are
+    strong  images: weak, then random operations (`OPERATIONS`) and a square cut out; vectors: noise and feature dropout
+    noise   Gaussian noise
+    none    as they are
+
+An image is shifted by reading it through an index, so nothing is padded or copied twice. The flip comes first and the shift
+second, as in the authors' code. By default the flip is shared by all views of an input and the shift is not. Sizes are parts
+of the image's side. Operations on colours need to know what black and white are, so inputs whose range is not known, such as
+whitened ones, get only the geometric ones.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from selfens.config import AugmentConfig
-from selfens.errors import ConfigError
+from selfens.errors import ConfigError, unknown_name
+
+VIEWS = ("weak", "strong", "noise", "none")
+LARGEST_ANGLE, LARGEST_SHEAR, LARGEST_SHIFT = math.pi / 6, 0.3, 0.3
+LARGEST_CHANGE = 0.9  # of brightness, contrast, saturation and sharpness
+FEWEST_BITS = 4  # left by posterize
+GREY = (0.299, 0.587, 0.114)
 
 
-def check(options: AugmentConfig, input_shape: tuple[int, ...]) -> None:
-    """Refuse what cannot be done to inputs of this shape."""
-    if len(input_shape) != 3 and (options.flip or options.translation):
-        raise ConfigError(
-            f"augment.flip={options.flip} and augment.translation={options.translation} need images, but the inputs "
-            f"have shape {tuple(input_shape)}; set them to false and 0."
+@dataclass(frozen=True)
+class Views:
+    """What the views of inputs of one shape do; the fields are those of the config's section `augment`.
+
+    pixels  inputs are from 0 (black) to 1 (white), so colours may be changed
+    """
+
+    input_shape: tuple[int, ...]
+    pixels: bool = False
+    flip: bool = False
+    shared_flip: bool = True
+    translation: int = 0
+    shared_translation: bool = False
+    operations: int = 2
+    cutout: float = 0.5
+    noise: float = 0.15
+    feature_dropout: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not self.is_images and (self.flip or self.translation):
+            raise ConfigError(
+                f"augment.flip={self.flip} and augment.translation={self.translation} need images, but the inputs "
+                f"have shape {tuple(self.input_shape)}; set them to false and 0."
+            )
+        if self.translation and self.translation >= min(self.input_shape[1:]):
+            raise ConfigError(
+                f"augment.translation is {self.translation}, but the images are "
+                f"{self.input_shape[1]}x{self.input_shape[2]}; a shift must be smaller than the image."
+            )
+
+    @property
+    def is_images(self) -> bool:
+        return len(self.input_shape) == 3
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse views that do not exist, or that inputs of this shape do not have."""
+        for name in names:
+            if name not in VIEWS:
+                raise ConfigError(unknown_name("view", name, VIEWS))
+            if name == "strong" and not self.is_images and len(self.input_shape) != 1:
+                raise ConfigError(
+                    f"a strong view was asked for of inputs of shape {self.input_shape}; expected images (channels, height, "
+                    "width) or vectors."
+                )
+
+    def of(self, inputs: Tensor, names: Sequence[str]) -> tuple[Tensor, ...]:
+        """The views of these names, in their order."""
+        moved = iter(self._moved(inputs, sum(name in ("weak", "strong") for name in names)))
+        return tuple(self._view(name, next(moved) if name in ("weak", "strong") else inputs) for name in names)
+
+    def _view(self, name: str, inputs: Tensor) -> Tensor:
+        if name == "strong":
+            return self._strong_image(inputs) if self.is_images else self._strong_vector(inputs)
+        return add_noise(inputs, self.noise) if name == "noise" else inputs
+
+    def _moved(self, inputs: Tensor, count: int) -> tuple[Tensor, ...]:
+        """`count` copies, each flipped and shifted."""
+        if not self.flip and not self.translation:
+            return (inputs,) * count
+        draws = torch.rand(count, 3, len(inputs), device=inputs.device)
+        return tuple(
+            flip_and_shift(
+                inputs,
+                self._flips(draws[0 if self.shared_flip else view, 0]),
+                self._shifts(draws[0 if self.shared_translation else view, 1]),
+                self._shifts(draws[0 if self.shared_translation else view, 2]),
+            )
+            for view in range(count)
         )
-    if options.translation and options.translation >= min(input_shape[1:]):
-        raise ConfigError(
-            f"augment.translation is {options.translation}, but the images are {input_shape[1]}x{input_shape[2]}; "
-            "a shift must be smaller than the image."
-        )
+
+    def _flips(self, uniform: Tensor) -> Tensor:
+        """Whether each image is mirrored, from a number between 0 and 1 each."""
+        return (uniform < 0.5) if self.flip else torch.zeros_like(uniform, dtype=torch.bool)
+
+    def _shifts(self, uniform: Tensor) -> Tensor:
+        """-k..k with equal probability, from a number between 0 and 1 each."""
+        return (uniform * (2 * self.translation + 1)).long() - self.translation
+
+    def _strong_vector(self, inputs: Tensor) -> Tensor:
+        return drop_features(add_noise(inputs, self.noise), self.feature_dropout)
+
+    def _strong_image(self, images: Tensor) -> Tensor:
+        names = tuple(OPERATIONS) if self.pixels else GEOMETRIC
+        count, device = len(images), images.device
+        chosen = torch.randint(len(names), (self.operations, count), device=device)
+        strengths = torch.rand(self.operations, count, device=device) * 2 - 1
+        for which, strength in zip(chosen, strengths, strict=True):
+            images = apply_operations(images, names, which, strength, self.pixels)
+        if not self.cutout:
+            return images
+        return cut_out(images, torch.rand(2, count, device=device), self.cutout, 0.5 if self.pixels else 0.0)
 
 
-def views(inputs: Tensor, count: int, options: AugmentConfig) -> tuple[Tensor, ...]:
-    """`count` augmented copies of the inputs."""
-    if not options.flip and not options.translation:
-        return (inputs,) * count
-    draws = torch.rand(count, 3, len(inputs), device=inputs.device)
-    return tuple(
-        flip_and_shift(
-            inputs,
-            flips(draws[0 if options.shared_flip else view, 0], options),
-            shifts(draws[0 if options.shared_translation else view, 1], options),
-            shifts(draws[0 if options.shared_translation else view, 2], options),
-        )
-        for view in range(count)
-    )
+def add_noise(inputs: Tensor, deviation: float) -> Tensor:
+    return inputs + deviation * torch.randn_like(inputs)
 
 
-def flips(uniform: Tensor, options: AugmentConfig) -> Tensor:
-    """Whether each image is mirrored, from a number between 0 and 1 each."""
-    return (uniform < 0.5) if options.flip else torch.zeros_like(uniform, dtype=torch.bool)
-
-
-def shifts(uniform: Tensor, options: AugmentConfig) -> Tensor:
-    """-k..k with equal probability, from a number between 0 and 1 each."""
-    return (uniform * (2 * options.translation + 1)).long() - options.translation
+def drop_features(inputs: Tensor, probability: float) -> Tensor:
+    """Each number zero with this probability; the others scaled up, so that the mean stays."""
+    return functional.dropout(inputs, probability)
 
 
 def flip_and_shift(images: Tensor, flips: Tensor, down: Tensor, right: Tensor) -> Tensor:
@@ -66,3 +145,113 @@ def flip_and_shift(images: Tensor, flips: Tensor, down: Tensor, right: Tensor) -
 def _reflect(index: Tensor, size: int) -> Tensor:
     """Positions outside 0..size-1 mirrored back in, the border itself not repeated."""
     return (size - 1) - ((size - 1) - index.abs()).abs()
+
+
+def cut_out(images: Tensor, uniform: Tensor, part: float, fill: float) -> Tensor:
+    """A square of `part` of the side filled in, its centre anywhere, from two numbers between 0 and 1 for each image."""
+    height, width = images.shape[2:]
+    half = part * min(height, width) / 2
+    rows, columns = (torch.arange(size, device=images.device) + 0.5 for size in (height, width))
+    inside_rows = (rows - uniform[0, :, None] * height).abs() <= half
+    inside_columns = (columns - uniform[1, :, None] * width).abs() <= half
+    return torch.where(inside_rows[:, None, :, None] & inside_columns[:, None, None, :], fill, images)
+
+
+# Operations of the strong view. Each takes images [rows, channels, height, width] and a strength from -1 to 1 per image.
+
+Operation = Callable[[Tensor, Tensor], Tensor]
+
+
+def _warp(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
+    """Image i read at the positions that matrix[i], [2, 3], makes of each position; what is outside is `fill`."""
+    height, width = images.shape[2:]
+    y, x = (((torch.arange(size, device=images.device) + 0.5) * 2 / size - 1) for size in (height, width))
+    positions = torch.stack(
+        [x.expand(height, width), y[:, None].expand(height, width), torch.ones_like(images[0, 0])], dim=2
+    )
+    grid = (positions.view(1, -1, 3) @ matrix.transpose(1, 2)).view(-1, height, width, 2)
+    moved = functional.grid_sample(images - fill, grid.to(images.dtype), padding_mode="zeros", align_corners=False)
+    return moved + fill
+
+
+def _matrices(names: Sequence[str], which: Tensor, strength: Tensor) -> Tensor:
+    """[rows, 2, 3] the geometric operation of each image, the identity for the others."""
+
+    def of(name: str, size: float) -> Tensor:
+        return strength * size * (which == names.index(name)) if name in names else torch.zeros_like(strength)
+
+    angle = of("rotate", LARGEST_ANGLE)
+    cosine, sine = angle.cos(), angle.sin()
+    across, down = of("shear_x", LARGEST_SHEAR), of("shear_y", LARGEST_SHEAR)
+    right, below = of("shift_x", 2 * LARGEST_SHIFT), of("shift_y", 2 * LARGEST_SHIFT)  # a side is 2 long here
+    top = torch.stack([cosine, across - sine, right], dim=1)
+    bottom = torch.stack([sine + down, cosine, below], dim=1)
+    return torch.stack([top, bottom], dim=1)
+
+
+def _grey(images: Tensor) -> Tensor:
+    """One channel; images of other than three channels by their mean."""
+    if images.shape[1] != 3:
+        return images.mean(dim=1, keepdim=True)
+    return (images * images.new_tensor(GREY).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
+
+
+def brightness(images: Tensor, strength: Tensor) -> Tensor:
+    return images * (1 + LARGEST_CHANGE * strength)
+
+
+def contrast(images: Tensor, strength: Tensor) -> Tensor:
+    middle = _grey(images).mean(dim=(2, 3), keepdim=True)
+    return middle + (images - middle) * (1 + LARGEST_CHANGE * strength)
+
+
+def saturation(images: Tensor, strength: Tensor) -> Tensor:
+    grey = _grey(images)
+    return grey + (images - grey) * (1 + LARGEST_CHANGE * strength)
+
+
+def sharpness(images: Tensor, strength: Tensor) -> Tensor:
+    blurred = functional.avg_pool2d(functional.pad(images, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    return blurred + (images - blurred) * (1 + LARGEST_CHANGE * strength)
+
+
+def posterize(images: Tensor, strength: Tensor) -> Tensor:
+    """Fewer levels: from 8 bits down to 4."""
+    levels = 2.0 ** (8 - (strength.abs() * (8 - FEWEST_BITS + 1)).floor().clamp(max=8 - FEWEST_BITS))
+    return (images * 255 / 256 * levels).floor() / levels * 256 / 255
+
+
+def solarize(images: Tensor, strength: Tensor) -> Tensor:
+    """What is brighter than a threshold inverted."""
+    return torch.where(images > 1 - strength.abs(), 1 - images, images)
+
+
+def autocontrast(images: Tensor, strength: Tensor) -> Tensor:
+    """Each channel stretched from its darkest to its brightest pixel, whatever the strength."""
+    low, high = images.amin(dim=(2, 3), keepdim=True), images.amax(dim=(2, 3), keepdim=True)
+    flat = high - low < 1e-3
+    return torch.where(flat, images, (images - low) / torch.where(flat, 1.0, high - low))
+
+
+GEOMETRIC = ("identity", "rotate", "shear_x", "shear_y", "shift_x", "shift_y")
+COLOURS: dict[str, Operation] = {
+    "brightness": brightness,
+    "contrast": contrast,
+    "saturation": saturation,
+    "sharpness": sharpness,
+    "posterize": posterize,
+    "solarize": solarize,
+    "autocontrast": autocontrast,
+}
+OPERATIONS = (*GEOMETRIC, *COLOURS)
+
+
+def apply_operations(images: Tensor, names: Sequence[str], which: Tensor, strength: Tensor, pixels: bool) -> Tensor:
+    """To image i the operation names[which[i]] at strength[i], from -1 to 1."""
+    moves = (which > 0) & (which < len(GEOMETRIC))
+    warped = _warp(images, _matrices(names, which, strength), 0.5 if pixels else 0.0)
+    result = torch.where(moves.view(-1, 1, 1, 1), warped, images)
+    for name in names[len(GEOMETRIC) :]:
+        changed = COLOURS[name](images, strength.view(-1, 1, 1, 1)).clamp(0, 1)
+        result = torch.where((which == names.index(name)).view(-1, 1, 1, 1), changed, result)
+    return result

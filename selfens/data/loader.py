@@ -1,49 +1,72 @@
-"""Loader: the training set in batches, visited in an order of its own every epoch.
+"""Loader: the training set in batches, visited in another order every epoch.
 
-The order is a function of the seed and the epoch alone (see `order`), so a resumed run needs to know nothing of the epochs
-before. The inputs lie on the device, or stream to it (see `stream`); a step asks for its batch in the same way.
+The order is a function of the seed and the epoch only (see `sampler`), so a resumed run needs to know nothing of the epochs
+before. The inputs are on the device, or are prefetched to it (see `prefetch`); a step asks for its batch in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from selfens.config import AugmentConfig
-from selfens.core import views as augment
 from selfens.core.batch import Batch
+from selfens.core.views import Views
 from selfens.data.dataset import UNLABELED
-from selfens.data.prefetch import Stream
-from selfens.data.sampler import Order
+from selfens.data.prefetch import Prefetch
+from selfens.data.preprocess import as_float
+from selfens.data.sampler import Sampler
 
 
 class Loader:
-    """Batches of preprocessed inputs, which are on the device or come there by a stream, with their labels."""
+    """Batches of views with their labels.
 
-    def __init__(self, inputs: Tensor | Stream, labels: Tensor, order: Order, options: AugmentConfig) -> None:
-        self.stream = inputs if isinstance(inputs, Stream) else None
-        self.inputs = inputs.staged if isinstance(inputs, Stream) else inputs
-        """Of all rows; where they stream, of the step that `visit` has come to."""
-        augment.check(options, tuple(self.inputs.shape[1:]))
-        self.labels, self.options = labels, options
+    inputs      of all rows, on the device, or prefetched to it
+    preprocess  what is done to each view; None if the inputs are preprocessed already
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor | Prefetch,
+        labels: Tensor,
+        sampler: Sampler,
+        views: Views,
+        preprocess: nn.Module | None = None,
+    ) -> None:
+        self.prefetch = inputs if isinstance(inputs, Prefetch) else None
+        self.inputs = inputs.staged if isinstance(inputs, Prefetch) else inputs
+        """Of all rows; if they are prefetched, of the step that `visit` has come to."""
+        self.labels, self.views, self.preprocess = labels, views, preprocess
         self.device = labels.device
-        self.batch_size, self.steps_per_epoch = order.batch_size, order.steps
-        self._order = order
+        self.batch_size, self.steps_per_epoch, self.first = sampler.batch_size, sampler.steps, sampler.first
+        self._sampler = sampler
 
     def order(self, epoch: int) -> Tensor:
         """[steps, batch size] the rows of each step of this epoch."""
-        rows = torch.from_numpy(self._order.of_epoch(epoch))
+        rows = torch.from_numpy(self._sampler.of_epoch(epoch))
         # From pinned memory, or the copy would wait for all the work given to a GPU before.
         return (rows.pin_memory() if self.device.type == "cuda" else rows).to(self.device, non_blocking=True)
 
     def visit(self, order: Tensor) -> Iterable[Tensor]:
         """The rows of each step of `order`, each when its batch can be asked for."""
-        return order if self.stream is None else self.stream.visit(order)
+        return order if self.prefetch is None else self.prefetch.visit(order)
 
-    def batch(self, rows: Tensor, num_views: int) -> Batch:
-        """The batch of a step; where inputs stream, of the one that `visit` has come to."""
-        inputs = self.inputs[rows] if self.stream is None else self.inputs
+    def batch(self, rows: Tensor, views: Sequence[str]) -> Batch:
+        """The batch of a step with these views; if inputs are prefetched, of the step that `visit` has come to."""
+        inputs = self.inputs[rows] if self.prefetch is None else self.inputs
+        labels = self._labels(rows)
+        return Batch(rows, self._views(inputs, views), labels, labels != UNLABELED, self.first)
+
+    def _views(self, inputs: Tensor, names: Sequence[str]) -> tuple[Tensor, ...]:
+        if self.preprocess is None:
+            return self.views.of(inputs, names)
+        return tuple(self.preprocess(view) for view in self.views.of(as_float(inputs), names))
+
+    def _labels(self, rows: Tensor) -> Tensor:
+        """Those of a split batch's second part are hidden."""
         labels = self.labels[rows]
-        return Batch(rows, augment.views(inputs, num_views, self.options), labels, labels != UNLABELED)
+        if not self.first:
+            return labels
+        hidden = torch.full_like(labels[self.first :], UNLABELED)
+        return torch.cat([labels[: self.first], hidden])

@@ -1,11 +1,11 @@
-"""Stream: inputs that stay in RAM or in a file, brought to the device a little before they are needed.
+"""Prefetch: inputs that stay in RAM or in a file, brought to the device a little before they are needed.
 
-A thread copies the raw rows of the next few steps into a buffer of its own while the present ones train; on a GPU the buffer
-is pinned, and from there the rows are copied and preprocessed on a stream of their own, into one of two windows while steps
-read the other. Order, augmentation and draws are the loader's and do not change, so a batch is the same as one from inputs
-that lie on the device (the digits of a matrix product aside, which depend on how many rows are multiplied at once).
+A thread copies the raw rows of the next few steps into a buffer while the present ones train. On a GPU the buffer is pinned,
+and from there the rows are copied and preprocessed on a CUDA stream of their own, into one of two windows while steps read
+the other. Order, views and random draws are the loader's, so a batch is the same as one from inputs on the device (but for
+the last digits of a matrix product, which depend on how many rows are multiplied at once).
 
-The thread never calls CUDA: recording a graph forbids that to all threads.
+The thread never calls CUDA, because no thread may while a graph is recorded.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from selfens.data.preprocess import apply, transform
-from selfens.data.rows import Numbers, Source, is_mapped, memory_left, read_into
+from selfens.data.preprocess import CHUNK, apply, transform
+from selfens.data.rows import Numbers, Source, is_mapped, memory_left, pieces, read_into
 from selfens.errors import ConfigError
 
 STEPS_AHEAD = 16  # in a window: enough to hide a page from disk, few enough to take no memory worth mentioning
 
 
 def choose_residence(wanted: str, source: Source, name: str, device: torch.device) -> str:
-    """Where inputs stay: device, ram or file; `auto` is the device if as floats they take at most half of what it has left."""
+    """Where inputs stay: device, ram or file; `auto` is the device if as floats they take at most half of its free memory."""
     if wanted == "file" and not is_mapped(source):
         raise ConfigError(
             f"training.residence is 'file', but the inputs of {name} are not in a file that can be read in part; "
@@ -42,27 +42,42 @@ def choose_residence(wanted: str, source: Source, name: str, device: torch.devic
 
 
 def from_residence(
-    residence: str, source: Source, preprocess: nn.Module, batch_size: int, device: torch.device
-) -> Tensor | Stream:
-    """All inputs, preprocessed, on the device; or a stream of them."""
+    residence: str, source: Source, preprocess: nn.Module | None, batch_size: int, device: torch.device
+) -> Tensor | Prefetch:
+    """All inputs on the device, or prefetched to it; preprocessed, or raw if that comes after the views."""
     if residence == "device":
-        return apply(preprocess, source, device)
+        return raw_tensor(source, device) if preprocess is None else apply(preprocess, source, device)
     in_ram = residence == "ram" and is_mapped(source)
-    return Stream(np.array(source) if in_ram else source, preprocess, batch_size, device)
+    return Prefetch(np.array(source) if in_ram else source, preprocess, batch_size, device)
 
 
-class Stream:
-    """Raw inputs of `source` as preprocessed batches of a fixed size in `staged`, on the device."""
+def raw_tensor(source: Source, device: torch.device) -> Tensor:
+    """All inputs as they are, bytes or float32, on the device."""
+    result = torch.empty(source.shape, dtype=_raw_type(source), device=device)
+    start = 0
+    for piece in pieces(source, CHUNK):
+        result[start : start + len(piece)] = torch.from_numpy(piece).to(device)
+        start += len(piece)
+    return result
 
-    def __init__(self, source: Source, preprocess: nn.Module, batch_size: int, device: torch.device) -> None:
+
+def _raw_type(source: Source) -> torch.dtype:
+    return torch.uint8 if source.dtype == "uint8" else torch.float32
+
+
+class Prefetch:
+    """Inputs of `source` as batches of a fixed size in `staged`, on the device; preprocessed unless `preprocess` is None."""
+
+    def __init__(self, source: Source, preprocess: nn.Module | None, batch_size: int, device: torch.device) -> None:
         self.source, self.preprocess, self.device = source, preprocess, device
         self.on_gpu = device.type == "cuda"
         shape = (batch_size, *source.shape[1:])
-        kind = torch.uint8 if source.dtype == "uint8" else torch.float32
-        self.staged = torch.zeros(shape, device=device)
+        raw = _raw_type(source)
+        kind = raw if preprocess is None else torch.float32
+        self.staged = torch.zeros(shape, dtype=kind, device=device)
         """The inputs of the present step: always the same memory, as a recorded step wants it."""
-        self.buffers = [torch.empty(STEPS_AHEAD, *shape, dtype=kind, pin_memory=self.on_gpu) for _ in range(2)]
-        self.windows = [torch.empty(STEPS_AHEAD, *shape, device=device) for _ in range(2)]
+        self.buffers = [torch.empty(STEPS_AHEAD, *shape, dtype=raw, pin_memory=self.on_gpu) for _ in range(2)]
+        self.windows = [torch.empty(STEPS_AHEAD, *shape, dtype=kind, device=device) for _ in range(2)]
         if self.on_gpu:
             self.side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self.sent: list[Any] = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
@@ -71,21 +86,21 @@ class Stream:
         """The rows of each step of `order`, once their inputs are in `staged`."""
         if len(order) == 0:
             return
-        pieces, numbers = torch.split(order, STEPS_AHEAD), torch.split(order.cpu(), STEPS_AHEAD)
+        batches, numbers = torch.split(order, STEPS_AHEAD), torch.split(order.cpu(), STEPS_AHEAD)
         if self.on_gpu:
             self.side.synchronize()  # what an earlier visit that was broken off has left
         with ThreadPoolExecutor(1) as pool:
             reading = [pool.submit(self._read, rows.numpy(), slot) for slot, rows in enumerate(numbers[:2])]
             self._send(reading[0].result(), 0)
-            for number, piece in enumerate(pieces):
+            for number, batch in enumerate(batches):
                 slot, following = number % 2, number + 1
                 self._wait_for_window()
-                if following < len(pieces):
+                if following < len(batches):
                     self._send(reading[following].result(), following % 2)
-                if following + 1 < len(pieces):
+                if following + 1 < len(batches):
                     self._wait_for_buffer(slot)
                     reading.append(pool.submit(self._read, numbers[following + 1].numpy(), slot))
-                for rows, inputs in zip(piece, self.windows[slot], strict=False):
+                for rows, inputs in zip(batch, self.windows[slot], strict=False):
                     self.staged.copy_(inputs)
                     yield rows
 
@@ -108,7 +123,8 @@ class Stream:
             self._fill(slot, on_device)
 
     def _fill(self, slot: int, raw: Tensor) -> None:
-        self.windows[slot][: len(raw)] = transform(self.preprocess, raw.flatten(0, 1)).view(raw.shape)
+        inputs = raw if self.preprocess is None else transform(self.preprocess, raw.flatten(0, 1)).view(raw.shape)
+        self.windows[slot][: len(raw)] = inputs
 
     def _wait_for_window(self) -> None:
         """Steps given out from here on find their window filled."""

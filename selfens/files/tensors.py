@@ -66,7 +66,8 @@ def read_metadata(path: Path) -> dict[str, str]:
         return dict(file.metadata() or {})
 
 
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors, on the CPU, and the strings."""
+def load_tensors(path: Path, but: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors, on the CPU, and the strings; tensors whose names begin with `but` are not read."""
     with _opened(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+        names = [name for name in file.keys() if not but or not name.startswith(but)]  # noqa: SIM118
+        return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})

@@ -1,43 +1,59 @@
-"""Methods by name. Each entry builds one from its options, the number of training rows and of classes, and a device."""
+"""Methods by name. A new one is a file of this folder and a line of `METHODS`. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from typing import Any
 
-import torch
-
-from selfens.config import MethodConfig
-from selfens.core.targets import EnsembleTargets
 from selfens.errors import ConfigError, unknown_name
-from selfens.methods.base import Losses, Method
-from selfens.methods.pi import Pi
-from selfens.methods.supervised import Supervised
-from selfens.methods.temporal import Temporal
+from selfens.methods.base import Losses, Method, Options, TrainingRows, WeightedOptions
 
-__all__ = ["METHODS", "Losses", "Method", "Pi", "Supervised", "Temporal", "build"]
-
-
-def _temporal(options: MethodConfig, rows: int, classes: int, device: torch.device) -> Method:
-    ensemble = EnsembleTargets(
-        rows,
-        classes,
-        options.decay,
-        device,
-        storage=options.targets,
-        dtype=options.targets_type,
-        variance=options.variance,
-    )
-    return Temporal(ensemble, options.consistency, options.unseen_rows == "skip", options.certainty)
-
-
-METHODS: dict[str, Callable[[MethodConfig, int, int, torch.device], Method]] = {
-    "supervised": lambda options, rows, classes, device: Supervised(),
-    "pi": lambda options, rows, classes, device: Pi(options.consistency),
-    "temporal": _temporal,
+METHODS: dict[str, str] = {
+    "supervised": "selfens.methods.supervised:Supervised",
+    "pi": "selfens.methods.pi:Pi",
+    "temporal": "selfens.methods.temporal:Temporal",
+    "mean-teacher": "selfens.methods.mean_teacher:MeanTeacher",
+    "fixmatch": "selfens.methods.fixmatch:FixMatch",
 }
+"""By name, where the class is."""
+
+__all__ = ["METHODS", "Losses", "Method", "Options", "TrainingRows", "WeightedOptions", "build", "find", "options"]
 
 
-def build(options: MethodConfig, num_rows: int, num_classes: int, device: torch.device) -> Method:
-    if options.name not in METHODS:
-        raise ConfigError(unknown_name("method", options.name, METHODS))
-    return METHODS[options.name](options, num_rows, num_classes, device)
+def find(name: str) -> type[Method]:
+    """The class of a method."""
+    if name not in METHODS:
+        raise ConfigError(unknown_name("method", name, METHODS))
+    module, _, attribute = METHODS[name].partition(":")
+    found: type[Method] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def options(name: str, **values: Any) -> Options:
+    """The options of a method.
+
+    >>> options("temporal", decay=0.9).decay
+    0.9
+    """
+    kind = find(name).Options
+    known = [item for item, *_ in kind.describe()]
+    for key in values:
+        if key not in known:
+            raise ConfigError(
+                unknown_name(f"option of the method {name}", f"method.{key}", [f"method.{item}" for item in known])
+            )
+    return kind(**values)
+
+
+def build(chosen: Options) -> Method:
+    """The method that these options are of, not yet set up."""
+    return find(chosen.name)(chosen)
+
+
+def __getattr__(name: str) -> Any:
+    """The classes themselves: `from selfens.methods import Temporal`."""
+    for where in METHODS.values():
+        module, _, attribute = where.partition(":")
+        if attribute == name:
+            return getattr(importlib.import_module(module), attribute)
+    raise AttributeError(f"module 'selfens.methods' has no attribute '{name}'")

@@ -1,51 +1,123 @@
-"""Method: how many views of an input, what the loss is, what to remember from epoch to epoch.
+"""Method: which views of an input, what the loss is, what to remember from step to step and from epoch to epoch.
 
-A method knows nothing of optimizers, loops, devices or files. Two members are required, the others have defaults. To add one,
-write a final subclass in a file of its own and name it in `selfens.methods.METHODS`; the trainer, the command line and the
-parametrised tests need nothing else.
+A method knows nothing of optimizers, loops or files. To add one, write a file with a final subclass and its `Options`, and
+name it in `selfens.methods.METHODS`: the trainer, the command line, the config and the tests over the registry need nothing
+else. A method is a plain class, and its file imports torch only for type checks (`core` loads it when it is used), because
+the config reads the options and must be quick to import.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from torch import Tensor, nn
+from selfens.settings import Section, setting
 
-from selfens.core.batch import Batch
-from selfens.core.targets import EnsembleTargets, Targets
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from selfens.core.batch import Batch
+    from selfens.core.targets import EnsembleTargets, Targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(Section):
+    """What can be set of a method; a subclass adds its fields. `config.method` is one of these."""
+
+    section: ClassVar[str] = "method"
+    name: ClassVar[str] = "own"
+    """The method's name in the registry."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedOptions(Options):
+    """Options of a method with an unsupervised loss."""
+
+    weight_max: float = setting(30.0, "The unsupervised loss's largest weight before scaling, w_max.", at_least=0)
+    weight_scale: Literal["original", "paper", "none"] = setting(
+        "original",
+        "Times M/N always (paper), never (none), or unless the whole main set is labelled (the authors' code). Never with "
+        "labelled_per_batch, whose batches have a fixed share of labelled rows.",
+    )
 
 
 class Losses(NamedTuple):
-    supervised: Tensor
-    unsupervised: Tensor
     total: Tensor
-    probabilities: Tensor
-    """Of the first view, [rows, classes], without gradient."""
+    """What is minimised."""
+    parts: dict[str, Tensor]
+    """What the history shows of each epoch, as means over its steps: the method's `parts`, by name."""
+    predictions: Tensor
+    """[rows, classes] probabilities of the first view, without gradient."""
 
 
-class Method(nn.Module, ABC):
-    num_views: int
-    """How many times each input is augmented and shown in one step."""
-    uses_unlabeled: bool = True
-    """Whether rows without a label are learnt from."""
+class TrainingRows(NamedTuple):
+    """What a method may know of the rows it is trained on."""
+
+    num_rows: int
+    num_classes: int
+    labels: Tensor
+    """[rows] class numbers, -1 if unknown, on the device."""
+    class_counts: Tensor
+    """[classes] the labels of each class, of all processes together, as float32."""
+    device: torch.device
+
+
+class Method(ABC):
+    """Subclasses are final. What has a `state_dict` and is an attribute is saved and resumed with the run."""
+
+    Options: ClassVar[type[Options]] = Options
+    views: ClassVar[tuple[str, ...]] = ("weak",)
+    """The names of the views of each input that a step needs (see `selfens.core.views`)."""
+    parts: ClassVar[tuple[str, ...]] = ("supervised", "unsupervised")
+    """The names of the loss's parts."""
+    uses_unlabeled: ClassVar[bool] = True
+    """Whether rows without a label are learned from."""
     ensemble: EnsembleTargets | None = None
-    """The ensemble kept from epoch to epoch, if there is one; it is saved and resumed with the run."""
+    """Targets kept by row from epoch to epoch, if there are any."""
+
+    options: Any
+    """An instance of `Options`."""
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+
+    def setup(self, network: nn.Module, rows: TrainingRows) -> None:  # noqa: B027
+        """Build what is remembered: targets, a teacher. The network is on its device, in training mode."""
+
+    def targets(self, rows: Tensor) -> Targets | None:
+        """What the predictions of `rows`, those of `batch.unlabelled`, are compared with, if known before the step."""
+        return None
 
     @abstractmethod
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
-        """The loss of one step, in tensors alone: no `.item()`, no branch on data. `weight` is w(t), zero-dimensional."""
+        """The loss of one step, only in tensors: no `.item()`, no branch on data. `weight` is w(t), zero-dimensional."""
 
-    def targets(self, rows: Tensor) -> Targets | None:
-        """What the predictions of `rows` are compared with, if that is known before the step."""
-        return None
+    def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:  # noqa: B027
+        """Remember this step: the updated network, and the predictions made for `rows`, those of `batch.unlabelled`."""
 
-    def after_step(self, rows: Tensor, losses: Losses) -> None:
-        """Remember what this step predicted."""
-
-    def end_epoch(self) -> None:
+    def end_epoch(self) -> None:  # noqa: B027
         """Bring what was remembered into effect."""
 
     def evaluated(self, network: nn.Module) -> nn.Module:
         """The network that is tested, saved for use and exported."""
         return network
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All there is to save; the ensemble is saved apart, because its rows may be divided among processes."""
+        return {
+            f"{name}.{key}": tensor
+            for name, part in self._stateful().items()
+            for key, tensor in part.state_dict().items()
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, part in self._stateful().items():
+            own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
+            part.load_state_dict(own)
+
+    def _stateful(self) -> dict[str, Any]:
+        return {
+            name: part for name, part in vars(self).items() if hasattr(part, "state_dict") and part is not self.ensemble
+        }

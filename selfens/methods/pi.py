@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from typing import final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, final
 
-from torch import Tensor, nn
+from selfens import core
+from selfens.methods.base import Losses, Method, WeightedOptions
+from selfens.settings import setting
 
-from selfens.core.batch import Batch
-from selfens.core.losses import CONSISTENCY, cross_entropy
-from selfens.core.targets import Targets
-from selfens.methods.base import Losses, Method
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from selfens.core.batch import Batch
+    from selfens.core.targets import Targets
 
 
 @final
 class Pi(Method):
     """The passes are separate, each with its own batch means; cross-entropy is on the first; gradients flow into both."""
 
-    num_views = 2
+    @dataclass(frozen=True, kw_only=True)
+    class Options(WeightedOptions):
+        name: ClassVar[str] = "pi"
+        consistency: Literal["squared", "cross_entropy"] = setting("squared", "How two predictions are compared.")
 
-    def __init__(self, consistency: str = "squared") -> None:
-        super().__init__()
-        self.consistency = CONSISTENCY[consistency]
+    views = ("weak", "weak")
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         first, second = network(batch.views[0]), network(batch.views[1])
         z, z_tilde = first.float().softmax(dim=1), second.float().softmax(dim=1)
-        supervised = cross_entropy(first, batch.labels, batch.labelled)
-        unsupervised = self.consistency(z, z_tilde)
-        return Losses(supervised, unsupervised, supervised + weight * unsupervised, z.detach())
+        supervised = core.losses.supervised(first, batch)
+        compare = core.losses.CONSISTENCY[self.options.consistency]
+        unsupervised = compare(z[batch.unlabelled], z_tilde[batch.unlabelled])
+        parts = {"supervised": supervised, "unsupervised": unsupervised}
+        return Losses(supervised + weight * unsupervised, parts, z.detach())

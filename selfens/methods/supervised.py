@@ -1,25 +1,31 @@
-"""Supervised-only: cross-entropy on the labelled rows; the others are in the batch and feed the batch means alone."""
+"""Supervised-only: cross-entropy on the labelled rows; the others are in the batch and only feed the batch means."""
 
 from __future__ import annotations
 
-from typing import final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, final
 
-import torch
-from torch import Tensor, nn
-
-from selfens.core.batch import Batch
-from selfens.core.losses import cross_entropy
-from selfens.core.targets import Targets
+from selfens import core
+from selfens.methods import base
 from selfens.methods.base import Losses, Method
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from selfens.core.batch import Batch
+    from selfens.core.targets import Targets
 
 
 @final
 class Supervised(Method):
-    num_views = 1
+    @dataclass(frozen=True, kw_only=True)
+    class Options(base.Options):
+        name: ClassVar[str] = "supervised"
+
     uses_unlabeled = False
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         logits = network(batch.views[0])
-        supervised = cross_entropy(logits, batch.labels, batch.labelled)
-        probabilities = logits.detach().float().softmax(dim=1)
-        return Losses(supervised, torch.zeros_like(supervised), supervised, probabilities)
+        supervised = core.losses.supervised(logits, batch)
+        parts = {"supervised": supervised, "unsupervised": supervised.new_zeros(())}
+        return Losses(supervised, parts, logits.detach().float().softmax(dim=1))

@@ -2,58 +2,87 @@
 
 from __future__ import annotations
 
-from typing import final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, final
 
-from torch import Tensor, nn
+from selfens import core
+from selfens.core import IN_MEMORY
+from selfens.errors import ConfigError
+from selfens.methods.base import Losses, Method, TrainingRows, WeightedOptions
+from selfens.settings import setting
 
-from selfens.core.batch import Batch
-from selfens.core.losses import CONSISTENCY, certainty, cross_entropy
-from selfens.core.targets import EnsembleTargets, Targets
-from selfens.methods.base import Losses, Method
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from selfens.core.batch import Batch
+    from selfens.core.targets import Targets
 
 
 @final
 class Temporal(Method):
-    """What is averaged are the probabilities of the training pass itself: noise, dropout and augmentation included.
+    """What is averaged are the probabilities of the training pass itself: noise, dropout and augmentation included."""
 
-    skip_unseen  no unsupervised loss for rows the ensemble has not seen; the authors' code compares them with zeros
-    certainty    rows whose targets are certain count more (`losses.certainty`); those not seen do not count then
-    """
+    @dataclass(frozen=True, kw_only=True)
+    class Options(WeightedOptions):
+        name: ClassVar[str] = "temporal"
+        decay: float = setting(0.6, "The ensemble's momentum, alpha.", at_least=0, below=1)
+        consistency: Literal["squared", "cross_entropy"] = setting("squared", "How two predictions are compared.")
+        unseen_rows: Literal["skip", "zero"] = setting(
+            "skip",
+            "A row without an ensemble yet: no unsupervised loss, or compared with zeros as in the authors' code.",
+        )
+        certainty: bool = setting(False, "Rows whose ensemble is certain count more in the unsupervised loss.")
+        variance: bool = setting(
+            True,
+            "Keep the second moment too, for the variance of each row's predictions; off saves a third of the memory.",
+        )
+        targets: str = setting(
+            "device", "Where the ensemble is kept: on the `device`, in the host's `ram`, or in the file of this path."
+        )
+        targets_type: Literal["float32", "float16"] = setting(
+            "float32", "The type in which the ensemble is kept; arithmetic is in float32."
+        )
 
-    num_views = 1
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.targets not in IN_MEMORY and self.targets.strip().lower() in ("", *IN_MEMORY):
+                raise ConfigError(f"method.targets is '{self.targets}'; expected device, ram or the path of a file.")
 
-    def __init__(
-        self,
-        ensemble: EnsembleTargets,
-        consistency: str = "squared",
-        skip_unseen: bool = True,
-        certainty: bool = False,
-    ) -> None:
-        super().__init__()
-        self.ensemble: EnsembleTargets = ensemble
-        self.consistency = CONSISTENCY[consistency]
-        self.skip_unseen = skip_unseen
-        self.certainty = certainty
+    def setup(self, network: nn.Module, rows: TrainingRows) -> None:
+        self.ensemble = core.targets.EnsembleTargets(
+            rows.num_rows,
+            rows.num_classes,
+            self.options.decay,
+            rows.device,
+            storage=self.options.targets,
+            dtype=self.options.targets_type,
+            variance=self.options.variance,
+        )
 
     def targets(self, rows: Tensor) -> Targets:
+        assert self.ensemble is not None
         return self.ensemble.get(rows)
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         assert targets is not None
         logits = network(batch.views[0])
         z = logits.float().softmax(dim=1)
-        supervised = cross_entropy(logits, batch.labels, batch.labelled)
-        unsupervised = self.consistency(z, targets.probabilities, self._counted(targets))
-        return Losses(supervised, unsupervised, supervised + weight * unsupervised, z.detach())
+        supervised = core.losses.supervised(logits, batch)
+        compare = core.losses.CONSISTENCY[self.options.consistency]
+        unsupervised = compare(z[batch.unlabelled], targets.probabilities, self._counted(targets))
+        parts = {"supervised": supervised, "unsupervised": unsupervised}
+        return Losses(supervised + weight * unsupervised, parts, z.detach())
 
     def _counted(self, targets: Targets) -> Tensor | None:
         """Which rows count in the unsupervised loss, or how much."""
-        if self.certainty:
-            return certainty(targets.probabilities, targets.known)
-        return targets.known if self.skip_unseen else None
+        if self.options.certainty:
+            return core.losses.certainty(targets.probabilities, targets.known)
+        return targets.known if self.options.unseen_rows == "skip" else None
 
-    def after_step(self, rows: Tensor, losses: Losses) -> None:
-        self.ensemble.write(rows, losses.probabilities)
+    def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
+        assert self.ensemble is not None
+        self.ensemble.write(rows, predictions)
 
     def end_epoch(self) -> None:
+        assert self.ensemble is not None
         self.ensemble.commit()

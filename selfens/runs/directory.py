@@ -5,15 +5,13 @@
     labels.json              which rows were labelled, and how
     preprocess.safetensors   what is done to inputs before the network
     history.jsonl            one line per epoch
-    checkpoint.safetensors   network, optimizer, random state; names the ensemble file it belongs to
-    targets/                 the ensemble of temporal ensembling, one file per generation, unless it has a file of its own
-    report.html              a page to look at, written when the last epoch is done
+    checkpoint.safetensors   the state of every part: network, method, targets, optimizer, step, random numbers
+    report.html              a page to look at
     lock                     held by the process that is training
 
-Every file but the history is written under a temporary name and renamed. A checkpoint names its generation of the ensemble,
-which is written before it and removed only after the next checkpoint is in place, so the pair found after a crash belongs
-together whatever the moment; of an ensemble in a file of its own it names the half (see `selfens.core.targets.file`). History
-lines later than the checkpoint are dropped on a resume and written again.
+Every file but the history is written under a temporary name and renamed, so a checkpoint is there whole or not at all. History
+lines later than the checkpoint are dropped on a resume and written again. Targets in a file of their own: see
+`selfens.files.targets_file`. Runs of the first edition (format 1) can be read, not resumed.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -38,8 +36,9 @@ from selfens.data.preprocess import load_preprocess, save_preprocess
 from selfens.errors import ConfigError, RunError
 from selfens.files import locks
 from selfens.files.tensors import load_tensors, read_metadata, save_tensors, write_atomically, write_failure
+from selfens.upgrade import upgrade_config
 
-FORMAT = "1"
+FORMAT, FIRST_EDITION = "2", "1"
 REPORT = "report.html"
 ABOUT_KEYS = (
     "fingerprint",
@@ -54,13 +53,6 @@ ABOUT_KEYS = (
 )
 
 
-class TargetsPlace(NamedTuple):
-    """Where the ensemble is, if it has a file of its own."""
-
-    path: str
-    half: int
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """The state at the beginning of `step` of `epoch`."""
@@ -68,8 +60,9 @@ class Checkpoint:
     epoch: int
     step: int
     tensors: dict[str, dict[str, Tensor]]
-    """By part: network, evaluated, method, optimizer, sums, random, targets."""
-    targets_place: TargetsPlace | None = None
+    """The `state_dict` of each part, by its name: network, evaluated, method, targets, optimizer, step, random."""
+    targets_file: dict[str, str] = field(default_factory=dict)
+    """What finds the targets that belong to this checkpoint, if they are in a file of their own."""
     seconds: float = 0.0
     """Spent in the epoch so far."""
 
@@ -90,7 +83,6 @@ class RunDirectory:
         draft = cls(path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.tmp"))
         try:
             draft.path.mkdir(parents=True)
-            (draft.path / "targets").mkdir()
             identity = {"format": FORMAT, "id": secrets.token_hex(16), "config": _digest(config.to_json())}
             draft._write("run.json", json.dumps(identity | about, indent=2) + "\n")
             draft._write("labels.json", choice.to_json())
@@ -117,9 +109,10 @@ class RunDirectory:
             what = "holds no config.json" if directory.path.is_dir() else there
             raise RunError(f"{directory.path} {what}; expected the directory of a run made by selfens train.")
         about = directory.about()
-        if about.get("format") != FORMAT:
+        if about.get("format") not in (FORMAT, FIRST_EDITION):
             raise RunError(
-                f"{path} was written in format {about.get('format')}; this version of selfens reads format {FORMAT}."
+                f"{path} was written in format {about.get('format')}; this version of selfens reads formats "
+                f"{FIRST_EDITION} and {FORMAT}."
             )
         missing = [key for key in ABOUT_KEYS if key not in about]
         if missing:
@@ -128,9 +121,9 @@ class RunDirectory:
 
     @contextmanager
     def locked(self, is_writer: bool = True) -> Iterator[None]:
-        """Keep other processes out; the system lets go of the lock when this one ends, however it ends.
+        """Keep other processes out; the system releases the lock when this one ends, however it ends.
 
-        A process that trains beside the one that writes takes no lock.
+        Of several processes that train together only the one that writes takes it.
         """
         if not is_writer:
             yield
@@ -149,24 +142,38 @@ class RunDirectory:
     # What does not change
 
     def config(self) -> Config:
+        raw = self._read_json("config.json")
         try:
-            return Config.from_json(self._read("config.json"))
+            return Config.from_dict(upgrade_config(raw) if self._is_first_edition() and isinstance(raw, dict) else raw)
         except ConfigError as error:
             raise RunError(f"{self.path / 'config.json'}: {error}") from None
+
+    def _is_first_edition(self) -> bool:
+        return bool(self.about().get("format") == FIRST_EDITION)
+
+    def check_resumable(self) -> None:
+        """Refuse to continue a run of the first edition, or one whose config was edited or whose checkpoint is lost."""
+        if self._is_first_edition():
+            raise RunError(
+                f"{self.path} was trained by selfens 0.1; this version can read it, but not resume it: finish it with 0.1, or "
+                "train again."
+            )
+        self.check_config_unchanged()
+        self.check_not_lost()
 
     def check_config_unchanged(self) -> None:
         """Refuse to continue a run whose config was edited: what it did before would no longer be what it says."""
         if self.about().get("config") != _digest(self._read("config.json")):
             raise RunError(
-                f"{self.path / 'config.json'} was changed after the run began; undo that, or train anew with the new settings."
+                f"{self.path / 'config.json'} was changed after the run began; undo that, or train another run."
             )
 
-    def check_can_go_on(self) -> None:
-        """Refuse to begin anew over a history whose checkpoint is lost; every run writes the one before the other."""
+    def check_not_lost(self) -> None:
+        """Refuse to start over beside a history whose checkpoint is lost; every run writes a checkpoint first."""
         if not self.has_checkpoint() and (done := len(self.history())):
             raise RunError(
-                f"{self.path} has a history of {done} epoch{'s' * (done > 1)} but no checkpoint.safetensors to go on from; put "
-                "that back, or train anew in another directory."
+                f"{self.path} has a history of {done} epoch{'s' * (done > 1)} but no checkpoint.safetensors to resume from; "
+                "put that back, or train again in another directory."
             )
 
     def about(self) -> dict[str, Any]:
@@ -215,34 +222,23 @@ class RunDirectory:
     # Checkpoints
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        targets = checkpoint.tensors.get("targets")
-        generation = f"targets/epoch-{checkpoint.epoch:06d}-step-{checkpoint.step:06d}.safetensors" if targets else ""
-        if targets:
-            save_tensors(self.path / generation, targets)
         flat = {
-            f"{part}/{name}": tensor
-            for part, tensors in checkpoint.tensors.items()
-            if part != "targets"
-            for name, tensor in tensors.items()
+            f"{part}/{name}": tensor for part, tensors in checkpoint.tensors.items() for name, tensor in tensors.items()
         }
-        metadata = {"format": FORMAT, "epoch": checkpoint.epoch, "step": checkpoint.step, "targets": generation}
-        metadata["seconds"] = f"{checkpoint.seconds:.3f}"
-        if checkpoint.targets_place:
-            path, half = checkpoint.targets_place
-            metadata |= {"targets_file": path, "targets_half": half}
-        save_tensors(self.path / "checkpoint.safetensors", flat, {key: str(value) for key, value in metadata.items()})
-        self._remove_generations_but(generation)
-
-    def _remove_generations_but(self, generation: str) -> None:
-        for path in (self.path / "targets").glob("*"):
-            if path != self.path / generation:
-                path.unlink(missing_ok=True)
+        metadata = {
+            "format": FORMAT,
+            "epoch": str(checkpoint.epoch),
+            "step": str(checkpoint.step),
+            "seconds": f"{checkpoint.seconds:.3f}",
+            "targets_file": json.dumps(checkpoint.targets_file),
+        }
+        save_tensors(self.path / "checkpoint.safetensors", flat, metadata)
 
     def has_checkpoint(self) -> bool:
         return (self.path / "checkpoint.safetensors").exists()
 
     def reached(self) -> tuple[int, int]:
-        """The epoch and the step at which the checkpoint goes on; (0, 0) where there is none."""
+        """The epoch and the step at which the checkpoint continues; (0, 0) if there is none."""
         if not self.has_checkpoint():
             return 0, 0
         return self._position(read_metadata(self.path / "checkpoint.safetensors"))
@@ -252,45 +248,36 @@ class RunDirectory:
             position = int(metadata["epoch"]), int(metadata["step"])
         except (KeyError, ValueError):
             position = None
-        if metadata.get("format") != FORMAT or position is None or "targets" not in metadata:
-            raise RunError(
-                f"the checkpoint of {self.path} is not in format {FORMAT}; it is of another version or program."
-            )
+        if metadata.get("format") not in (FORMAT, FIRST_EDITION) or position is None:
+            raise RunError(f"the checkpoint of {self.path} is of another version or program, or damaged.")
         return position
 
     def load_checkpoint(self, *, with_targets: bool = True) -> Checkpoint:
-        self.check_can_go_on()
+        """The whole state, or all but the targets, which the network does not need."""
+        self.check_not_lost()
         if not self.has_checkpoint():
-            raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens resume {self.path}).")
-        position = self.reached()
-        try:
-            return self._load_pair(with_targets)
-        except RunError:
-            if self.reached() == position:
-                raise
-            return self.load_checkpoint(
-                with_targets=with_targets
-            )  # a process that is training has put the next pair in place meanwhile
-
-    def _load_pair(self, with_targets: bool) -> Checkpoint:
-        flat, metadata = load_tensors(self.path / "checkpoint.safetensors")
+            raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens.resume).")
+        path = self.path / "checkpoint.safetensors"
+        flat, metadata = load_tensors(path, but="" if with_targets else "targets/")
         epoch, step = self._position(metadata)
         tensors: dict[str, dict[str, Tensor]] = {}
         for key, tensor in flat.items():
             part, _, name = key.partition("/")
             tensors.setdefault(part, {})[name] = tensor
-        if metadata["targets"] and with_targets:
+        if metadata.get("targets") and with_targets:  # the first edition kept them in a file of each checkpoint's own
             tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
-        return Checkpoint(epoch, step, tensors, self._targets_place(metadata), float(metadata.get("seconds", 0)))
+        return Checkpoint(epoch, step, tensors, self._targets_file(metadata), float(metadata.get("seconds", 0)))
 
-    def _targets_place(self, metadata: dict[str, str]) -> TargetsPlace | None:
-        if "targets_file" not in metadata:
-            return None
-        if metadata.get("targets_half") not in ("0", "1"):
-            raise RunError(
-                f"the checkpoint of {self.path} does not say which half of its targets it needs; it is damaged."
-            )
-        return TargetsPlace(metadata["targets_file"], int(metadata["targets_half"]))
+    def _targets_file(self, metadata: dict[str, str]) -> dict[str, str]:
+        try:
+            found = json.loads(metadata.get("targets_file", "{}"))
+            if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
+                return found
+        except json.JSONDecodeError:
+            pass
+        raise RunError(
+            f"the checkpoint of {self.path} does not say where its targets are; it is damaged, or of selfens 0.1."
+        )
 
     # Small files
 
@@ -315,16 +302,16 @@ def _digest(text: str) -> str:
 
 
 def _move_into_place(draft: Path, path: Path) -> None:
-    """In one step where nothing is there yet; into an empty directory file by file, the one that makes it a run last."""
+    """In one step if nothing is there yet; into an empty directory file by file, the one that makes it a run last."""
     if not path.exists():
         os.rename(draft, path)
         return
-    for name in ("targets", "run.json", "labels.json", "preprocess.safetensors", "config.json"):
+    for name in ("run.json", "labels.json", "preprocess.safetensors", "config.json"):
         os.rename(draft / name, path / name)
 
 
 def free_directory(path: Path) -> Path:
-    """The path, or the first of PATH-2, PATH-3 and so on where there is no run yet."""
+    """The path, or the first of PATH-2, PATH-3 and so on that holds no run yet."""
     numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
     return next(each for each in itertools.chain([path], numbered) if not (each / "config.json").exists())
 
@@ -340,13 +327,13 @@ def check_free(path: Path, config: Config) -> None:
         raise RunError(f"{path} holds a run of another configuration ({difference}); choose another directory.")
     if there.reached()[0] >= config.schedule.epochs:
         raise RunError(f"{path} already holds this run, and it is complete; choose another directory.")
-    raise RunError(f"{path} already holds this run; resume it ('selfens resume {path}'), or choose another directory.")
+    raise RunError(f"{path} already holds this run; resume it, or choose another directory.")
 
 
 def _first_difference(mine: Config, other: Config) -> str | None:
-    for section, values in asdict(mine).items():
+    there = other.to_dict()
+    for section, values in mine.to_dict().items():
         for name, value in values.items():
-            there = getattr(getattr(other, section), name)
-            if there != value:
-                return f"{section}.{name} is {there} there and {value} here"
+            if (found := there[section].get(name)) != value:
+                return f"{section}.{name} is {found} there and {value} here"
     return None

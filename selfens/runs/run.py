@@ -17,7 +17,7 @@ from torch import nn
 from selfens import networks
 from selfens.config import Config
 from selfens.core import evaluate
-from selfens.core.device import own_turn, prediction_settings, resolve_device, resolve_precision
+from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
 from selfens.core.targets import EnsembleTargets
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
@@ -103,12 +103,12 @@ class Run:
     @cached_property
     def network(self) -> nn.Module:
         """The trained network, in evaluation mode: preprocessed inputs to logits."""
-        self.directory.check_can_go_on()
+        self.directory.check_not_lost()
         if self.directory.reached() == (0, 0):
             raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens resume {self.path}).")
         tensors = self.network_checkpoint.tensors
         weights = tensors.get("evaluated") or tensors["network"]
-        with own_turn():  # weights are drawn before they are overwritten
+        with random_state_kept():  # weights are drawn before they are overwritten
             network = self._given_network or self._built_network()
         try:
             network.load_state_dict(weights)
@@ -129,17 +129,15 @@ class Run:
     @cached_property
     def ensemble(self) -> EnsembleTargets | None:
         """The targets as of the last checkpoint, where the method keeps any; those in a file are read where they are."""
-        place = self.checkpoint.targets_place
-        if place is not None:
-            position = self.checkpoint.epoch, self.checkpoint.step
-            return EnsembleTargets.read(place.path, place.half, *position, run=self.about.get("id"))
+        if self.checkpoint.targets_file:
+            return EnsembleTargets.read(self.checkpoint.targets_file)
         state = self.checkpoint.tensors.get("targets")
         if state is None:
             return None
         num_rows, num_classes = state["mean"].shape
         dtype = str(state["mean"].dtype).removeprefix("torch.")
         ensemble = EnsembleTargets(num_rows, num_classes, dtype=dtype, variance="square" in state)
-        ensemble.load_state(state)
+        ensemble.load_state_dict(state)
         return ensemble
 
     def on(self, device: str) -> Run:

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.config import IN_MEMORY, Config
-from selfens.core import launcher
+from selfens.config import Config
+from selfens.core import IN_MEMORY, launcher
 from selfens.core.randomness import FOLDS, stream
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.labels import choose_labels
 from selfens.errors import DataError, check_kind
 from selfens.tools.audit import Audit, Probabilities, predictions, rank
 from selfens.training.loop import train
-from selfens.training.progress import Progress, Untroubled
+from selfens.training.progress import Progress, WithoutExpectedWarnings
 
 
-class OfFold(Untroubled):
+class OfFold(WithoutExpectedWarnings):
     """Shows a training of which nothing stays: by its fold, not by its directory."""
 
     def __init__(self, shown: Progress | None, title: str) -> None:
@@ -55,13 +55,14 @@ def fold_predictions(
     parts = _fold_numbers(labels, dataset.classes, folds, config.seed.of("labels") if seed is None else seed)
     explicit = config.with_values(
         "data", labels=None, label_choice="balanced", labels_file=None, label_noise=0.0, validation=0.0
-    ).with_values("training", report=False)
+    )
     probabilities = np.zeros((dataset.num_rows, dataset.num_classes))
     for fold in range(folds):
         hidden = parts == fold
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
         with tempfile.TemporaryDirectory() as folder:
-            own = explicit if explicit.method.targets in IN_MEMORY else _with_targets_in(explicit, Path(folder))
+            kept = getattr(explicit.method, "targets", "device")
+            own = explicit if kept in IN_MEMORY else _with_targets_in(explicit, Path(folder))
             shown = OfFold(progress, f"fold {fold + 1} of {folds}: {hidden.sum():,} of the labels hidden")
             try:
                 run = train(own, Path(folder) / "run", dataset=partly, progress=shown)

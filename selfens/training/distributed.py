@@ -1,11 +1,11 @@
-"""Several processes as one training: who this process is among them, and the few things they tell each other.
+"""Several processes as one training: who this process is among them, and what they exchange.
 
-`torchrun` starts the processes and says through the environment how many there are. A process alone is a group of one, for
+`torchrun` starts the processes and says through the environment how many there are. A single process is a group of one, for
 which every exchange is the identity, so training has one path for one process and for many.
 
-Tensors of a step go through nccl between GPUs and gloo between CPUs, and a process that does not answer within a minute is
-given up. Before and after what may take long on one side (loading data, writing a checkpoint) the processes wait for each
-other through gloo with more patience; a process that has died is noticed there at once too.
+Tensors of a step go through nccl between GPUs and gloo between CPUs, with a timeout of a minute. Around what may take long in
+one process (loading data, writing a checkpoint) there are barriers through gloo with a timeout of hours; a process that has
+died is noticed there at once too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from selfens.errors import LostProcessError
 Value = TypeVar("Value")
 Rows = NDArray[np.int64]
 
-LEAST, MOST = dist.ReduceOp.MIN, dist.ReduceOp.MAX
-ANSWER_WITHIN = timedelta(seconds=60)
-LOAD_WITHIN = timedelta(hours=2)
+MIN, MAX = dist.ReduceOp.MIN, dist.ReduceOp.MAX
+STEP_TIMEOUT = timedelta(seconds=60)
+LOAD_TIMEOUT = timedelta(hours=2)
 
 
 class Group:
-    """The processes of one training. `Group()` is a process alone."""
+    """The processes of one training. `Group()` is a single process."""
 
     def __init__(
         self,
@@ -47,19 +47,23 @@ class Group:
     ) -> None:
         self.rank, self.size, self._prompt, self._patient = rank, size, prompt, patient
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
+        """Itself: a layer that averages over the processes may be copied to make a teacher."""
+        return self
+
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes and talks."""
+        """Whether this is the process that writes files and shows progress."""
         return self.rank == 0
 
-    # Whose rows are whose
+    # Which rows each process owns
 
     def share(self, kinds: NDArray[np.int64], rank: int | None = None) -> Rows:
-        """The rows that a process owns, rising: every size-th of each kind of row, in a fixed shuffle.
+        """The rows that a process owns, in ascending order: every size-th of each kind of row, in a fixed shuffle.
 
-        The division depends on the kinds and the number of processes alone, so a row has the same owner in every epoch. It
-        is shuffled because rows may come in a pattern, such as one class after another, that would leave a process without
-        some classes.
+        The division depends only on the kinds and the number of processes, so a row has the same owner in every epoch. It is
+        shuffled because rows may come in a pattern, such as one class after another, that would leave a process without some
+        classes.
         """
         shuffle = stream(0, PROCESS).permutation
         ordered = np.concatenate([shuffle(np.flatnonzero(kinds == kind)) for kind in np.unique(kinds)])
@@ -67,7 +71,9 @@ class Group:
 
     # What is exchanged in every step
 
-    def averaged(self, gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    def average_gradients(
+        self, gradients: Sequence[Tensor | None], parameters: Sequence[Tensor]
+    ) -> Sequence[Tensor | None]:
         """Each gradient averaged over the processes, in one exchange.
 
         A parameter may take no part in one process and take part in another, so None counts as zeros.
@@ -87,54 +93,54 @@ class Group:
 
     def mean(self, tensor: Tensor) -> Tensor:
         """The tensor averaged over the processes, in place."""
-        return self.total(tensor).div_(self.size) if self.size > 1 else tensor
+        return self.all_reduce(tensor).div_(self.size) if self.size > 1 else tensor
 
     def mean_with_gradient(self, tensor: Tensor) -> Tensor:
         """The tensor averaged over the processes; gradients of all their losses flow back into each one's."""
         averaged: Tensor = _Mean.apply(tensor, self) if self.size > 1 else tensor  # type: ignore[no-untyped-call]
         return averaged
 
-    def total(self, tensor: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
-        """The tensor added up over the processes, or the LEAST or MOST of each value, in place."""
+    def all_reduce(self, tensor: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
+        """The tensor summed over the processes, or the MIN or MAX of each value, in place."""
         if self.size > 1:
-            with _noticing_losses():
+            with _lost_processes_named():
                 dist.all_reduce(tensor, how)
         return tensor
 
-    # What is agreed on now and then
+    # What is exchanged now and then
 
-    def agreed(self, number: int, how: Any, *, patiently: bool = False) -> int:
-        """The LEAST or MOST of the numbers that the processes have; `patiently` after what may have taken long in one."""
+    def all_reduce_int(self, number: int, how: Any, *, patient: bool = False) -> int:
+        """The MIN or MAX of the numbers that the processes have; `patient` after what may have taken long in one."""
         if self.size == 1:
             return number
-        with _noticing_losses():
+        with _lost_processes_named():
             told = torch.tensor(number)
-            dist.all_reduce(told, how, group=self._patient if patiently else self._prompt)
+            dist.all_reduce(told, how, group=self._patient if patient else self._prompt)
         return int(told)
 
-    def first_says(self, value: Value) -> Value:
-        """What the first process has."""
+    def broadcast_object(self, value: Value) -> Value:
+        """The value of the first process."""
         if self.size == 1:
             return value
-        with _noticing_losses():
+        with _lost_processes_named():
             told: list[Any] = [value]
             dist.broadcast_object_list(told, src=0, group=self._patient)
         return told[0]  # type: ignore[no-any-return]
 
-    def take_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Copy what the first process has into these tensors of the others, once all have come here."""
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Copy the first process's tensors into those of the others, after a barrier."""
         if self.size > 1:
-            self.wait()
-            with _noticing_losses():
+            self.barrier()
+            with _lost_processes_named():
                 for tensor in tensors:
                     dist.broadcast(tensor, src=0)
 
-    def gathered(self, tensor: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor] | None:
+    def gather(self, tensor: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor] | None:
         """The tensor of every process, on the host of the first one; None elsewhere. `shapes` are those of each process."""
         own = tensor.detach().cpu()
         if self.size == 1:
             return [own]
-        with _noticing_losses():
+        with _lost_processes_named():
             if not self.is_first:
                 dist.send(own.contiguous(), 0, group=self._patient)
                 return None
@@ -144,18 +150,18 @@ class Group:
         return [own, *others]
 
     @contextmanager
-    def first_before_others(self) -> Iterator[None]:
-        """The first process goes through this block alone, so that the others find what it has downloaded or decoded."""
+    def first_process_first(self) -> Iterator[None]:
+        """The first process goes through this block before the others, so that they find what it has downloaded or decoded."""
         if not self.is_first:
-            self.wait()
+            self.barrier()
         yield
         if self.is_first:
-            self.wait()
+            self.barrier()
 
-    def wait(self) -> None:
-        """Until all processes have come here."""
+    def barrier(self) -> None:
+        """Wait until all processes have come here."""
         if self.size > 1:
-            with _noticing_losses():
+            with _lost_processes_named():
                 dist.barrier(group=self._patient)
 
 
@@ -181,13 +187,13 @@ def joined(device: torch.device) -> Iterator[Group]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(launcher.rank_here())
-    with _noticing_losses():
-        found, rank, _ = next(rendezvous("env://", timeout=ANSWER_WITHIN))
+    with _lost_processes_named():
+        found, rank, _ = next(rendezvous("env://", timeout=STEP_TIMEOUT))
         # torchrun may keep one store over its restarts, with the addresses of processes that are no more.
         store = dist.PrefixStore(f"restart {launcher.restarts()}", found)  # type: ignore[attr-defined]
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=ANSWER_WITHIN)
-        prompt, patient = (dist.new_group(backend="gloo", timeout=limit) for limit in (ANSWER_WITHIN, LOAD_WITHIN))
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)
+        prompt, patient = (dist.new_group(backend="gloo", timeout=limit) for limit in (STEP_TIMEOUT, LOAD_TIMEOUT))
     try:
         yield Group(rank, size, prompt, patient)
     finally:
@@ -195,8 +201,8 @@ def joined(device: torch.device) -> Iterator[Group]:
 
 
 @contextmanager
-def _noticing_losses() -> Iterator[None]:
-    """Other processes are reached through the network, whose errors say nothing to a user."""
+def _lost_processes_named() -> Iterator[None]:
+    """Errors of the network, which mean nothing to a user, as a sentence about a lost process."""
     try:
         yield
     except RuntimeError as error:
@@ -208,5 +214,5 @@ def _noticing_losses() -> Iterator[None]:
             raise
         raise LostProcessError(
             f"another process of this training has ended or no longer answers ({text.splitlines()[-1][:200]}); start them all "
-            "again, with 'selfens resume' if there is a checkpoint."
+            "again, and resume the run if there is a checkpoint."
         ) from error

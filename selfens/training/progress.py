@@ -22,7 +22,7 @@ class Progress(Protocol):
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None: ...
     def step(self, epoch: int, step: int) -> None:
-        """A step was given out. On a GPU the record of the epoch before may still be to come."""
+        """A step was launched. On a GPU it may not be done yet."""
 
     def epoch(self, record: dict[str, Any]) -> None: ...
     def warn(self, message: str) -> None: ...
@@ -30,7 +30,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Nothing but warnings, as Python warnings: what a library does unless told otherwise."""
+    """Only warnings, as Python warnings: what a library does by default."""
 
     talkative = False
 
@@ -50,10 +50,12 @@ class Silent:
         pass
 
 
-class Untroubled:
-    """Shows what `shown` shows, without warnings of what is meant to be so in a training that serves another purpose."""
+class Expected(str):
+    """A warning about something that a training for another purpose, such as one fold of an audit, is meant to do."""
 
-    MEANT = ("there are no test rows", "every training row is labelled")
+
+class WithoutExpectedWarnings:
+    """Shows what `shown` shows, but no `Expected` warnings."""
 
     def __init__(self, shown: Progress | None = None) -> None:
         self.shown: Progress = shown or Silent()
@@ -69,7 +71,7 @@ class Untroubled:
         self.shown.epoch(record)
 
     def warn(self, message: str) -> None:
-        if not message.startswith(self.MEANT):
+        if not isinstance(message, Expected):
             self.shown.warn(message)
 
     def close(self) -> None:
@@ -77,14 +79,14 @@ class Untroubled:
 
 
 class Mute(Silent):
-    """Nothing at all: for the processes of a training beside the first."""
+    """Nothing at all: for all processes of a training but the first."""
 
     def warn(self, message: str) -> None:
         pass
 
 
 class Quiet(Silent):
-    """Nothing but warnings, as lines."""
+    """Only warnings, as lines."""
 
     def warn(self, message: str) -> None:
         print(f"warning: {message}", file=sys.stderr)  # noqa: T201
@@ -136,26 +138,26 @@ class Bar(Quiet):
             TimeRemainingColumn(elapsed_when_finished=False),
             console=self.console,
         )
-        self.given_out = self.steps = self.epochs = 0
+        self.launched = self.steps = self.epochs = 0
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self.console.print(title, highlight=False, markup=False)
-        self.steps, self.epochs, self.given_out = steps_per_epoch, epochs, first_epoch * steps_per_epoch
+        self.steps, self.epochs, self.launched = steps_per_epoch, epochs, first_epoch * steps_per_epoch
         total = epochs * steps_per_epoch
         self.task = self.bar.add_task(
-            "train", total=total, completed=self.given_out, latest="", epoch=f"{first_epoch}/{epochs}"
+            "train", total=total, completed=self.launched, latest="", epoch=f"{first_epoch}/{epochs}"
         )
         self.bar.start()
 
     def step(self, epoch: int, step: int) -> None:
-        self.given_out = epoch * self.steps + step
-        self.bar.update(self.task, completed=self.given_out)
+        self.launched = epoch * self.steps + step
+        self.bar.update(self.task, completed=self.launched)
 
     def epoch(self, record: dict[str, Any]) -> None:
         done = record["epoch"] + 1
         self.bar.update(
             self.task,
-            completed=max(self.given_out, done * self.steps),
+            completed=max(self.launched, done * self.steps),
             latest=describe(record, self.console.width - BESIDE_LATEST),
             epoch=f"{done}/{self.epochs}",
         )
@@ -168,7 +170,7 @@ class Bar(Quiet):
 
 
 def describe(record: dict[str, Any], room: float = math.inf) -> str:
-    """The losses, the error and the speed of an epoch in one line; where there is no room, less of them."""
+    """The losses, the error and the speed of an epoch in one line; fewer of them if there is no room."""
     loss = f"loss {record['supervised']:.4f}"
     losses = f"{loss} + {record['weight']:.3g} x {record['unsupervised']:.5f}"
     names = {"validation_error": "validation error", "test_error": "test error"}
@@ -179,7 +181,7 @@ def describe(record: dict[str, Any], room: float = math.inf) -> str:
 
 
 def wide_console(least: int) -> Console:
-    """For tables: of this width at least, rather wrapped by the terminal than with figures cut off."""
+    """For tables: at least this wide, so that figures are wrapped by the terminal rather than cut off."""
     from rich.console import Console
 
     return Console(width=max(Console().width, least))
@@ -199,7 +201,7 @@ def duration(seconds: float) -> str:
 
 
 def for_terminal(quiet: bool = False) -> Progress:
-    """The bar where a person looks on, lines where output goes to a file or pipe."""
+    """A bar in a terminal, lines if the output goes to a file or a pipe."""
     if quiet:
         return Quiet()
     return Bar() if sys.stdout.isatty() else Lines()

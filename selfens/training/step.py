@@ -1,4 +1,4 @@
-"""One training step: batch, losses, gradients, Adam, running means, what the method remembers.
+"""One training step: batch, losses, gradients, optimizer, running means, what the method remembers.
 
 `Step._body` is the whole of it. It runs plainly, or in parts compiled by torch.compile, or replayed from a CUDA graph, by two
 independent switches; what is computed stays the same. Numbers that change with time are zero-dimensional tensors filled in
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from selfens.core.device import autocast, generator
-from selfens.core.optim import Adam
+from selfens.core.optim import Optimizer
 from selfens.data.loader import Loader
-from selfens.errors import root_cause
+from selfens.errors import ConfigError, root_cause
 from selfens.methods.base import Losses, Method
 from selfens.networks.layers import fuse, is_fused, update_running_means
 from selfens.training.distributed import Group
@@ -29,23 +29,23 @@ WARM_UP_STEPS = 3  # real steps, taken before a graph is captured so that every 
 
 
 def start_compiler() -> threading.Thread:
-    """Load the compiler and start the processes it works in, which takes seconds, while the session is set up."""
+    """Load the compiler and start the processes it works in, which takes seconds, while everything else is set up."""
     thread = threading.Thread(target=_load_compiler, daemon=True)
     thread.start()
     return thread
 
 
 def _load_compiler() -> None:
-    # Only a head start, by modules torch keeps to itself: without them the first step does the same, later.
+    # Only a head start, by private modules of torch: without them the first step does the same, later.
     with suppress(Exception):
         importlib.import_module("torch._inductor.async_compile").maybe_warm_pool()
     with suppress(Exception):
         importlib.import_module("torch._inductor.compile_fx")
 
 
-def _of_its_own(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The bound method with a copy of its code. The compiler counts how often it has compiled a piece of code, and from the
-    ninth time on it runs it plainly without a word; so the steps of many trainings in a process must not be one piece.
+def _fresh_code_object(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The bound method with a copy of its code. The compiler counts how often it has compiled a code object, and from the
+    ninth time on runs it plainly without saying so; so the steps of many trainings in a process must not share one.
     """
     function: Any = method.__func__  # type: ignore[attr-defined]
     copied = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
@@ -66,7 +66,7 @@ class Step:
         *,
         network: nn.Module,
         method: Method,
-        optimizer: Adam,
+        optimizer: Optimizer,
         loader: Loader,
         num_classes: int,
         group: Group | None = None,
@@ -79,22 +79,26 @@ class Step:
         self.precision, self.group = precision, group or Group()
         self.device = loader.device
         self.weight = torch.zeros((), device=self.device)  # w(t)
-        self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        self.rates = optimizer.rates | {"weight": self.weight}
+        self._set: dict[str, float] = {}
+        self.sums = torch.zeros(len(method.parts) + 1, dtype=torch.float64, device=self.device)
         self.low = torch.ones(num_classes, device=self.device)
         self.high = torch.zeros(num_classes, device=self.device)
         self.steps_done = 0
         self.warn = warn
         self.has_worked = False
-        self._carry_out(compile=compile, kernels=is_fused(network))
+        self._choose_mode(compile=compile, kernels=is_fused(network))
         self.captured = capture
         self.graph: torch.cuda.CUDAGraph | None = None
         self.graph_rows = torch.zeros(loader.batch_size, dtype=torch.int64, device=self.device)
         self.warm_up = WARM_UP_STEPS
 
-    def set(self, *, learning_rate: float, beta1: float, weight: float) -> None:
-        self.optimizer.learning_rate.fill_(learning_rate)
-        self.optimizer.beta1.fill_(beta1)
-        self.weight.fill_(weight)
+    def set(self, **rates: float) -> None:
+        """Fill in the rates of the following steps: those of the optimizer, and `weight`."""
+        for name, value in rates.items():
+            if self._set.get(name) != value:
+                self.rates[name].fill_(value)
+                self._set[name] = value
 
     def __call__(self, rows: Tensor) -> None:
         if self.captured:
@@ -108,34 +112,43 @@ class Step:
     def _body(self, rows: Tensor) -> None:
         losses = self.losses(rows)
         gradients = torch.autograd.grad(losses.total, self.optimizer.parameters, allow_unused=True)
-        averaged = self.group.averaged(gradients, self.optimizer.parameters)
-        self.update(rows, Losses(*(part.detach() for part in losses)), averaged)
+        averaged = self.group.average_gradients(gradients, self.optimizer.parameters)
+        parts = [part.detach() for part in (*self._parts(losses), losses.total)]
+        self.update(rows, parts, losses.predictions, averaged)
+
+    def _parts(self, losses: Losses) -> list[Tensor]:
+        missing = [name for name in self.method.parts if name not in losses.parts]
+        if missing:
+            raise ConfigError(f"the method's losses lack the part '{missing[0]}' that its `parts` name; return it too.")
+        return [losses.parts[name] for name in self.method.parts]
 
     def _losses(self, rows: Tensor) -> Losses:
-        batch = self.loader.batch(rows, self.method.num_views)
-        targets = self.method.targets(rows)
+        batch = self.loader.batch(rows, self.method.views)
+        targets = self.method.targets(rows[batch.unlabelled])
         with autocast(self.device, self.precision):
             return self.method.losses(self.network, batch, targets, self.weight)
 
-    def _update(self, rows: Tensor, losses: Losses, gradients: Sequence[Tensor | None]) -> None:
+    def _update(
+        self, rows: Tensor, parts: list[Tensor], predictions: Tensor, gradients: Sequence[Tensor | None]
+    ) -> None:
         with torch.no_grad():
             self.optimizer.step(gradients)
             update_running_means(self.network)
-            self.method.after_step(rows, losses)
-            self.sums += torch.stack([losses.supervised, losses.unsupervised, losses.total])
-            self.low.copy_(torch.minimum(self.low, losses.probabilities.amin(dim=0)))
-            self.high.copy_(torch.maximum(self.high, losses.probabilities.amax(dim=0)))
+            self.method.after_step(self.network, rows[self.loader.first :], predictions[self.loader.first :])
+            self.sums += torch.stack(parts)
+            self.low.copy_(torch.minimum(self.low, predictions.amin(dim=0)))
+            self.high.copy_(torch.maximum(self.high, predictions.amax(dim=0)))
 
     # How it is carried out
 
-    def _carry_out(self, *, compile: bool, kernels: bool) -> None:
+    def _choose_mode(self, *, compile: bool, kernels: bool) -> None:
         self.compiled = compile
         fuse(self.network, kernels)
         self.losses: Callable[[Tensor], Losses] = self._losses
-        self.update: Callable[[Tensor, Losses, Sequence[Tensor | None]], None] = self._update
+        self.update: Callable[[Tensor, list[Tensor], Tensor, Sequence[Tensor | None]], None] = self._update
         if compile:
-            self.losses = torch.compile(_of_its_own(self._losses), dynamic=False)
-            self.update = torch.compile(_of_its_own(self._update), dynamic=False)
+            self.losses = torch.compile(_fresh_code_object(self._losses), dynamic=False)
+            self.update = torch.compile(_fresh_code_object(self._update), dynamic=False)
 
     def _try_body(self, rows: Tensor) -> None:
         if self.has_worked:
@@ -144,28 +157,40 @@ class Step:
             self._first_body(rows)
 
     def _first_body(self, rows: Tensor) -> None:
-        """The body as it is wanted; where that fails, without the compiler, without our kernels, or without both.
+        """The body as it is wanted; if that fails, without the compiler, without our kernels, or without both.
 
-        A body that fails has changed nothing yet. Where all fail, the plainest says why.
+        A body fails before it changes weights or what the method remembers, so only the random state is restored. A device
+        without memory is not tried again: the plainest way needs most.
         """
         wanted = (self.compiled, is_fused(self.network))
-        ways = [*dict.fromkeys([wanted, (False, wanted[1]), (wanted[0], False), (False, False)])]
+        modes = [*dict.fromkeys([wanted, (False, wanted[1]), (wanted[0], False), (False, False)])]
+        before = self._random_states()
         failed: Exception | None = None
-        for compile, kernels in ways:
+        for compile, kernels in modes:
             if failed:
-                self._carry_out(compile=compile, kernels=kernels)
+                self._restore_random_states(before)
+                self._choose_mode(compile=compile, kernels=kernels)
             try:
                 self._body(rows)
                 break
+            except torch.OutOfMemoryError:
+                raise
             except Exception as error:
                 failed = failed or error
-                if (compile, kernels) == ways[-1]:
+                if (compile, kernels) == modes[-1]:
                     raise
         self.has_worked = True
         if failed and compile != wanted[0]:
             self.warn(f"the step could not be compiled and runs plainly ({root_cause(failed)}).")
         if failed and kernels != wanted[1]:
             self.warn(f"our kernels could not be used, the plain operations are ({root_cause(failed)}).")
+
+    def _random_states(self) -> list[Tensor]:
+        return [generator(device).get_state() for device in (torch.device("cpu"), self.device)]
+
+    def _restore_random_states(self, states: list[Tensor]) -> None:
+        for device, state in zip((torch.device("cpu"), self.device), states, strict=True):
+            generator(device).set_state(state)
 
     def _replay(self, rows: Tensor) -> None:
         self.graph_rows.copy_(rows)
@@ -180,7 +205,7 @@ class Step:
             self._try_body(self.graph_rows)
 
     def _warm_up(self) -> None:
-        """A real step on a stream of its own, as capturing wants it."""
+        """A real step on a side stream, which capturing requires."""
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
@@ -189,7 +214,7 @@ class Step:
         self.warm_up -= 1
 
     def _capture(self) -> None:
-        """Record the body without running it; where that fails, steps go on without a graph."""
+        """Record the body without running it; if that fails, steps go on without a graph."""
         graph = torch.cuda.CUDAGraph()
         source = generator(self.device)
         before = source.clone_state()  # a failed capture leaves the generator unusable
@@ -200,33 +225,34 @@ class Step:
         except Exception as error:
             self.captured = False
             source.graphsafe_set_state(before)
-            self.warn(f"the step could not be captured as a CUDA graph and runs without ({root_cause(error)}).")
+            self.warn(f"the step could not be captured as a CUDA graph and runs without one ({root_cause(error)}).")
 
     # What is read and saved
 
     @property
     def total(self) -> Tensor:
         """The sum of the epoch's losses so far."""
-        return self.sums[2]
+        return self.sums[-1]
 
     def take_means(self) -> dict[str, Tensor]:
         """The means over the epoch's steps, still on the device; the next epoch's sums begin.
 
         `spread` is the largest difference between two rows' probabilities of the same class: near 0 when all are alike.
         """
-        supervised, unsupervised, total = (self.sums / max(self.steps_done, 1)).unbind()
+        means = (self.sums / max(self.steps_done, 1)).unbind()
         spread = (self.high - self.low).max()
         self.sums.zero_()
         self.low.fill_(1)
         self.high.zero_()
         self.steps_done = 0
-        return {"supervised": supervised, "unsupervised": unsupervised, "total": total, "spread": spread}
+        return dict(zip((*self.method.parts, "total"), means, strict=True)) | {"spread": spread}
 
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint in the middle of an epoch needs besides network, optimizer and ensemble."""
-        return {"sums": self.sums, "low": self.low, "high": self.high}
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint in the middle of an epoch needs besides the other parts."""
+        done = torch.tensor(self.steps_done)
+        return {"sums": self.sums, "low": self.low, "high": self.high, "steps_done": done}
 
-    def load_state(self, state: dict[str, Tensor], steps_done: int) -> None:
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
-        self.steps_done = steps_done
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name in ("sums", "low", "high"):
+            getattr(self, name).copy_(state[name])
+        self.steps_done = int(state["steps_done"])

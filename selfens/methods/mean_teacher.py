@@ -1,0 +1,51 @@
+"""Mean teacher (Tarvainen & Valpola, 2017): predictions drawn towards those of a teacher, the average of past weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, final
+
+from selfens import core
+from selfens.methods.base import Losses, Method, TrainingRows, WeightedOptions
+from selfens.settings import setting
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from selfens.core.batch import Batch
+    from selfens.core.targets import Targets
+
+
+@final
+class MeanTeacher(Method):
+    """Student and teacher each see a view of their own, with dropout and noise of their own, in one pass each.
+
+    Temporal ensembling averages predictions and renews them once per epoch; this averages weights, after every step. No
+    gradient flows into the teacher. It is the teacher that is evaluated.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(WeightedOptions):
+        name: ClassVar[str] = "mean-teacher"
+        decay: float = setting(0.999, "The momentum of the teacher's weights, alpha.", at_least=0, below=1)
+        consistency: Literal["squared", "cross_entropy"] = setting("squared", "How two predictions are compared.")
+
+    views = ("weak", "weak")
+
+    def setup(self, network: nn.Module, rows: TrainingRows) -> None:
+        self.teacher = core.teacher.EmaTeacher(network, self.options.decay)
+
+    def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
+        logits = network(batch.views[0])
+        z, u = logits.float().softmax(dim=1), batch.unlabelled
+        taught = self.teacher.probabilities(batch.views[1])
+        supervised = core.losses.supervised(logits, batch)
+        unsupervised = core.losses.CONSISTENCY[self.options.consistency](z[u], taught[u])
+        parts = {"supervised": supervised, "unsupervised": unsupervised}
+        return Losses(supervised + weight * unsupervised, parts, z.detach())
+
+    def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
+        self.teacher.update()
+
+    def evaluated(self, network: nn.Module) -> nn.Module:
+        return self.teacher.network

@@ -1,0 +1,30 @@
+"""Configs of the first edition (selfens 0.1) as those of the second.
+
+There `method` was one flat section for all methods, so a run of the Π-model also had a `decay`; here each method has its own
+options. `training.report` is gone, because the trainer draws no report.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from selfens import methods
+from selfens.settings import field_types
+
+
+def upgrade_config(raw: dict[str, Any]) -> dict[str, Any]:
+    """The config of a run or record of the first edition, as `Config.from_dict` reads it. What is not of the first edition
+    is left as it is, and refused there if it does not fit.
+
+    >>> upgrade_config({"method": {"name": "pi", "weight_max": 100.0, "decay": 0.6}, "training": {"report": True}})
+    {'method': {'name': 'pi', 'weight_max': 100.0}, 'training': {}}
+    """
+    upgraded = {name: dict(values) if isinstance(values, dict) else values for name, values in raw.items()}
+    method, training = upgraded.get("method"), upgraded.get("training")
+    if isinstance(method, dict) and method.get("name", "temporal") in methods.METHODS:
+        known = {"name", *field_types(methods.find(method.get("name", "temporal")).Options)}
+        first_edition = set(field_types(methods.find("temporal").Options))
+        upgraded["method"] = {key: value for key, value in method.items() if key in known or key not in first_edition}
+    if isinstance(training, dict):
+        training.pop("report", None)
+    return upgraded
