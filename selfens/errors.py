@@ -1,7 +1,7 @@
 """The exceptions selfens raises on purpose.
 
 Each message is one sentence that says what was given, what was expected and what to do. The command line prints the
-sentence alone and exits with a code other than 0; in Python every one of them is a `SelfensError`.
+sentence and exits with a code other than 0; in Python every one of them is a `SelfensError`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SelfensWarning(UserWarning):
 
 
 def check_kind(what: str, given: object, kind: type, expected: str) -> None:
-    """Refuse an argument of another kind, such as a path where what lies there is wanted.
+    """Refuse an argument of another kind, such as a path instead of what is there.
 
     >>> check_kind("config", "digits", dict, "a Config")
     Traceback (most recent call last):

@@ -64,7 +64,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         All that has no parameter here: {"method.weight_max": 10} changes fields of the config that the other parameters
         give; a whole `Config` replaces it, and `method`, `epochs` and a network's name count no more.
     run_dir : str, Path or None
-        Keep the run there, ready for `selfens.load_run`; where a run is already, in the first free of NAME-2, NAME-3 and so on.
+        Keep the run there, ready for `selfens.load_run`; if a run is there, in the first free of NAME-2, NAME-3 and so on.
     verbose : bool
         Show progress.
 
@@ -108,7 +108,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
         """Train on all rows of X; y holds a class for each, or -1, None, NaN or "" for unlabeled."""
-        launcher.check_alone(type(self).__name__)
+        launcher.check_single_process(type(self).__name__)
         inputs, given = validate_data(self, X, _nan_as_none(y), allow_nd=True, ensure_min_samples=2)
         labelled = is_labelled(given)
         self.classes_, numbers = _numbered(_known(given, labelled))

@@ -29,7 +29,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_precision(name: str, device: torch.device) -> str:
-    """`auto` is bf16 on GPUs that have it, fp32 elsewhere."""
+    """`auto` is bf16 on GPUs that have it, else fp32."""
     if name == "auto":
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if has_bf16 else "fp32"

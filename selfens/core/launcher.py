@@ -1,4 +1,4 @@
-"""What torchrun says of this process, through the environment. A process that nobody launched is alone and the first."""
+"""What torchrun says of this process, through the environment. A process that torchrun did not start is the only one."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def size_here() -> int:
 
 
 def restarts() -> int:
-    """How many times all were started anew because one had failed."""
+    """How many times all were started again because one had failed."""
     return _number("TORCHELASTIC_RESTART_COUNT", 0)
 
 
-def check_alone(what: str) -> None:
-    """Refuse, in one of several processes, what works with files that the others would not see."""
+def check_single_process(what: str) -> None:
+    """Refuse, in one of several processes, what uses files that the others would not see."""
     if size() > 1:
         raise ConfigError(
             f"{what} trains in one process, and torchrun has started {size()}; start it without, or use selfens.train."
         )
 
 
-def _number(name: str, alone: int) -> int:
-    return int(os.environ.get(name, alone))
+def _number(name: str, default: int) -> int:
+    return int(os.environ.get(name, default))

@@ -1,4 +1,4 @@
-"""Locks on files, held by the system for a process and let go when it ends, however it ends."""
+"""Locks on files: the system holds them for a process and releases them when it ends, however it ends."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import IO, Any
 
 
 def take(file: int | IO[Any], *, shared: bool = False) -> bool:
-    """Lock a file that is open, without waiting; False where another process, or another opening of it, has a lock.
+    """Lock a file that is open, without waiting; False if another process, or another opening of it, has a lock.
 
-    shared  beside others that share it, but not beside one that has it alone
+    shared  others may share the lock, but nobody may have it exclusively
     """
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
 """Triton kernels for what stands between two convolutions: mean subtraction, bias, max pooling, leaky ReLU, dropout.
 
-`normalize` is the one function to call. `NormalizedConv2d` calls it on a GPU, and the plain operations elsewhere, which are
+`normalize` is the one function to call. `NormalizedConv2d` calls it on a GPU, and the plain operations otherwise, which are
 also what it is tested against. Tensors are channels-last, seen here as matrices of pixels by channels.
 
 It is faster than the same operations compiled because the passes over a tensor are few and known. Forward: one for the
@@ -189,7 +189,7 @@ def _like(x: Tensor, pool: bool, kind: torch.dtype | None = None) -> Tensor:
 def _forward(
     x: Tensor, bias: Tensor, seed: Tensor, slope: float, dropout: float, pool: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, the channel means, and which pixels were chosen where there is pooling."""
+    """The output, the channel means, and, if it pools, which pixels were chosen."""
     x = x.contiguous(memory_format=torch.channels_last)
     channels, count = x.shape[1], _pixels(x)
     out = _like(x, pool)
@@ -267,7 +267,7 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 def normalize(x: Tensor, bias: Tensor, slope: float, dropout: float = 0.0, pool: bool = False) -> tuple[Tensor, Tensor]:
     """dropout(leaky_relu(pool(x) - mean + bias)) and the mean, of x over everything but its channels.
 
-    x        [batch, channels, height, width] of any float type; even sides where it is pooled 2x2
+    x        [batch, channels, height, width] of any float type; even sides if it is pooled 2x2
     bias     [channels] float32
     dropout  the probability of dropping a value; the others are scaled up
     """

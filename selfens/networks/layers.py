@@ -2,7 +2,7 @@
 
 Three facts that are easy to miss. The running means move once per training step, not once per forward pass, and follow the
 last pass (`update_running_means`); in the Π-model that is the second of the two. They start at zero and have no bias
-correction, so with the paper's momentum of 0.999 test errors of the first few epochs mean little. The gains g are set from
+correction, so with the paper's momentum of 0.999 the test errors of the first few epochs mean little. The gains g are set from
 one batch before training (`calibrate`); the means are not touched by that.
 """
 
@@ -19,14 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from selfens.config import NetworkConfig
+from selfens.networks import fused
 
 Layer = Callable[..., nn.Module]
 LEAKY_SLOPE = 0.1
 INITIAL_DEVIATION = 0.05
 ROUNDING = 1e-5  # a deviation this small against the values themselves is float32's, not the data's
-FEW_INPUTS = 64  # numbers that go into one output value
-KERNEL_NUMBERS = 2**31  # our kernels count the numbers of a tensor in 32 bits
-FEW_WEIGHTS = 8192  # of a layer whose products are better left to the compiler than to a library
 
 
 class GaussianNoise(nn.Module):
@@ -71,7 +69,7 @@ class NormalizedLayer(nn.Module, ABC):
         self.register_buffer("batch_mean", torch.zeros(units), persistent=False)
         self.calibrating = False
         self.over_processes: Callable[[Tensor], Tensor] | None = None
-        """Where the batch means are to be those of several processes together: averages one over them."""
+        """Averages a batch mean over several processes, if the means are to be theirs together."""
         fan_in = math.prod(weight_shape[1:])
         he_deviation = math.sqrt(2 / ((1 + slope**2) * fan_in))
         nn.init.normal_(self.direction, std=he_deviation if initial_weights == "he" else INITIAL_DEVIATION)
@@ -139,10 +137,10 @@ class NormalizedConv2d(NormalizedLayer):
         self.fused = False
 
     def uses_kernels(self, x: Tensor) -> bool:
-        """Whether the present pass may be `forward_fused`, whose means are of this process's batch alone."""
+        """Whether this pass may be `forward_fused`, whose means are only of this process's batch."""
         if not self.fused or not self.training or self.calibrating or self.over_processes is not None:
             return False  # before the size is asked for, which an exported network leaves open
-        return len(x) * math.prod(self.sides(x)) * len(self.direction) < KERNEL_NUMBERS
+        return len(x) * math.prod(self.sides(x)) * len(self.direction) < fused.LARGEST_TENSOR
 
     def sides(self, x: Tensor) -> tuple[int, int]:
         """Height and width of the output for `x`."""
@@ -150,11 +148,9 @@ class NormalizedConv2d(NormalizedLayer):
         return x.shape[2] - less, x.shape[3] - less
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if self.fused and weight[0].numel() <= FEW_INPUTS and torch.compiler.is_compiling():
-            return _few_inputs_convolution(x, weight, bias, self.padding)
         if self.fused:
-            x, weight = _for_tensor_cores(x), _for_tensor_cores(weight)
-        elif x.is_cuda:
+            return fused.convolve(x, weight, bias, self.padding)
+        if x.is_cuda:
             x = x.contiguous(memory_format=torch.channels_last)  # what the library's kernels are fastest with
         return functional.conv2d(x, weight, bias, padding=self.padding)
 
@@ -170,41 +166,6 @@ class NormalizedConv2d(NormalizedLayer):
     def extra_repr(self) -> str:
         out_channels, in_channels, size, _ = self.direction.shape
         return f"{in_channels}, {out_channels}, {size}x{size}, padding={self.padding}, slope={self.slope}"
-
-
-def _for_tensor_cores(x: Tensor) -> Tensor:
-    """Channels padded with zeros to a multiple of 8 and kept innermost, so that the library need not do it at every call."""
-    missing = -x.shape[1] % 8
-    x = functional.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
-    return _in_autocast_type(x).contiguous(memory_format=torch.channels_last)
-
-
-def _in_autocast_type(x: Tensor) -> Tensor:
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
-
-
-def _few_inputs_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
-    """A convolution of few input channels as one matrix product over patches: 27 numbers for RGB and 3x3, padded to 32.
-
-    Only worth it compiled: torch's own unfold launches a kernel for every image.
-    """
-    units, channels, size, _ = weight.shape
-    height, width = x.shape[2] + 2 * padding - size + 1, x.shape[3] + 2 * padding - size + 1
-    patches = functional.unfold(x, size, padding=padding).transpose(1, 2)  # [batch, pixels, channels * size * size]
-    missing = -patches.shape[2] % 8
-    patches = _in_autocast_type(functional.pad(patches, (0, missing)))
-    matrix = _in_autocast_type(functional.pad(weight.flatten(1), (0, missing)))
-    return functional.linear(patches, matrix, bias).view(len(x), height, width, units).permute(0, 3, 1, 2)
-
-
-def _few_weights_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A small matrix product as a sum over products, which the compiler puts into the kernels around it.
-
-    The library's float32 kernel for the gradient of 10 x 128 weights takes 53 µs on an H200, as long as a large convolution.
-    """
-    y = (x[:, None, :] * weight).sum(dim=2)
-    return y if bias is None else y + bias
 
 
 class NormalizedLinear(NormalizedLayer):
@@ -223,9 +184,7 @@ class NormalizedLinear(NormalizedLayer):
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):  # small, and the last one's outputs go into the softmax
-            if x.is_cuda and weight.numel() <= FEW_WEIGHTS and torch.compiler.is_compiling():
-                return _few_weights_product(x.float(), weight, bias)
-            return functional.linear(x.float(), weight, bias)
+            return fused.multiply(x.float(), weight, bias)
 
     def extra_repr(self) -> str:
         out_features, in_features = self.direction.shape
@@ -245,25 +204,13 @@ class Column(nn.Sequential):
         while following:
             layer = following.pop(0)
             if isinstance(layer, NormalizedConv2d) and layer.uses_kernels(x):
-                pool = _next_pools(following, layer.sides(x))
-                dropout = _next_drops(following[pool:])
+                pool = fused.pools_next(following, layer.sides(x))
+                dropout = fused.dropout_next(following[pool:])
                 following = following[pool + (dropout > 0) :]
                 x = layer.forward_fused(x, pool=pool, dropout=dropout)
             else:
                 x = layer(x)
         return x
-
-
-def _next_pools(following: list[nn.Module], sides: tuple[int, int]) -> bool:
-    """Whether 2x2 pooling comes next and divides an image of these sides evenly."""
-    pool = following[0] if following else None
-    by_two = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
-    return by_two and all(side % 2 == 0 for side in sides)
-
-
-def _next_drops(following: list[nn.Module]) -> float:
-    """The probability of the dropout that comes next, 0 if none does."""
-    return following[0].p if following and isinstance(following[0], nn.Dropout) else 0.0
 
 
 def fuse(network: nn.Module, enabled: bool) -> None:
@@ -316,7 +263,7 @@ def _calibrating(network: nn.Module) -> Iterator[None]:
 def calibrate(network: nn.Module, inputs: Tensor) -> None:
     """Data-dependent initialisation: one training-mode pass over `inputs` sets every gain, layer after layer.
 
-    Networks without `NormalizedLayer`s are left alone, and not even run.
+    Networks without `NormalizedLayer`s are not touched, and not even run.
     """
     if not any(normalized_layers(network)):
         return

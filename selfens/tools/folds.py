@@ -50,7 +50,7 @@ def fold_predictions(
     A hidden row stays in the training set as an unlabeled one. The runs are kept nowhere.
     """
     check_kind("config", config, Config, "a Config, such as that of a run: load_run(path).config")
-    launcher.check_alone("an audit by folds")
+    launcher.check_single_process("an audit by folds")
     labels = _labels_in_use(config, dataset)
     parts = _fold_numbers(labels, dataset.classes, folds, config.seed.of("labels") if seed is None else seed)
     explicit = config.with_values(

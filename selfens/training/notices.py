@@ -29,13 +29,15 @@ def title(parts: Parts, directory: RunDirectory) -> str:
     pixels = f", images of {sides}" if sides else ""
     options = parts.method.options
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
+    no_colours = "strong" in parts.method.views and sides and not range_is_known(config, data)
+    strong = "; strong views change no colours, because the range of the inputs is not known" if no_colours else ""
     return (
         f"{data.name}: {len(rows.visited):,} rows, {extra}{rows.num_labelled:,} labelled, "
         f"{parts.evaluated['test_error'].total:,} to test on; run in {directory.path}\n"
         f"{method_name(parts)}, {network_name(parts)} ({parts.optimizer.flat.numel():,} parameters), "
         f"{parts.prepared.device.type} {parts.precision}; {config.schedule.epochs} epochs{weight}, learning rate "
         f"{config.optimizer.learning_rate:g}, translation {config.augment.translation}, preprocessing "
-        f"{config.data.preprocess}{pixels}{RESIDENCE[parts.residence]}"
+        f"{config.data.preprocess}{pixels}{RESIDENCE[parts.residence]}{strong}"
     )
 
 
@@ -75,11 +77,6 @@ def warn_before(parts: Parts, progress: Progress) -> None:
     data, rows, name = parts.prepared.data, parts.rows, method_name(parts)
     if parts.evaluated["test_error"].total == 0:
         progress.warn(Expected("there are no test rows, so no test error is reported."))
-    if "strong" in parts.method.views and len(data.input_shape) == 3 and not range_is_known(parts.config, data):
-        progress.warn(
-            "strong views change no colours, because the range of the inputs is not known; for images of bytes, set "
-            "data.preprocess_after_views=true."
-        )
     if not parts.method.uses_unlabeled:
         if data.extra_rows:
             progress.warn(
