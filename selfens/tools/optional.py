@@ -13,7 +13,7 @@ EXTRAS = {
 
 
 def require(extra: str, purpose: str) -> None:
-    """Refuse `purpose` where a package of the extra cannot be imported."""
+    """Refuse `purpose` if a package of the extra cannot be imported."""
     for package in EXTRAS[extra]:
         try:
             importlib.import_module(package)
