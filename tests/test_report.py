@@ -24,7 +24,7 @@ from selfens.data.dataset import Dataset
 from selfens.errors import RunError, SelfensError
 from selfens.report import figures, measures
 from selfens.report.comparison import compare
-from selfens.report.gallery import MAX_SIDE, SHOWN_FIRST, Words, gallery, pictures
+from selfens.report.gallery import MAX_SIDE, SHOWN_FIRST, gallery, pictures
 from selfens.report.page import PICTURE_BYTES, write_audit_page, write_report_or_warn, write_suggestions_page
 from selfens.runs.directory import RunDirectory
 from selfens.runs.experiment import same_but_for_the_seed, same_experiment
@@ -306,9 +306,8 @@ def test_large_images_are_reduced_in_proportion():
 def make_gallery(groups, budget=10**9):
     rows = len(groups)
     dataset = Dataset.from_arrays(np.zeros((rows, 4, 4, 1), np.uint8), np.arange(rows) % 3, classes=tuple("abc"))
-    return gallery(
-        Words(title="t"), dataset, np.arange(rows), np.asarray(groups), None, lambda place: "m", budget=budget
-    )
+    words = {"title": "t", "note": "n", "given_word": ""}
+    return gallery(dataset, np.arange(rows), np.asarray(groups), None, lambda place: "m", budget=budget, **words)
 
 
 def test_a_gallery_shows_the_first_and_keeps_some_of_each_class_behind_the_filter():

@@ -15,7 +15,7 @@ from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.errors import RunError, SelfensError
 from selfens.report import figures, measures
 from selfens.report.figures import Chart, Values
-from selfens.report.gallery import Gallery, Words, gallery
+from selfens.report.gallery import Gallery, gallery
 from selfens.report.render import shown
 from selfens.runs.run import Run
 from selfens.tools.audit import Probabilities, rank, run_labels, uncertainty_of
@@ -280,9 +280,7 @@ class PredictedRows:
         return self._gallery(disputed, budget, "Labels that look wrong", note)
 
     def _gallery(self, order: NDArray[np.int64], budget: int, title: str, note: str) -> Gallery:
-        given = "" if self.labels is None else "true" if self.is_test else "given"
         return gallery(
-            Words(title=title, note=note, given=given),
             self.data,
             self.rows[order],
             self.predicted[order],
@@ -290,6 +288,9 @@ class PredictedRows:
             lambda place: self._measure(int(order[place])),
             budget=budget,
             test=self.is_test,
+            title=title,
+            note=note,
+            given_word="" if self.labels is None else "true" if self.is_test else "given",
         )
 
     def _measure(self, place: int) -> str:

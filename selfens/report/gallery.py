@@ -24,17 +24,6 @@ SMOOTH_FROM = 48  # pixels a side; smaller images are shown with their pixels as
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
-    """What a gallery says. Without a `given` word, there are no labels to show beside the predictions."""
-
-    title: str
-    note: str = ""
-    given: str = ""
-    predicted: str = "predicted"
-    measure: str = "probability"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Entry:
     """One row, in words."""
 
@@ -58,7 +47,12 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
-    words: Words
+    title: str
+    note: str
+    given_word: str
+    """What labels are called here; without it, there are none to show."""
+    predicted_word: str = "predicted"
+    measure_word: str = "probability"
     entries: tuple[Entry, ...]
     totals: tuple[int, ...]
     """How many rows of each class were ranked, of which only some have entries."""
@@ -79,7 +73,6 @@ class Gallery:
 
 
 def gallery(
-    words: Words,
     dataset: Dataset,
     rows: NDArray[np.int64],
     predicted: Labels,
@@ -89,12 +82,14 @@ def gallery(
     budget: int,
     test: bool = False,
     shown_first: int = SHOWN_FIRST,
+    **words: str,
 ) -> Gallery:
     """The first rows of a ranking, and beyond them the first of each class, as far as `budget` bytes of pictures go.
 
     rows         in the order of the ranking; `predicted` and `given` are their classes
     measure      what is said of a place in the ranking
     test         they are test rows, not training rows
+    words        title, note and words of the gallery
     shown_first  how many are shown before anything is filtered
     """
     inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
@@ -120,12 +115,12 @@ def gallery(
             first=place < shown_first,
         )
     return Gallery(
-        words=words,
         entries=tuple(entries[place] for place in sorted(entries)),
         totals=tuple(np.bincount(groups).tolist()),
         classes=dataset.classes,
         images=is_images,
         pixelated=is_images and max(inputs.shape[2:]) < SMOOTH_FROM,
+        **words,
     )
 
 

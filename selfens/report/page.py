@@ -16,7 +16,7 @@ from selfens.errors import RunError
 from selfens.files.tensors import write_atomically
 from selfens.report.comparison import compare
 from selfens.report.details import details
-from selfens.report.gallery import SHOWN_FIRST, Gallery, Words, gallery
+from selfens.report.gallery import SHOWN_FIRST, gallery
 from selfens.report.render import render, shown
 from selfens.runs.directory import REPORT
 from selfens.runs.run import Run
@@ -81,35 +81,26 @@ def write_audit_page(path: str | Path, audit: Audit, dataset: Dataset, how: str 
     """
     disputed = audit.suggested != audit.labels
     places = disputed.nonzero()[0] if disputed.any() else np.arange(min(SHOWN_FIRST, len(audit.rows)))
-    words = Words(
-        title="Labels that look wrong" if disputed.any() else "Labels that are least certain",
-        note=f"The score runs from −1 (certainly wrong) to 1 (certainly right). {how}".strip(),
-        given="given",
-        predicted="suggested",
-        measure="score",
-    )
     found = gallery(
-        words,
         dataset,
         audit.rows[places],
         audit.suggested[places],
         audit.labels[places],
         lambda place: f"{audit.scores[places[place]]:.2f}",
         budget=PICTURE_BYTES,
+        title="Labels that look wrong" if disputed.any() else "Labels that are least certain",
+        note=f"The score runs from −1 (certainly wrong) to 1 (certainly right). {how}".strip(),
+        given_word="given",
+        predicted_word="suggested",
+        measure_word="score",
     )
     sentence = f"{disputed.sum():,} of {len(audit.rows):,} labels of {shown(dataset.name)} are disputed."
-    return _write_gallery(path, sentence, found)
+    return _write(path, render("gallery_page.html", sentence=sentence, gallery=found))
 
 
 def write_suggestions_page(path: str | Path, suggestions: Suggestions, dataset: Dataset) -> Path:
     """Write a gallery of the rows to label next, in the order in which to label them."""
-    words = Words(
-        title="Rows to label next",
-        note="Uncertainty runs from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns.",
-        measure="uncertainty",
-    )
     found = gallery(
-        words,
         dataset,
         suggestions.rows,
         suggestions.predicted,
@@ -117,12 +108,12 @@ def write_suggestions_page(path: str | Path, suggestions: Suggestions, dataset: 
         lambda place: f"{suggestions.uncertainty[place]:.2f}",
         budget=PICTURE_BYTES,
         shown_first=len(suggestions.rows),
+        title="Rows to label next",
+        note="Uncertainty runs from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns.",
+        given_word="",
+        measure_word="uncertainty",
     )
     sentence = f"{len(suggestions.rows):,} rows of {shown(dataset.name)} to label next."
-    return _write_gallery(path, sentence, found)
-
-
-def _write_gallery(path: str | Path, sentence: str, found: Gallery) -> Path:
     return _write(path, render("gallery_page.html", sentence=sentence, gallery=found))
 
 

@@ -112,13 +112,9 @@ def suggest(
             f"labelled is {mask.dtype} of shape {mask.shape}; expected true or false for each of {len(matrix)} rows."
         )
     varied = None if variance is None else _checked_variance(variance, matrix).sum(axis=1)
-    every = Suggestions(
-        rows=np.arange(len(matrix)),
-        predicted=matrix.argmax(axis=1),
-        uncertainty=uncertainty_of(matrix),
-        variance=varied,
-    )
-    return _first(every, every.uncertainty if varied is None else varied, mask, count)
+    predicted, uncertainty, rows = matrix.argmax(axis=1), uncertainty_of(matrix), np.arange(len(matrix))
+    every = Suggestions(rows=rows, predicted=predicted, uncertainty=uncertainty, variance=varied)
+    return _first(every, uncertainty if varied is None else varied, mask, count)
 
 
 def _first(every: Suggestions, worth: NDArray[np.float64], labelled: NDArray[np.bool_], count: int) -> Suggestions:
@@ -130,12 +126,8 @@ def _first(every: Suggestions, worth: NDArray[np.float64], labelled: NDArray[np.
     order = order[~labelled[order]]
     turns = positions_within_groups(every.predicted[order])
     rows = order[np.argsort(turns, kind="stable")][:count]
-    return Suggestions(
-        rows=rows,
-        predicted=every.predicted[rows],
-        uncertainty=every.uncertainty[rows],
-        variance=None if every.variance is None else every.variance[rows],
-    )
+    varied = None if every.variance is None else every.variance[rows]
+    return Suggestions(rows=rows, predicted=every.predicted[rows], uncertainty=every.uncertainty[rows], variance=varied)
 
 
 def uncertainty_of(probabilities: Probabilities) -> NDArray[np.float64]:
@@ -172,7 +164,7 @@ def _checked_probabilities(probabilities: ArrayLike) -> Probabilities:
     matrix = np.asarray(probabilities, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[1] < 2:
         raise DataError(
-            f"the probabilities have shape {matrix.shape}; expected [rows, classes] of two classes or more."
+            f"the probabilities have shape {matrix.shape}; expected [rows, classes] of at least two classes."
         )
     if not np.isfinite(matrix).all() or (matrix < 0).any():
         raise DataError("the probabilities hold negative, NaN or infinite values.")

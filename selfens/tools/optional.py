@@ -6,10 +6,7 @@ import importlib
 
 from selfens.errors import MissingPackageError
 
-EXTRAS = {
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "tensorboard": ("tensorboard",),
-}
+EXTRAS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "tensorboard": ("tensorboard",)}
 
 
 def require(extra: str, purpose: str) -> None:
