@@ -27,7 +27,7 @@ from selfens.report.comparison import compare
 from selfens.report.gallery import MAX_SIDE, SHOWN_FIRST, gallery, pictures
 from selfens.report.page import PICTURE_BYTES, write_audit_page, write_report_or_warn, write_suggestions_page
 from selfens.runs.directory import RunDirectory
-from selfens.runs.experiment import same_but_for_the_seed, same_experiment
+from selfens.runs.experiment import decisive_fields, same_experiment
 from selfens.tools import audit
 
 CHARTS = ["Error per epoch", "Losses per epoch", "Schedule", "Ensemble variance"]
@@ -516,6 +516,8 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp
     assert "temporal ensembling (2 runs)" in compared(first, elsewhere).sentence
     other = copied(second, tmp_path / "other", batches="stratified")
     assert "±" not in compared(first, other).sentence
+    elsewhere.about["own_network"] = True
+    assert "±" not in compared(first, elsewhere).sentence
 
 
 @pytest.mark.parametrize(
@@ -534,10 +536,10 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp
 )
 def test_what_makes_another_experiment(change, same):
     one, other = config(), config().with_overrides([change])
-    assert same_experiment(one, other) == same_but_for_the_seed(one, other) == same
+    assert same_experiment(one, other) == same
     seeded = other.with_values("seed", base=7)
     assert not same_experiment(one, seeded)
-    assert same_but_for_the_seed(one, seeded) == same
+    assert (decisive_fields(one, with_seed=False) == decisive_fields(seeded, with_seed=False)) == same
 
 
 def test_runs_of_several_seeds_go_by_the_first_if_others_have_the_same_method(several, tmp_path, undrawn):

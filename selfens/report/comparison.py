@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from selfens.report.details import Record, data_words, history_of, method_words, number, time_words, values_of
 from selfens.report.figures import Chart, comparison_chart
 from selfens.report.render import shown
-from selfens.runs.experiment import same_but_for_the_seed
+from selfens.runs.experiment import decisive_fields
 from selfens.runs.run import Run
 
 QUANTITIES = {"test_error": "test error", "validation_error": "validation error", "supervised": "supervised loss"}
@@ -75,20 +75,14 @@ def _groups(runs: Sequence[Compared]) -> list[list[Compared]]:
 
     A run that was stopped, or that repeats a seed, stays by itself: its error does not belong in a mean over seeds.
     """
-    groups: list[list[Compared]] = []
+    groups: dict[str, list[Compared]] = {}
     for each in runs:
-        fitting = (group for group in groups if each.is_complete and all(_may_be_averaged(each, one) for one in group))
-        group = next(fitting, None)
-        if group is None:
-            groups.append([each])
-        else:
-            group.append(each)
-    return groups
-
-
-def _may_be_averaged(one: Compared, other: Compared) -> bool:
-    mine, its = one.run.config, other.run.config
-    return other.is_complete and mine.seed != its.seed and same_but_for_the_seed(mine, its)
+        config, about = each.run.config, each.run.about
+        own = [about[f"own_{part}"] for part in ("data", "network", "method")]  # of these a config knows nothing
+        alike = f"{decisive_fields(config, with_seed=False)} {own}"
+        is_repeated = any(other.run.config.seed == config.seed for other in groups.get(alike, ()))
+        groups.setdefault(alike if each.is_complete and not is_repeated else each.name, []).append(each)
+    return list(groups.values())
 
 
 def _labelled(groups: Sequence[list[Compared]]) -> dict[str, list[Compared]]:
@@ -98,11 +92,11 @@ def _labelled(groups: Sequence[list[Compared]]) -> dict[str, list[Compared]]:
     for group, method in zip(groups, methods, strict=True):
         first = group[0]
         label = shown(first.name) if first.is_complete else f"{shown(first.name)} ({first.epochs} epochs)"
-        if others := len(group) - 1:
-            is_unique = methods.count(method) == 1
-            label = (
-                f"{method} ({len(group)} runs)" if is_unique else f"{label} and {others} other seed{'s' * (others > 1)}"
-            )
+        others = len(group) - 1
+        if others and methods.count(method) == 1:
+            label = f"{method} ({len(group)} runs)"
+        elif others:
+            label += f" and {others} other seed{'s' * (others > 1)}"
         labelled[label] = group
     return labelled
 

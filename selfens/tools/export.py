@@ -71,7 +71,7 @@ def export_run(
 
     run      a run or its directory; load_run(path, network=...) if it was given a module of your own
     format   "onnx" or "torch" (a program of torch.export); by default by the suffix: .onnx, .pt2 or .pt
-    dataset  what the run was trained on, if it cannot be loaded by name; otherwise made-up rows are compared
+    dataset  what the run was trained on, if it cannot be loaded by name; without it, made-up rows are compared
     """
     path = Path(path)
     kind = FORMATS[_format_name(path, format)]
