@@ -109,7 +109,7 @@ def suggest(
     mask = np.asarray(labelled)
     if mask.shape != matrix.shape[:1] or mask.dtype != bool:
         raise DataError(
-            f"labelled is {mask.dtype} of shape {mask.shape}; expected true or false for each of {len(matrix)} rows."
+            f"labelled is {mask.dtype} of shape {mask.shape}; expected true or false for each of {len(matrix):,} rows."
         )
     varied = None if variance is None else _checked_variance(variance, matrix).sum(axis=1)
     predicted, uncertainty, rows = matrix.argmax(axis=1), uncertainty_of(matrix), np.arange(len(matrix))
@@ -121,7 +121,7 @@ def _first(every: Suggestions, worth: NDArray[np.float64], labelled: NDArray[np.
     """Of all rows, the `count` unlabeled ones that are worth most, the predicted classes in turn."""
     check_kind("count", count, Integral, "a whole number of rows")
     if count < 1:
-        raise DataError(f"{count} rows were asked for; expected at least 1.")
+        raise DataError(f"{count:,} rows were asked for; expected at least 1.")
     order = np.argsort(-worth, kind="stable")  # NaN, a row without a variance, sorts last
     order = order[~labelled[order]]
     turns = positions_within_groups(every.predicted[order])
@@ -150,7 +150,7 @@ def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, Proba
     if given.shape != matrix.shape[:1] or given.dtype.kind not in "iu":
         raise DataError(
             f"the labels are {given.dtype} of shape {given.shape}; expected a class number, or -1 if unknown, "
-            f"for each of {len(matrix)} rows."
+            f"for each of {len(matrix):,} rows."
         )
     if len(given) and not (given.min() >= UNLABELED and given.max() < matrix.shape[1]):
         raise DataError(
