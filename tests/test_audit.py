@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
-from support import SMALL_IMAGES, blobs, config, features, images
+from support import blobs, config, features
 
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import read_labels_file
@@ -42,7 +42,6 @@ def test_the_most_suspicious_row_comes_first_with_a_label_to_put_instead():
     assert ranked.disputed.tolist() == [4, 1]
 
 
-@settings(max_examples=50, deadline=None)
 @given(some.integers(0, 10**6))
 def test_scores_against_a_loop(seed):
     labels, probabilities = random_problem(seed)
@@ -53,7 +52,6 @@ def test_scores_against_a_loop(seed):
         assert scores[row] == pytest.approx(expected, nan_ok=True)
 
 
-@settings(max_examples=50, deadline=None)
 @given(some.integers(0, 10**6))
 def test_the_disputed_are_those_below_zero_and_every_labelled_row_is_ranked_once(seed):
     labels, probabilities = random_problem(seed)
@@ -77,7 +75,7 @@ def test_nothing_given_is_changed():
         ([0.0, 1.0, 0.0, 0.0, 0.0], PROBABILITIES, "expected a class number"),
         ([0, 1, 3, 0, 0], PROBABILITIES, "run from 0 to 3; expected -1 to 2"),
         ([0, 1, -2, 0, 0], PROBABILITIES, "run from -2"),
-        ([0], [[1.0]], "two classes or more"),
+        ([0], [[1.0]], "at least two classes"),
         ([0], [0.5, 0.5], r"expected \[rows, classes\]"),
         ([0], [[np.nan, 1]], "NaN"),
         ([0], [[-0.1, 1.1]], "negative"),
@@ -102,7 +100,6 @@ def test_suggestions_take_the_classes_in_turn_and_the_least_certain_first():
     assert (got.uncertainty < 1).all()
 
 
-@settings(max_examples=50, deadline=None)
 @given(some.integers(0, 10**6), some.integers(1, 60))
 def test_suggestions_are_unlabeled_rows_each_once_and_spread(seed, count):
     labels, probabilities = random_problem(seed)
@@ -176,12 +173,6 @@ def test_a_run_without_an_ensemble_is_audited_by_its_network(tmp_path):
     assert len(audit.audit_run(run, dataset).rows) == 12
 
 
-def test_images_too(tmp_path):
-    dataset = images()
-    run = train(config("temporal", *SMALL_IMAGES, epochs=2), tmp_path / "run", dataset=dataset)
-    assert len(audit.audit_run(run, dataset).rows) == 12
-
-
 def test_validation_rows_are_audited_by_the_network_that_never_saw_them(tmp_path):
     dataset = features()
     run = train(config("temporal", "data.validation=0.25"), tmp_path / "run", dataset=dataset)
@@ -250,7 +241,7 @@ def test_folds_find_a_flipped_label():
     labels = y.copy()
     labels[[3, 40]] = (labels[[3, 40]] + 1) % 3
     ranked = folds.audit_folds(
-        config("temporal", "data.labels=none", epochs=40), Dataset.from_arrays(x, labels), folds=3
+        config("temporal", "data.labels=none", epochs=25), Dataset.from_arrays(x, labels), folds=3
     )
     assert set(ranked.rows[:2]) == {3, 40}
     assert set(ranked.disputed) >= {3, 40}
@@ -266,7 +257,7 @@ def test_a_class_with_one_label_cannot_be_hidden():
     dataset = features()
     labels = np.where((dataset.labels == 2) & (np.arange(60) > 5), -1, dataset.labels)
     labels[5] = -1
-    with pytest.raises(DataError, match="class '2' has one labelled row; hiding one must leave another"):
+    with pytest.raises(DataError, match="class '2' has one labelled row; expected at least two"):
         folds.audit_folds(config("temporal", "data.labels=none"), replace(dataset, labels=labels), 3)
 
 

@@ -635,11 +635,11 @@ def test_predictions_never_replace_anything_else(typed, trained, content):
     Path("mine").write_bytes(content)
     code, _, err = typed("predict", "run", "new.npy", "-o", "mine")
     assert (code, err.count("\n")) == (1, 1)
-    assert "mine is there already and is not a table that this command writes" in err
+    assert "mine exists and is not a table that this command writes" in err
     assert Path("mine").read_bytes() == content
     before = Path("new.npy").read_bytes()
     code, _, err = typed("predict", "run", "new.npy", "-o", "new.npy")
-    assert (code, "is what is to be predicted on" in err) == (1, True)
+    assert (code, "is the file to predict on" in err) == (1, True)
     assert Path("new.npy").read_bytes() == before
 
 
@@ -653,7 +653,7 @@ def test_labels_that_were_filled_in_are_not_replaced(typed, trained):
     code, _, err = typed("suggest", "run", "-n", "5")
     assert (code, err) == (
         1,
-        "error: suggestions.csv holds a label that was put in by hand; name another file by -o, or move that one away.\n",
+        "error: suggestions.csv holds a label that was put in by hand; choose another file name, or move that file away.\n",
     )
     assert Path("suggestions.csv").read_text() == filled
 

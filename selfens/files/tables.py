@@ -1,10 +1,10 @@
-"""The tables that commands write as CSV files, and which of them a command may replace: none that somebody has worked on."""
+"""The tables that commands write as CSV files, and which files they may replace: none that somebody has worked on."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,17 @@ from selfens.errors import DataError
 from selfens.files.tensors import write_atomically
 
 
-def cell(value: float) -> str:
-    """As a cell of a CSV; nothing where there is no number."""
-    return "" if np.isnan(value) else f"{value:.6f}"
+def cells(values: Iterable[float]) -> list[str]:
+    """Numbers as cells of a CSV; NaN is an empty cell."""
+    return ["" if np.isnan(value) else f"{value:.6f}" for value in values]
 
 
-def write_csv(path: Path, header: list[str], lines: list[list[Any]]) -> None:
-    """A table at `path`, whole or not at all; a pipe or device such as /dev/stdout is written to as it comes."""
+def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
+    """A table at `path`, whole or not at all; a pipe or device such as /dev/stdout is written to directly."""
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([header, *lines])
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     content = text.getvalue().encode("utf-8", "surrogateescape")
     if path.is_file() or not path.exists():
         write_atomically(path.resolve() if path.is_symlink() else path, content)
@@ -34,9 +36,9 @@ def write_csv(path: Path, header: list[str], lines: list[list[Any]]) -> None:
 
 
 def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] | None = None) -> None:
-    """Refuse to replace a file that is no table beginning with our `own` columns, or has labels somebody put in.
+    """Refuse to replace a file that is not a table beginning with our `own` columns, or that has labels put in by hand.
 
-    labels  what a command itself writes into the column 'label', by row; others are somebody's
+    labels  what we write ourselves into the column 'label', by row; any other label is somebody's work
     """
     if not path.is_file() or path.stat().st_size == 0:
         return
@@ -47,7 +49,7 @@ def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] 
         header, lines = [], []
     if header[: len(own)] != list(own):
         raise DataError(
-            f"{path} is there already and is not a table that this command writes ({','.join(own)}); name another by -o."
+            f"{path} exists and is not a table that this command writes ({','.join(own)}); choose another file name."
         )
     if labels is None:
         return
@@ -55,7 +57,7 @@ def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] 
     changed = sum(labels.get(_number(line[row]), "") != line[label] for line in lines if len(line) > max(row, label))
     if changed:
         count = "a label that was" if changed == 1 else f"{changed:,} labels that were"
-        raise DataError(f"{path} holds {count} put in by hand; name another file by -o, or move that one away.")
+        raise DataError(f"{path} holds {count} put in by hand; choose another file name, or move that file away.")
 
 
 def _number(text: str) -> int:

@@ -1,25 +1,19 @@
-"""Several runs side by side: one chart, one table, one sentence."""
+"""Several runs side by side: one sentence, one chart, one table."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from selfens.config import SeedConfig, TrainingConfig
-from selfens.report import figures
-from selfens.report.details import data_words, history_of, method_words
-from selfens.report.figures import Chart, Record
+from selfens.report.details import Record, data_words, history_of, method_words, number, time_words, values_of
+from selfens.report.figures import Chart, comparison_chart
 from selfens.report.render import shown
+from selfens.runs.experiment import decisive_fields
 from selfens.runs.run import Run
-from selfens.training.progress import duration
 
-QUANTITIES = {
-    "test_error": ("test error", "test rows in the wrong class, %"),
-    "validation_error": ("validation error", "validation rows in the wrong class, %"),
-    "supervised": ("supervised loss", "supervised loss"),
-}
+QUANTITIES = {"test_error": "test error", "validation_error": "validation error", "supervised": "supervised loss"}
+"""What runs are compared by: the first that at least two of them have."""
 IN_THE_SENTENCE = 6
 
 
@@ -32,135 +26,128 @@ class Comparison:
     rows: tuple[tuple[str, ...], ...]
 
 
+@dataclass(frozen=True)
+class Compared:
+    """A run, the name to show, and its epochs."""
+
+    name: str
+    run: Run
+    history: Sequence[Record]
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.history) >= self.run.config.schedule.epochs
+
+    @property
+    def epochs(self) -> str:
+        done, asked = len(self.history), self.run.config.schedule.epochs
+        return f"{done:,}" if self.is_complete else f"{done:,} of {asked:,}"
+
+    def last(self, key: str) -> float | None:
+        return number(self.history[-1], key)
+
+
 def compare(runs: Mapping[str, Run]) -> Comparison:
-    """What the runs, by the names to show, have in common and in which they differ."""
-    histories = {name: history_of(run) for name, run in runs.items()}
-    last = {name: history[-1] for name, history in histories.items()}
-    quantity = next(key for key in QUANTITIES if sum(record.get(key) is not None for record in last.values()) > 1)
-    word, axis = QUANTITIES[quantity]
-    compared = {name: run for name, run in runs.items() if last[name].get(quantity) is not None}
-    groups = _groups(compared, histories)
-    results = {label: [float(last[name][quantity]) for name in names] for label, names in groups.items()}
-    chart = figures.comparison_chart(
-        {label: [histories[name] for name in names] for label, names in groups.items()}, quantity, axis
-    )
-    headers, rows = _table(runs, histories)
+    """What the runs, by the names to show, have in common and how they differ."""
+    every = [Compared(name, run, history_of(run)) for name, run in runs.items()]
+    quantity = next(key for key in QUANTITIES if sum(each.last(key) is not None for each in every) > 1)
+    words = QUANTITIES[quantity]
+    measured = [each for each in every if each.last(quantity) is not None]
+    groups = _labelled(_groups(measured))
+    lines = {label: [values_of(each.history, quantity) for each in group] for label, group in groups.items()}
+    unit = "" if quantity == "supervised" else ", %"
+    table = [_table_row(each) for each in every]
+    headers = [header for header in table[0] if _is_worth_a_column(header, [row[header] for row in table])]
     return Comparison(
-        sentence=_sentence(compared, word, results, "" if quantity == "supervised" else " %"),
+        sentence=_sentence(groups, quantity),
         cautions=(
-            *_left_out(runs, compared, word),
-            *(_different_tests(runs, groups) if quantity == "test_error" else ()),
+            *_unmeasured(every, measured, words),
+            *(_different_tests(groups) if quantity == "test_error" else ()),
         ),
-        chart=replace(chart, title=f"{word[0].upper()}{word[1:]} per epoch"),
-        headers=headers,
-        rows=rows,
+        chart=comparison_chart(f"{words.capitalize()} per epoch", lines, f"{words}{unit}"),
+        headers=tuple(headers),
+        rows=tuple(tuple(row[header] for header in headers) for row in table),
     )
 
 
-def _groups(runs: Mapping[str, Run], histories: Mapping[str, Sequence[Record]]) -> dict[str, list[str]]:
-    """The names of runs that differ in nothing but the seed, under one label.
+def _groups(runs: Sequence[Compared]) -> list[list[Compared]]:
+    """The runs, those together that differ only in the seed.
 
-    A run that was stopped, or that repeats a seed, stays alone: with others it would make a mean of nothing in particular.
+    A run that was stopped, or that repeats a seed, stays by itself: its error does not belong in a mean over seeds.
     """
-    alike: dict[Any, list[str]] = {}
-    for name, run in runs.items():
-        config = replace(run.config, seed=SeedConfig(), training=_what_matters(run.config.training))
-        same = alike.setdefault(config, [])
-        finished = len(histories[name]) >= run.config.schedule.epochs
-        repeated = any(runs[other].config.seed == run.config.seed for other in same)
-        (same if finished and not repeated else alike.setdefault(name, [])).append(name)
-    found = [names for names in alike.values() if names]
-    methods = [method_words(runs[names[0]]) for names in found]
-    groups = {}
-    for names, method in zip(found, methods, strict=True):
-        groups[_group_name(names, method if methods.count(method) == 1 else None, runs, histories)] = names
-    return groups
+    groups: dict[str, list[Compared]] = {}
+    for each in runs:
+        config, about = each.run.config, each.run.about
+        own = [about[f"own_{part}"] for part in ("data", "network", "method")]  # of these a config knows nothing
+        alike = f"{decisive_fields(config, with_seed=False)} {own}"
+        is_repeated = any(other.run.config.seed == config.seed for other in groups.get(alike, ()))
+        groups.setdefault(alike if each.is_complete and not is_repeated else each.name, []).append(each)
+    return list(groups.values())
 
 
-def _group_name(
-    names: Sequence[str], method: str | None, runs: Mapping[str, Run], histories: Mapping[str, Sequence[Record]]
-) -> str:
-    """A run's own name; several go by their method, or, where others have the same one, by the first of them."""
-    first, others = names[0], len(names) - 1
-    if not others:
-        return f"{shown(first)}{_epochs_missing(runs[first], histories[first])}"
-    return f"{method} ({len(names)} runs)" if method else f"{shown(first)} and {others} other seed{'s' * (others > 1)}"
+def _labelled(groups: Sequence[list[Compared]]) -> dict[str, list[Compared]]:
+    """One run goes by its name; several by their method or, if other groups have the same one, by the first of them."""
+    methods = [method_words(group[0].run) for group in groups]
+    labelled = {}
+    for group, method in zip(groups, methods, strict=True):
+        first = group[0]
+        label = shown(first.name) if first.is_complete else f"{shown(first.name)} ({first.epochs} epochs)"
+        others = len(group) - 1
+        if others and methods.count(method) == 1:
+            label = f"{method} ({len(group)} runs)"
+        elif others:
+            label += f" and {others} other seed{'s' * (others > 1)}"
+        labelled[label] = group
+    return labelled
 
 
-def _epochs_missing(run: Run, history: Sequence[Record]) -> str:
-    done, asked = len(history), run.config.schedule.epochs
-    return "" if done >= asked else f" ({done} of {asked} epochs)"
-
-
-def _what_matters(training: TrainingConfig) -> TrainingConfig:
-    return TrainingConfig(batch_size=training.batch_size, rows=training.rows)
-
-
-def _sentence(runs: Mapping[str, Run], word: str, results: Mapping[str, Sequence[float]], unit: str) -> str:
-    data = sorted({data_words(run) for run in runs.values()})
-    where = f" on {data[0]}" if len(data) == 1 else ""
+def _sentence(groups: Mapping[str, Sequence[Compared]], quantity: str) -> str:
+    runs = [each.run for group in groups.values() for each in group]
+    data = {data_words(run) for run in runs}
+    on = f" on {data.pop()}" if len(data) == 1 else ""
+    unit = "" if quantity == "supervised" else " %"
+    results = {label: [each.last(quantity) or 0.0 for each in group] for label, group in groups.items()}
     best = sorted(results, key=lambda label: statistics.mean(results[label]))
-    parts = [f"{label} {_spread(results[label])}{unit}" for label in best[:IN_THE_SENTENCE]]
-    more = f" and {len(best) - IN_THE_SENTENCE} others above" if len(best) > IN_THE_SENTENCE else ""
-    return f"{word[0].upper()}{word[1:]} of {len(runs)} runs{where}, after the last epoch: {', '.join(parts)}{more}."
+    parts = [f"{label} {_mean_and_deviation(results[label])}{unit}" for label in best[:IN_THE_SENTENCE]]
+    more = f", and {len(best) - IN_THE_SENTENCE} more above these" if len(best) > IN_THE_SENTENCE else ""
+    words = QUANTITIES[quantity].capitalize()
+    return f"{words} of {len(runs):,} runs{on}, after the last epoch: {', '.join(parts)}{more}."
 
 
-def _left_out(runs: Mapping[str, Run], compared: Mapping[str, Run], word: str) -> list[str]:
-    without = [shown(name) for name in runs if name not in compared]
-    return [f"Without a {word}: {', '.join(without)}."] if without else []
-
-
-def _different_tests(runs: Mapping[str, Run], groups: Mapping[str, Sequence[str]]) -> list[str]:
-    """A caution where the means are not over the same test rows, as far as the runs know."""
-    tested = [{runs[name].about.get("test_fingerprint") for name in names} for names in groups.values()]
-    if any(None in rows for rows in tested) or all(rows == tested[0] for rows in tested):
-        return []
-    return ["Not all were tested on the same rows, so a part of their difference may be that of the rows."]
-
-
-def _spread(values: Sequence[float]) -> str:
+def _mean_and_deviation(values: Sequence[float]) -> str:
     mean = statistics.mean(values)
     return f"{mean:.2f} ± {statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean:.2f}"
 
 
-def _table(
-    runs: Mapping[str, Run], histories: Mapping[str, Sequence[Record]]
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """One line per run; columns that are empty, or data that is the same for all, are left out."""
-    headers = (
-        "run",
-        "data",
-        "test error %",
-        "test rows",
-        "validation error %",
-        "method",
-        "labels",
-        "seed",
-        "epochs",
-        "time",
-    )
-    rows = [_table_row(name, run, histories[name]) for name, run in runs.items()]
-    one_source = len({row[1] for row in rows}) == 1
-    kept = [
-        column
-        for column, header in enumerate(headers)
-        if any(row[column] for row in rows) and not (header == "data" and one_source)
-    ]
-    return tuple(headers[column] for column in kept), tuple(tuple(row[column] for column in kept) for row in rows)
+def _unmeasured(runs: Sequence[Compared], measured: Sequence[Compared], words: str) -> list[str]:
+    without = [shown(each.name) for each in runs if each not in measured]
+    return [f"Without a {words}, and so not in the chart: {', '.join(without)}."] if without else []
 
 
-def _table_row(name: str, run: Run, history: Sequence[Record]) -> tuple[str, ...]:
-    test, validation = (history[-1].get(key) for key in ("test_error", "validation_error"))
-    done, asked = len(history), run.config.schedule.epochs
-    return (
-        shown(name),
-        data_words(run),
-        "" if test is None else f"{test:.2f}",
-        "" if test is None else f"{run.about.get('test_rows', 0):,}",
-        "" if validation is None else f"{validation:.2f}",
-        method_words(run),
-        f"{len(run.labels.rows):,}",
-        str(run.config.seed.base),
-        str(done) if done == asked else f"{done} of {asked}",
-        duration(sum(record.get("seconds", 0.0) for record in history)),
-    )
+def _different_tests(groups: Mapping[str, Sequence[Compared]]) -> list[str]:
+    """A caution if the means are known to be over different test rows."""
+    tested = [{each.run.about.get("test_fingerprint") for each in group} for group in groups.values()]
+    if any(None in rows for rows in tested) or all(rows == tested[0] for rows in tested):
+        return []
+    return ["The runs were not all tested on the same rows, which may explain part of their difference."]
+
+
+def _table_row(each: Compared) -> dict[str, str]:
+    run, test, validation = each.run, each.last("test_error"), each.last("validation_error")
+    return {
+        "run": shown(each.name),
+        "data": data_words(run),
+        "test error %": "" if test is None else f"{test:.2f}",
+        "test rows": "" if test is None else f"{run.about.get('test_rows', 0):,}",
+        "validation error %": "" if validation is None else f"{validation:.2f}",
+        "method": method_words(run),
+        "labels": f"{len(run.labels.rows):,}",
+        "seed": str(run.config.seed.base),
+        "epochs": each.epochs,
+        "time": time_words(each.history),
+    }
+
+
+def _is_worth_a_column(header: str, texts: Sequence[str]) -> bool:
+    """Not if it is empty, and not the data if all runs have the same."""
+    return any(texts) and not (header == "data" and len(set(texts)) == 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.dataset import UNLABELED, Dataset, Labels
-from selfens.data.rows import Source
 from selfens.errors import RunError, SelfensError
 from selfens.report import figures, measures
-from selfens.report.figures import Chart, Record
-from selfens.report.gallery import Entry, Gallery, gallery
+from selfens.report.figures import Chart, Values
+from selfens.report.gallery import Gallery, gallery
 from selfens.report.render import shown
 from selfens.runs.run import Run
 from selfens.tools.audit import Probabilities, rank, run_labels, uncertainty_of
 from selfens.training.progress import duration
 
-METHODS = {"supervised": "supervised training", "pi": "the Π-model", "temporal": "temporal ensembling"}
-MOST_FILES_NAMED = 10
-NEEDED = ("epoch", "supervised", "unsupervised", "total", "weight", "learning_rate")
+METHODS = {
+    "supervised": "supervised learning",
+    "pi": "the Π-model",
+    "temporal": "temporal ensembling",
+    "mean-teacher": "mean teacher",
+    "fixmatch": "FixMatch",
+}
+MAX_FILES_NAMED = 10
+
+NEEDED = ("epoch", "supervised", "total")
+ERRORS = {"test_error": "test", "validation_error": "validation"}
+LOSSES = ("supervised", "unsupervised", "total")
+RATES = {"weight": "w(t)", "learning_rate": "learning rate", "beta1": "β1", "momentum": "momentum"}
+OTHERS = {"ensemble_variance": "variance of a row, summed over classes"}
+NOT_DRAWN = ("epoch", "seconds", "images_per_second")
+
+Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +52,10 @@ class Details:
     settings: str
 
 
-def history_of(run: Run) -> Sequence[Record]:
-    """The finished epochs; a run without any has nothing to show."""
-    history = [record for record in run.history if isinstance(record, dict) and all(key in record for key in NEEDED)]
-    if not history:
-        raise RunError(
-            f"{run.path} has not finished an epoch yet, so there is nothing to report; go on with 'selfens resume {run.path}'."
-        )
-    return history
-
-
 def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: str, budget: int) -> Details:
     """What there is to say about a run.
 
-    dataset  what it was trained on, where that is in memory; otherwise it is loaded
+    dataset  what it was trained on, if that is in memory; otherwise it is loaded
     source   where from, if it was moved
     budget   bytes of pictures
     """
@@ -62,65 +66,103 @@ def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: 
     try:
         data = dataset or run.dataset(source=source)
         run.check_dataset(data)
-        tests, galleries = _looked_at(run, data, name, budget)
+        tests, galleries = _charts_and_galleries(run, data, name, budget)
     except SelfensError as error:
-        missing.append(f"Confusion matrix, calibration and galleries are missing: {_plain_sentence(error)}")
+        reason = shown(str(error)).rstrip(".")
+        missing.append(f"Confusion matrix, calibration and galleries are missing: {reason}.")
     else:
         if not tests:
             missing.append("There are no test rows, so there is no confusion matrix and no calibration.")
-    curves = [
-        figures.error_chart(history, name),
-        figures.loss_chart(history, name),
-        figures.rates_chart(history, name),
-        figures.variance_chart(history, name),
-    ]
     return Details(
         name=shown(name),
         sentence=_sentence(run, history),
         facts=_facts(run, history),
         missing=tuple(missing),
-        curves=tuple(chart for chart in curves if chart),
+        curves=tuple(_curves(history, name)),
         tests=tuple(tests),
         galleries=tuple(galleries),
-        settings=shown_settings(run),
+        settings=run.config.to_json().encode("utf-8", "replace").decode(),
     )
+
+
+# The history
+
+
+def history_of(run: Run) -> Sequence[Record]:
+    """The finished epochs up to the checkpoint, whose weights are shown; all of them if there is no checkpoint to read."""
+    try:
+        epochs = run.directory.reached()[0]
+    except RunError:
+        epochs = 0
+    records = [
+        record
+        for record in run.history[: epochs or None]
+        if isinstance(record, dict) and all(number(record, key) is not None for key in NEEDED)
+    ]
+    if not records:
+        raise RunError(
+            f"{run.path} has not finished an epoch yet, so there is nothing to report; go on with 'selfens resume {run.path}'."
+        )
+    return records
+
+
+def number(record: Record, key: str) -> float | None:
+    """A number of a record; None if it is missing or, in a file that was tampered with, is not one."""
+    value = record.get(key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None  # type: ignore[arg-type]
+
+
+def values_of(history: Sequence[Record], key: str) -> Values:
+    return [number(record, key) for record in history]
+
+
+def _curves(history: Sequence[Record], name: str) -> list[Chart]:
+    """Charts of all numbers that were recorded: errors, losses and rates together, anything else by itself."""
+    keys = dict.fromkeys(key for record in history for key in record if key not in NOT_DRAWN)
+    every = {key: values_of(history, key) for key in keys}
+    varying = {key: values for key, values in every.items() if len(set(values)) > 1}
+    errors = {word: every[key] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}}
+    charts = {
+        "Error per epoch": {"misclassified, %": errors} if errors else {},
+        "Losses per epoch": {"mean over the epoch": _losses(every)},
+        "Schedule": {word: {"": every[key]} for key, word in RATES.items() if key in varying},
+    }
+    for key in (key for key in varying if key not in (*ERRORS, *LOSSES, *RATES)):
+        words = shown(key.replace("_", " "), 60)
+        charts[words.capitalize()] = {OTHERS.get(key, words): {"": every[key]}}
+    return [figures.epochs_chart(title, name, panels) for title, panels in charts.items() if panels]
+
+
+def _losses(every: Mapping[str, Values]) -> dict[str, Values]:
+    """The unsupervised loss as it counts, times its weight; that and the total only if there is any."""
+    factors = zip(every.get("weight", ()), every.get("unsupervised", ()), strict=False)
+    weighted = [None if weight is None or loss is None else weight * loss for weight, loss in factors]
+    lines = {"supervised": every["supervised"]}
+    return lines | {"w(t) × unsupervised": weighted, figures.TOTAL: every["total"]} if any(weighted) else lines
 
 
 # In words
 
 
-def _unreadable(run: Run) -> list[str]:
-    files = run.about.get("unreadable", [])
-    more = f" and {len(files) - MOST_FILES_NAMED} more, which run.json names" if len(files) > MOST_FILES_NAMED else ""
-    return (
-        [shown(f"Left out, because they cannot be read: {'; '.join(files[:MOST_FILES_NAMED])}{more}.")] if files else []
-    )
-
-
 def _sentence(run: Run, history: Sequence[Record]) -> str:
     labelled, rows = len(run.labels.rows), run.about["rows"]
     how = f"{method_words(run)}, trained on {data_words(run)} with {labelled:,} of {rows:,} rows labelled,"
-    epochs = f"after {_count(len(history), 'epoch')}"
-    test, validation = history[-1].get("test_error"), history[-1].get("validation_error")
+    epochs = f"after {len(history):,} epoch{'s' * (len(history) > 1)}"
+    test, validation = (number(history[-1], key) for key in ERRORS)
     if test is not None:
-        result = f"puts {test:.2f} % of {run.about.get('test_rows', 0):,} test rows into the wrong class {epochs}"
+        result = f"misclassifies {test:.2f} % of {run.about.get('test_rows', 0):,} test rows {epochs}"
     elif validation is not None:
-        rows_held = len(run.labels.validation)
-        result = f"puts {validation:.2f} % of {rows_held:,} validation rows into the wrong class {epochs}"
+        result = f"misclassifies {validation:.2f} % of {len(run.labels.validation):,} validation rows {epochs}"
     else:
-        result = (
-            f"has come to a supervised loss of {history[-1]['supervised']:.4f} {epochs}; no test rows tell its error"
-        )
-    sentence = f"{how} {result}."
-    return sentence[0].upper() + sentence[1:]
+        loss = number(history[-1], "supervised")
+        result = f"has a supervised loss of {loss:.4f} {epochs}; there are no test rows to measure its error on"
+    return f"{how[0].upper()}{how[1:]} {result}."
 
 
 def method_words(run: Run) -> str:
-    return (
-        "a method of your own"
-        if run.about["own_method"]
-        else METHODS.get(run.config.method.name, run.config.method.name)
-    )
+    name = run.config.method.name
+    return "a method of your own" if run.about["own_method"] else METHODS.get(name, name)
 
 
 def data_words(run: Run) -> str:
@@ -130,122 +172,131 @@ def data_words(run: Run) -> str:
 
 def _facts(run: Run, history: Sequence[Record]) -> tuple[tuple[str, str], ...]:
     network = "a module of your own" if run.about["own_network"] else run.config.network.name
-    environment = run.about["environment"]
-    seconds = sum(record.get("seconds", 0.0) for record in history)
-    facts = {
-        "run": shown(str(run.path)),
-        "network": f"{network}, {run.about.get('parameters', 0):,} parameters",
-        "seed": str(run.config.seed.base),
-        "trained": f"{duration(seconds)} on {environment.get('device', '?')}",
-        "classes": str(len(run.classes)),
-    }
-    return tuple(facts.items())
+    return (
+        ("run", shown(str(run.path))),
+        ("network", f"{network}, {run.about.get('parameters', 0):,} parameters"),
+        ("seed", str(run.config.seed.base)),
+        ("trained", f"{time_words(history)} on {run.about['environment'].get('device', '?')}"),
+        ("classes", f"{len(run.classes):,}"),
+    )
+
+
+def time_words(history: Sequence[Record]) -> str:
+    return duration(sum(number(record, "seconds") or 0.0 for record in history))
 
 
 def _unfinished(run: Run, history: Sequence[Record]) -> list[str]:
     try:
-        run.directory.check_can_go_on()
-        asked, kept = run.config.schedule.epochs, run.directory.reached()[0]
+        run.directory.check_not_lost()
+        asked, (epochs, steps) = run.config.schedule.epochs, run.directory.reached()
     except RunError:
-        return []  # it cannot be gone on with; why not is said where its rows would be shown
-    notes = []
-    if kept < asked:
-        notes.append(
-            f"This run has done {len(history)} of {asked} epochs; 'selfens resume {shown(str(run.path))}' completes it."
-        )
-    if 0 < kept < len(history):
-        notes.append(f"What is shown of single rows is that of the last checkpoint, after epoch {kept}.")
-    return notes
+        return []  # it cannot be resumed; the sentence about missing galleries says why
+    if epochs >= asked:
+        return []
+    note = (
+        f"This run has done {len(history):,} of {asked:,} epochs; 'selfens resume {shown(str(run.path))}' completes it."
+    )
+    within = f"Test rows and galleries are shown as of its checkpoint, {steps:,} steps into the next epoch."
+    return [note, within] if steps else [note]
 
 
-def _plain_sentence(error: SelfensError) -> str:
-    return shown(str(error)).rstrip(".") + "."
+def _unreadable(run: Run) -> list[str]:
+    files = run.about.get("unreadable", [])
+    more = f" and {len(files) - MAX_FILES_NAMED:,} more, listed in run.json" if len(files) > MAX_FILES_NAMED else ""
+    named = "; ".join(files[:MAX_FILES_NAMED])
+    return [shown(f"Left out, because they cannot be read: {named}{more}.")] if files else []
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+# Rows
 
 
-def shown_settings(run: Run) -> str:
-    return run.config.to_json().encode("utf-8", "replace").decode()
-
-
-# Looking at rows
-
-
-def _looked_at(run: Run, data: Dataset, name: str, budget: int) -> tuple[list[Chart], list[Gallery]]:
+def _charts_and_galleries(run: Run, data: Dataset, name: str, budget: int) -> tuple[list[Chart], list[Gallery]]:
     """The charts of the test rows, and the galleries."""
-    classes = data.classes
-    charts: list[Chart] = []
-    galleries: list[Gallery] = []
     known = run_labels(run)
+    labelled = _training_rows(run, data, np.flatnonzero(known != UNLABELED))
     if len(data.test_labels):
         probabilities = run.test_probabilities(data)
-        matrix = measures.confusion(data.test_labels, probabilities.argmax(axis=1), len(classes))
+        matrix = measures.confusion(data.test_labels, probabilities.argmax(axis=1), data.num_classes)
+        test = PredictedRows(data, np.arange(len(data.test_labels)), data.test_labels, probabilities, is_test=True)
         charts = [
-            figures.confusion_chart(matrix, classes, name),
-            figures.class_error_chart(matrix, classes, name),
+            figures.confusion_chart(matrix, data.classes, name),
+            figures.class_error_chart(matrix, data.classes, name),
             figures.reliability_chart(measures.calibration(data.test_labels, probabilities), name),
         ]
-        every, names = np.arange(len(data.test_labels)), data.test_row_names
-        test = Looked(data.test_inputs, every, data.test_labels, probabilities, None, names, classes, budget // 3)
-        galleries = [_uncertain_tests(test), _confident_mistakes(test)]
-    else:
-        unlabeled = np.flatnonzero(known == UNLABELED)
-        galleries = [_uncertain_rows(_training_rows(run, data, unlabeled, budget // 2))] if len(unlabeled) else []
-    labelled = _training_rows(run, data, np.flatnonzero(known != UNLABELED), budget // 3)
-    return charts, [*galleries, _doubtful_labels(labelled)]
+        return charts, [each(budget // 3) for each in (test.uncertain, test.mistakes, labelled.doubtful)]
+    unlabeled = _training_rows(run, data, np.flatnonzero(known == UNLABELED))
+    kinds = (unlabeled.uncertain, labelled.doubtful) if len(unlabeled.rows) else (labelled.doubtful,)
+    return [], [each(budget // 2) for each in kinds]
 
 
-def _training_rows(run: Run, data: Dataset, rows: NDArray[np.int64], budget: int) -> Looked:
-    """Some of the training rows, as the run sees them: of a large ensemble no more is read than is looked at."""
+def _training_rows(run: Run, data: Dataset, rows: NDArray[np.int64]) -> PredictedRows:
+    """Some of the training rows, with what the run predicts for them: of a large ensemble, only these are read."""
     made = run.predict_training_rows(data, rows)
     labels = run_labels(run)[rows]
-    return Looked(data.inputs, rows, labels, made.probabilities, made.deviation, data.row_names, data.classes, budget)
+    known = labels if (labels != UNLABELED).all() else None
+    return PredictedRows(data, rows, known, made.probabilities, made.deviation)
 
 
-@dataclass(frozen=True)
-class Looked:
-    """Rows with what is known and what is predicted of them; all but inputs and files run parallel to `numbers`."""
+@dataclass(frozen=True, eq=False)
+class PredictedRows:
+    """Rows of a data set with what is predicted for them; the arrays run in parallel."""
 
-    inputs: Source
-    numbers: NDArray[np.int64]
-    labels: Labels
+    data: Dataset
+    rows: NDArray[np.int64]
+    labels: Labels | None
     probabilities: Probabilities
-    deviation: NDArray[np.float32] | None
+    deviation: NDArray[np.float32] | None = None
     """By how much the probability of the predicted class has varied over the epochs."""
-    files: Sequence[str]
-    classes: tuple[str, ...]
-    budget: int
+    is_test: bool = False
 
     @property
     def predicted(self) -> NDArray[np.int64]:
         return np.asarray(self.probabilities.argmax(axis=1))
 
-    def gallery(self, places: NDArray[np.int64], groups: Labels, **words: Any) -> Gallery:
-        """A gallery of the rows at these places, each found under its class of `groups`."""
+    def uncertain(self, budget: int) -> Gallery:
+        """The rows whose predictions have the highest entropy."""
+        order = np.argsort(-uncertainty_of(self.probabilities.astype(np.float64)), kind="stable")
+        kind = "Test rows" if self.is_test else "Unlabeled training rows"
+        note = f"{kind} whose probabilities are spread most evenly over the classes."
+        return self._gallery(order, budget, "Most uncertain", note)
+
+    def mistakes(self, budget: int) -> Gallery:
+        """The misclassified rows, most confident first."""
+        wrong = np.flatnonzero(self.predicted != self.labels)
+        order = wrong[np.argsort(-self.probabilities[wrong].max(axis=1), kind="stable")]
+        note = "Misclassified test rows, most confident first." if len(order) else "No test row is misclassified."
+        return self._gallery(order, budget, "Most confident mistakes", note)
+
+    def doubtful(self, budget: int) -> Gallery:
+        """The rows for which another class than the label is more probable."""
+        assert self.labels is not None
+        disputed = rank(self.labels, self.probabilities).disputed
+        note = (
+            "Labels for which the run finds another class more probable, most suspicious first. In-sample: the network was "
+            "trained on these labels, which hides some mistakes."
+            if len(disputed)
+            else "The run's predictions contradict no label."
+        )
+        return self._gallery(disputed, budget, "Labels that look wrong", note)
+
+    def _gallery(self, order: NDArray[np.int64], budget: int, title: str, note: str) -> Gallery:
         return gallery(
-            groups[places],
-            lambda place: self._entry(int(places[place])),
-            self.inputs,
-            self.budget,
-            classes=self.classes,
-            measure_word="probability",
-            **words,
+            self.data,
+            self.rows[order],
+            self.predicted[order],
+            None if self.labels is None else self.labels[order],
+            lambda place: self._measure(int(order[place])),
+            budget=budget,
+            test=self.is_test,
+            title=title,
+            note=note,
+            given_word="" if self.labels is None else "true" if self.is_test else "given",
         )
 
-    def _entry(self, place: int) -> Entry:
-        row, label, best = int(self.numbers[place]), int(self.labels[place]), int(self.probabilities[place].argmax())
+    def _measure(self, place: int) -> str:
         varied = np.nan if self.deviation is None else self.deviation[place]
-        return Entry(
-            row=row,
-            given="" if label == UNLABELED else shown(self.classes[label]),
-            predicted=shown(self.classes[best]),
-            measure=percent(float(self.probabilities[place, best]))
-            + ("" if np.isnan(varied) else f" ± {100 * varied:.0f} %"),
-            wrong=label not in (UNLABELED, best),
-            file=shown(self.files[row]) if self.files else "",
-        )
+        probability = percent(float(self.probabilities[place].max()))
+        return probability if np.isnan(varied) else f"{probability} ± {100 * varied:.0f} %"
 
 
 def percent(share: float) -> str:
@@ -254,37 +305,3 @@ def percent(share: float) -> str:
     ('93 %', '> 99.9 %')
     """
     return "> 99.9 %" if share > 0.999 else f"{100 * share:.0f} %" if share < 0.99 else f"{100 * share:.1f} %"
-
-
-def _uncertain_tests(test: Looked) -> Gallery:
-    order = np.argsort(-uncertainty_of(test.probabilities.astype(np.float64)), kind="stable")
-    note = "Test rows whose probabilities are spread most evenly over the classes."
-    return test.gallery(order, test.labels, title="Most uncertain", note=note, given_word="true")
-
-
-def _uncertain_rows(rows: Looked) -> Gallery:
-    order = np.argsort(-uncertainty_of(rows.probabilities.astype(np.float64)), kind="stable")
-    note = "Unlabeled training rows whose probabilities are spread most evenly over the classes."
-    return rows.gallery(order, rows.predicted, title="Most uncertain", note=note, given_word="")
-
-
-def _confident_mistakes(test: Looked) -> Gallery:
-    wrong = np.flatnonzero(test.predicted != test.labels)
-    order = wrong[np.argsort(-test.probabilities[wrong].max(axis=1), kind="stable")]
-    note = (
-        "Test rows put into the wrong class, the surest first."
-        if len(order)
-        else "No test row is put into the wrong class."
-    )
-    return test.gallery(order, test.labels, title="Most confident mistakes", note=note, given_word="true")
-
-
-def _doubtful_labels(rows: Looked) -> Gallery:
-    disputed = rank(rows.labels, rows.probabilities).disputed
-    note = (
-        "Labels in use for which another class is more probable, the most suspicious first. In-sample: the network was trained "
-        "on these labels, which hides some mistakes."
-        if len(disputed)
-        else "No label in use is contradicted by what the run came to predict."
-    )
-    return rows.gallery(disputed, rows.labels, title="Labels that look wrong", note=note, given_word="given")

@@ -1,7 +1,7 @@
-"""The charts of a report, by matplotlib as SVG to be put into a page.
+"""The charts of a report, drawn by matplotlib as SVG and embedded in the page.
 
-Lines and text take the page's own colour (`currentColor`), the background is left out, and the few colours of the data are
-legible on white and on near-black: one picture serves the light and the dark page.
+Lines and text use the page's own colour (`currentColor`), the background is transparent, and the few data colours are
+legible on white and on near-black, so one picture serves the light and the dark page.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ SIZE = (4.3, 2.9)
 NUMBERED_CLASSES = 20
 WORST_CLASSES = 20
 NAME_LIMIT = 16
+TOTAL = "total"
+"""The label of a line that sums up the others, drawn dashed."""
 
-Record = Mapping[str, Any]
+Values = Sequence[float | None]
+"""One value per epoch."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,11 @@ class Chart:
     svg: str
     note: str = ""
     large: bool = False
-    """Too much detail to be shrunk to a narrow screen; it is scrolled there."""
+    """Too detailed to shrink to a narrow screen; it scrolls there."""
 
 
 def svg(draw: Callable[[Figure], None], name: str, size: tuple[float, float] = SIZE) -> str:
-    """What `draw` puts onto a figure, as the text of an <svg>; `name` keeps ids apart where several are on a page."""
+    """What `draw` puts on a figure, as the text of an <svg>; `name` keeps the ids of a page's charts apart."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -62,7 +65,7 @@ def svg(draw: Callable[[Figure], None], name: str, size: tuple[float, float] = S
     return _embedded(output.getvalue())
 
 
-def _style(name: str) -> Any:  # matplotlib counts its keys up in a type
+def _style(name: str) -> Any:  # matplotlib enumerates its keys in a type
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
     return dict.fromkeys(inked, INK) | {
         "svg.hashsalt": name,
@@ -86,7 +89,7 @@ def _style(name: str) -> Any:  # matplotlib counts its keys up in a type
 
 
 def _embedded(text: str) -> str:
-    """The <svg> alone: no prologue, no style that would reach the whole page, no id but those it refers to itself."""
+    """The <svg> itself: no prologue, no style that would reach the whole page, no id that it does not refer to."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)
@@ -97,102 +100,66 @@ def _embedded(text: str) -> str:
 # Over the epochs
 
 
-def error_chart(history: Sequence[Record], name: str) -> Chart | None:
-    """Test and validation error; None where neither was measured."""
-    kinds = {"test_error": "test", "validation_error": "validation"}
-    measured = {key: word for key, word in kinds.items() if any(record.get(key) is not None for record in history)}
+def epochs_chart(title: str, name: str, panels: Mapping[str, Mapping[str, Values]]) -> Chart:
+    """Lines over the epochs, in panels above each other: by the words of the panel's y axis, then by the line's label."""
 
     def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for (key, word), color in zip(measured.items(), COLORS, strict=False):
-            _line(axes, history, [record.get(key) for record in history], color=color, label=word)
-        _over_epochs(axes, "rows in the wrong class, %", legend=True)
-
-    return Chart("Error per epoch", svg(draw, f"{name}-error")) if measured else None
-
-
-def loss_chart(history: Sequence[Record], name: str) -> Chart:
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        weighted = [record["weight"] * record["unsupervised"] for record in history]
-        _line(axes, history, [record["supervised"] for record in history], color=COLORS[0], label="supervised")
-        if any(weighted):
-            _line(axes, history, weighted, color=COLORS[1], label="w(t) × unsupervised")
-            total = [record["total"] for record in history]
-            _line(axes, history, total, color=INK, label="total", linewidth=0.9, linestyle="--")
-        _over_epochs(axes, "mean over the epoch", legend=True)
-
-    return Chart("Losses per epoch", svg(draw, f"{name}-loss"))
-
-
-def variance_chart(history: Sequence[Record], name: str) -> Chart | None:
-    """How much the ensemble's predictions vary; None where that is not kept."""
-    variance = [record.get("ensemble_variance") for record in history]
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        _line(axes, history, variance, color=COLORS[3])
-        _over_epochs(axes, "variance of a row, summed over classes")
-
-    kept = any(value is not None for value in variance)
-    return Chart("Variance of the ensemble", svg(draw, f"{name}-variance")) if kept else None
-
-
-def rates_chart(history: Sequence[Record], name: str) -> Chart:
-    def draw(figure: Figure) -> None:
-        upper, lower = figure.subplots(2, sharex=True)
-        _line(upper, history, [record["weight"] for record in history], color=COLORS[1])
-        _line(lower, history, [record["learning_rate"] for record in history], color=COLORS[2])
-        _over_epochs(upper, "w(t)")
-        _over_epochs(lower, "learning rate")
-        upper.set_xlabel("")
+        colors = iter(COLORS * len(panels))
+        every = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+        for axes, (words, lines) in zip(every, panels.items(), strict=True):
+            for label, values in lines.items():
+                dashed = {"color": INK, "linewidth": 0.9, "linestyle": "--"}
+                _line(axes, values, label=label, **(dashed if label == TOTAL else {"color": next(colors)}))
+            _over_epochs(axes, words)
+            if any(lines):
+                axes.legend()
+        for axes in every[:-1]:
+            axes.set_xlabel("")
         figure.align_ylabels()
 
-    return Chart("w(t) and learning rate", svg(draw, f"{name}-rates"))
+    return Chart(title, svg(draw, f"{name}-{title}", (SIZE[0], SIZE[1] * max(1, len(panels) / 3))))
 
 
-def comparison_chart(groups: Mapping[str, Sequence[Sequence[Record]]], quantity: str, words: str) -> Chart:
-    """One line per run over its epochs, one colour per group of runs that differ in nothing but the seed."""
+def comparison_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str) -> Chart:
+    """One line per run over its epochs, one colour per group of runs that differ only in the seed."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for number, (label, histories) in enumerate(groups.items()):
+        for number, (label, runs) in enumerate(groups.items()):
             look = {"color": COLORS[number % len(COLORS)], "linestyle": ("-", "--", ":")[number // len(COLORS) % 3]}
-            for position, history in enumerate(histories):
-                values = [record.get(quantity) for record in history]
-                width = 1.6 if len(histories) == 1 else 1.0
-                _line(axes, history, values, label=label if position == 0 else None, linewidth=width, **look)
+            for position, values in enumerate(runs):
+                width = 1.6 if len(runs) == 1 else 1.0
+                _line(axes, values, label=label if position == 0 else "", linewidth=width, **look)
         _over_epochs(axes, words)
         if len(groups) <= 3 * len(COLORS):
             columns = 1 if max(map(len, groups)) > 24 else 2
             figure.legend(loc="outside lower center", ncols=min(columns, len(groups)))
 
-    extra = 0.2 * min(len(groups), 24)
-    return Chart("Error per epoch", svg(draw, "comparison", (5.2, 3.2 + extra)))
+    return Chart(title, svg(draw, "comparison", (5.2, 3.2 + 0.2 * min(len(groups), 24))))
 
 
-def _line(axes: Axes, history: Sequence[Record], values: Sequence[float | None], **look: Any) -> None:
-    """Values over epochs counted from one; a dot each where there are too few for a line to show them."""
+def _line(axes: Axes, values: Values, *, label: str, **look: Any) -> None:
+    """Values over epochs counted from one, with dots if there are too few for a line to show them."""
     numbers = [float("nan") if value is None else value for value in values]
-    marker = "o" if len(history) < 8 else None
-    axes.plot([record["epoch"] + 1 for record in history], numbers, marker=marker, markersize=3, **look)
+    marker = "o" if len(numbers) < 8 else None
+    axes.plot(range(1, len(numbers) + 1), numbers, marker=marker, markersize=3, label=label or None, **look)
 
 
-def _over_epochs(axes: Axes, words: str, *, legend: bool = False) -> None:
-    from matplotlib.ticker import MaxNLocator
+def _over_epochs(axes: Axes, words: str) -> None:
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axes.set(xlabel="epoch", ylabel=words)
-    axes.set_ylim(0, 1.04 * axes.get_ylim()[1])
+    low, high = axes.get_ylim()
+    axes.set_ylim(0 if axes.dataLim.y0 >= 0 else low, 1.04 * high)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    if legend:
-        axes.legend()
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 # Of the test rows
 
 
 def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str) -> Chart:
-    """Right answers in blue on the diagonal, mistakes in red, each as a share of its true class; numbers if there is room."""
+    """Correct predictions in blue on the diagonal, mistakes in red, as shares of the true class; numbers if they fit."""
     count = len(classes)
     numbered = count <= NUMBERED_CLASSES
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
@@ -211,17 +178,16 @@ def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str
         axes.set(xlabel="predicted", ylabel="true")
         if numbered:
             names = [shown(each, NAME_LIMIT) for each in classes]
-            upright = max(map(len, names)) > 3
-            axes.set_xticks(range(count), names, rotation=90 if upright else 0)
+            axes.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 3 else 0)
             axes.set_yticks(range(count), names)
             _numbers(axes, matrix, shares)
 
-    note = (
-        ""
-        if numbered
-        else f"{count} classes, by number, in the order of the class names; stronger red is a commoner mistake."
+    by_number = (
+        f"{count:,} classes, numbered in the order of their names; the stronger the red, the more frequent the mistake."
     )
-    return Chart("Confusion matrix", svg(draw, f"{name}-confusion", (side * 1.3, side * 1.1)), note, large=crowded)
+    size = (side * 1.3, side * 1.1)
+    note = "" if numbered else by_number
+    return Chart("Confusion matrix", svg(draw, f"{name}-confusion", size), note, large=crowded)
 
 
 def _numbers(axes: Axes, matrix: NDArray[np.int64], shares: NDArray[np.float64]) -> None:
@@ -229,7 +195,7 @@ def _numbers(axes: Axes, matrix: NDArray[np.int64], shares: NDArray[np.float64])
     for (row, column), value in np.ndenumerate(matrix):
         if value:
             color = "white" if shares[row, column] > 0.55 else INK
-            axes.text(column, row, f"{value}", ha="center", va="center", fontsize=size, color=color)
+            axes.text(column, row, f"{value:,}", ha="center", va="center", fontsize=size, color=color)
 
 
 def class_error_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str) -> Chart:
@@ -238,28 +204,21 @@ def class_error_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: s
     tested = np.flatnonzero(totals)
     errors = 100.0 * (1 - np.diag(matrix)[tested] / totals[tested])
     worst = np.argsort(-errors, kind="stable")[:WORST_CLASSES]
+    values, numbers = errors[worst], tested[worst]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        values, names = errors[worst], [shown(classes[each], NAME_LIMIT) for each in tested[worst]]
-        axes.barh(range(len(values)), values, color=BLUE, height=0.7)
-        for position, (value, row) in enumerate(zip(values, tested[worst], strict=True)):
-            axes.annotate(
-                f"{value:.1f} % of {totals[row]}",
-                (value, position),
-                (3, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-            )
-        axes.set_yticks(range(len(values)), names)
-        axes.set(xlabel="rows in the wrong class, %", xlim=(0, max(values.max(initial=0) * 1.45, 1)))
+        bars = axes.barh(range(len(values)), values, color=BLUE, height=0.7)
+        words = [f"{value:.1f} % of {totals[number]:,}" for value, number in zip(values, numbers, strict=True)]
+        axes.bar_label(bars, words, padding=3, fontsize=8)
+        axes.set_yticks(range(len(values)), [shown(classes[number], NAME_LIMIT) for number in numbers])
+        axes.set(xlabel="misclassified, %", xlim=(0, max(values.max(initial=0) * 1.45, 1)))
         axes.set_xticks([tick for tick in axes.get_xticks() if tick <= 100])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
 
     height = max(SIZE[1] * 1.1, 0.8 + 0.2 * len(worst))
-    note = f"The {WORST_CLASSES} worst of {len(tested)} classes." if len(tested) > WORST_CLASSES else ""
+    note = f"The worst {WORST_CLASSES} of {len(tested):,} classes." if len(tested) > WORST_CLASSES else ""
     return Chart("Error per class", svg(draw, f"{name}-classes", (SIZE[0], height)), note)
 
 
@@ -272,7 +231,7 @@ def reliability_chart(measured: Calibration, name: str) -> Chart:
         upper.plot((0, 100), (0, 100), color=INK, linewidth=0.9, linestyle="--", alpha=0.5, label="perfect")
         x, y = 100 * measured.confidence[filled], 100 * measured.accuracy[filled]
         upper.plot(x, y, color=BLUE, marker="o", markersize=4, label="this run")
-        upper.set(ylabel="right, %", xlim=(0, 100), ylim=(0, 103))
+        upper.set(ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 103))
         upper.legend()
         bins = len(measured.counts)
         middles = (np.arange(bins) + 0.5) * 100 / bins

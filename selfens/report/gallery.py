@@ -1,26 +1,26 @@
-"""Galleries: rows to look at, as images with captions, or as lines of a table where the rows are not images."""
+"""Galleries: rows to look at, as images with captions, or as lines of a table if the rows are not images."""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from selfens.data.dataset import Dataset, Labels
 from selfens.data.rows import Source
 from selfens.report.render import shown
 from selfens.tools.audit import positions_within_groups
 
 SHOWN_FIRST = 24
-MOST_ENTRIES = 144
-MOST_SCALED = 10_000  # rows from which the scale of brightness is taken
-LARGEST_SIDE = 64
-SMOOTH_FROM = 48  # pixels a side; smaller images are shown as the squares they are
+MAX_ENTRIES = 144
+MAX_SCALED = 10_000  # rows from which the scale of brightness is taken
+MAX_SIDE = 64
+SMOOTH_FROM = 48  # pixels a side; smaller images are shown with their pixels as squares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +28,15 @@ class Entry:
     """One row, in words."""
 
     row: int
-    given: str = ""
+    given: str
     predicted: str
     measure: str
-    wrong: bool = False
-    file: str = ""
-    group: int = 0
+    wrong: bool
+    file: str
+    group: int
     """The class under which the filter finds it."""
-    picture: str = ""
-    first: bool = False
+    picture: str
+    first: bool
     """Whether it is among those shown before anything is filtered."""
 
     @property
@@ -47,19 +47,18 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery:
-    """Entries in their order. The words say what `given` and `predicted` are here; no `given_word`, none is known."""
-
     title: str
-    note: str = ""
+    note: str
     given_word: str
+    """What labels are called here; without it, there are none to show."""
     predicted_word: str = "predicted"
-    measure_word: str
+    measure_word: str = "probability"
     entries: tuple[Entry, ...]
     totals: tuple[int, ...]
-    """How many rows of each class were ranked, more than there are entries for."""
+    """How many rows of each class were ranked, of which only some have entries."""
     classes: tuple[str, ...]
     images: bool
-    pixelated: bool = False
+    pixelated: bool
 
     @property
     def groups(self) -> list[tuple[int, str, int]]:
@@ -74,34 +73,55 @@ class Gallery:
 
 
 def gallery(
-    groups: NDArray[np.int64],
-    entry: Callable[[int], Entry],
-    inputs: Source,
-    budget: int,
+    dataset: Dataset,
+    rows: NDArray[np.int64],
+    predicted: Labels,
+    given: Labels | None,
+    measure: Callable[[int], str],
     *,
+    budget: int,
+    test: bool = False,
     shown_first: int = SHOWN_FIRST,
-    **words: Any,
+    **words: str,
 ) -> Gallery:
-    """The first of a ranking, and beyond them the first of each class, as far as `budget` bytes of pictures go.
+    """The first rows of a ranking, and beyond them the first of each class, as far as `budget` bytes of pictures go.
 
-    groups       the class under which each place of the ranking is found
-    entry        what is said of a place of the ranking
-    shown_first  how many of the ranking are shown before anything is filtered
+    rows         in the order of the ranking; `predicted` and `given` are their classes
+    measure      what is said of a place in the ranking
+    test         they are test rows, not training rows
+    words        title, note and words of the gallery
+    shown_first  how many are shown before anything is filtered
     """
+    inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
+    groups = predicted if given is None else given
     is_images = inputs.ndim == 4
-    chosen: dict[int, Entry] = {}
     draw = pictures(inputs) if is_images else lambda row: ""
-    for place in _by_urgency(groups, shown_first)[: max(MOST_ENTRIES, shown_first)]:
-        words_only = entry(place)
-        picture = draw(words_only.row)
+    entries: dict[int, Entry] = {}
+    for place in _by_urgency(groups, shown_first)[: max(MAX_ENTRIES, shown_first)]:
+        row = int(rows[place])
+        picture = draw(row)
         budget -= len(picture)
         if budget < 0:
             break
-        chosen[place] = replace(words_only, group=int(groups[place]), picture=picture, first=place < shown_first)
-    pixelated = is_images and max(inputs.shape[2:]) < SMOOTH_FROM
-    kept = tuple(chosen[place] for place in sorted(chosen))
-    totals = tuple(np.bincount(groups).tolist())
-    return Gallery(entries=kept, totals=totals, images=is_images, pixelated=pixelated, **words)
+        entries[place] = Entry(
+            row=row,
+            given="" if given is None else shown(dataset.classes[given[place]]),
+            predicted=shown(dataset.classes[predicted[place]]),
+            measure=measure(place),
+            wrong=given is not None and bool(given[place] != predicted[place]),
+            file=shown(files[row]) if files else "",
+            group=int(groups[place]),
+            picture=picture,
+            first=place < shown_first,
+        )
+    return Gallery(
+        entries=tuple(entries[place] for place in sorted(entries)),
+        totals=tuple(np.bincount(groups).tolist()),
+        classes=dataset.classes,
+        images=is_images,
+        pixelated=is_images and max(inputs.shape[2:]) < SMOOTH_FROM,
+        **words,
+    )
 
 
 def _by_urgency(groups: NDArray[np.int64], shown_first: int) -> list[int]:
@@ -114,9 +134,9 @@ def _by_urgency(groups: NDArray[np.int64], shown_first: int) -> list[int]:
 def pictures(inputs: Source) -> Callable[[int], str]:
     """A function from a row to its image as a PNG in a data: address, on one scale of brightness for all rows.
 
-    The scale is that of rows spread evenly over the inputs, which may be larger than memory.
+    The scale comes from a sample of the rows, since the inputs may be larger than memory.
     """
-    some = inputs[:: 1 + len(inputs) // MOST_SCALED]
+    some = inputs[:: 1 + len(inputs) // MAX_SCALED]
     low, high = min(0.0, float(some.min(initial=0))), float(some.max(initial=0))
     scale = 255.0 / (high - low) if high > low else 1.0
 
@@ -128,12 +148,12 @@ def pictures(inputs: Source) -> Callable[[int], str]:
 
 
 def _png(pixels: NDArray[np.uint8]) -> bytes:
-    """[channels, height, width] as RGB or RGBA where it has three or four channels, as grey otherwise."""
+    """[channels, height, width] as RGB or RGBA if it has three or four channels, otherwise as grey."""
     from PIL import Image
 
     coloured = len(pixels) in (3, 4)
     image = Image.fromarray(pixels.transpose(1, 2, 0) if coloured else pixels.mean(axis=0).astype(np.uint8))
-    image.thumbnail((LARGEST_SIDE, LARGEST_SIDE), Image.Resampling.LANCZOS)
+    image.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     image.save(file, "PNG", optimize=True)
     return file.getvalue()

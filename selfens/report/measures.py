@@ -15,7 +15,7 @@ BINS = 10
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """By bins of equal width over the probability of the predicted class; NaN where a bin is empty."""
+    """By bins of equal width over the probability of the predicted class; NaN if a bin is empty."""
 
     counts: NDArray[np.int64]
     confidence: NDArray[np.float64]

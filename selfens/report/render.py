@@ -1,4 +1,4 @@
-"""From a template to the text of a page. Whatever a user supplied is escaped; what cannot be shown is replaced first."""
+"""From a template to the text of a page. Whatever a user supplied is escaped; invalid characters are replaced first."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def render(template: str, *, folder: Path | None = None, **values: Any) -> str:
 
 
 def shown(text: str, limit: int | None = None) -> str:
-    """A name on one line of valid text, cut where it is too long.
+    """A name as one line of valid text, cut if it is too long.
 
     >>> shown("a  very\\nlong name", 9)
     'a very l…'
     """
-    line = " ".join(text.encode("utf-8", "replace").decode().split())  # file names may hold bytes that are no text
+    line = " ".join(text.encode("utf-8", "replace").decode().split())  # file names may hold bytes that are not UTF-8
     return line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…"

@@ -1,16 +1,15 @@
-"""Audit: which of the labels look wrong, and which rows are worth labelling next.
+"""Audit: which labels look wrong, and which rows are worth labelling next.
 
-Everything is a function of `labels` (class numbers, -1 where unknown) and `probabilities` [rows, classes]; where they come
-from is a second step. `audit_run` takes them from a run and is in-sample: the network was trained on the very labels it
-is asked to doubt, which hides some mistakes. `selfens.tools.folds` asks a network that has not seen the label, for the price of
-training once per fold.
+Everything is a function of `labels` (class numbers, -1 if unknown) and `probabilities` [rows, classes], wherever they come
+from. `audit_run` takes them from a run and is in-sample: the network was trained on the labels it is asked to doubt, which
+hides some mistakes. `selfens.tools.folds` asks networks that have not seen the label, and trains once per fold.
 
-A CSV written by `write_audit` can be corrected in its `label` column and given back as `data.labels_file`.
+A CSV written by `write_audit` can be corrected in its `label` column and passed back as `data.labels_file`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -21,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.errors import DataError, check_kind
-from selfens.files.tables import cell, check_replaceable, write_csv
+from selfens.files.tables import cells, check_replaceable, write_csv
 from selfens.runs.run import Run
 
 Probabilities = NDArray[np.floating[Any]]
@@ -36,11 +35,11 @@ class Audit:
     labels: Labels
     """The label each row was given."""
     suggested: Labels
-    """The most probable class; where it is the label itself, there is no quarrel."""
+    """The most probable class; the label is disputed if it is another one."""
     scores: NDArray[np.float64]
     """From -1, sure that the label is wrong, to 1, sure that it is right."""
     deviations: NDArray[np.float64] | None = None
-    """By how much the suggested class's probability has varied from epoch to epoch, where that is known."""
+    """By how much the suggested class's probability has varied from epoch to epoch, if that is known."""
 
     @property
     def disputed(self) -> Rows:
@@ -55,9 +54,9 @@ class Suggestions:
     rows: Rows
     predicted: Labels
     uncertainty: NDArray[np.float64]
-    """Entropy of the prediction over its largest possible value: 0 is certain, 1 knows nothing."""
+    """Entropy of the prediction over its largest possible value: 0 is certain, 1 means all classes are equally probable."""
     variance: NDArray[np.float64] | None = None
-    """How much the predictions have varied from epoch to epoch, summed over the classes, where that is known."""
+    """How much the predictions have varied from epoch to epoch, summed over the classes, if that is known."""
 
 
 # Functions of labels and probabilities
@@ -79,9 +78,9 @@ def label_scores(labels: ArrayLike, probabilities: ArrayLike) -> NDArray[np.floa
 
 
 def rank(labels: ArrayLike, probabilities: ArrayLike, variance: ArrayLike | None = None) -> Audit:
-    """The labelled rows ranked by `label_scores`, with the class to put instead.
+    """The labelled rows ranked by `label_scores`, with the class to use instead.
 
-    variance  [rows, classes] of the predictions that were averaged, to say how steady each suggestion was
+    variance  [rows, classes] of the predictions that were averaged, to say how stable each suggestion was
 
     >>> rank([0, 1, -1], [[0.9, 0.1], [0.75, 0.25], [0.5, 0.5]]).rows
     array([1, 0])
@@ -99,9 +98,9 @@ def suggest(
 ) -> Suggestions:
     """Up to `count` rows to label next: the least certain of each predicted class in turn.
 
-    Uncertainty alone would pick one confused corner of the data over and over; taking the classes in turn spreads the
-    effort. `labelled` is a mask over the rows, and those rows are never suggested. Given `variance`, [rows, classes], the
-    rows whose predictions have varied most take the place of the least certain.
+    Uncertainty by itself would pick one confused corner of the data over and over; taking the classes in turn spreads the
+    effort. `labelled` is a mask over the rows, and those rows are never suggested. Given `variance`, [rows, classes], rows
+    are ranked by how much their predictions have varied instead of by uncertainty.
 
     >>> suggest([[0.5, 0.5], [0.6, 0.4], [0.1, 0.9]], [False, False, False], 2).rows
     array([0, 2])
@@ -110,35 +109,29 @@ def suggest(
     mask = np.asarray(labelled)
     if mask.shape != matrix.shape[:1] or mask.dtype != bool:
         raise DataError(
-            f"labelled is {mask.dtype} of shape {mask.shape}; expected true or false for each of {len(matrix)} rows."
+            f"labelled is {mask.dtype} of shape {mask.shape}; expected true or false for each of {len(matrix):,} rows."
         )
     varied = None if variance is None else _checked_variance(variance, matrix).sum(axis=1)
-    return _suggest(matrix.argmax(axis=1), uncertainty_of(matrix), varied, mask, count, by_variance=varied is not None)
+    predicted, uncertainty, rows = matrix.argmax(axis=1), uncertainty_of(matrix), np.arange(len(matrix))
+    every = Suggestions(rows=rows, predicted=predicted, uncertainty=uncertainty, variance=varied)
+    return _first(every, uncertainty if varied is None else varied, mask, count)
 
 
-def _suggest(
-    predicted: Labels,
-    uncertainty: NDArray[np.float64],
-    variance: NDArray[np.float64] | None,
-    labelled: NDArray[np.bool_],
-    count: int,
-    *,
-    by_variance: bool,
-) -> Suggestions:
+def _first(every: Suggestions, worth: NDArray[np.float64], labelled: NDArray[np.bool_], count: int) -> Suggestions:
+    """Of all rows, the `count` unlabeled ones that are worth most, the predicted classes in turn."""
     check_kind("count", count, Integral, "a whole number of rows")
     if count < 1:
-        raise DataError(f"{count} rows were asked for; expected at least 1.")
-    worth = variance if by_variance and variance is not None else uncertainty
+        raise DataError(f"{count:,} rows were asked for; expected at least 1.")
     order = np.argsort(-worth, kind="stable")  # NaN, a row without a variance, sorts last
     order = order[~labelled[order]]
-    turns = positions_within_groups(predicted[order])
+    turns = positions_within_groups(every.predicted[order])
     rows = order[np.argsort(turns, kind="stable")][:count]
-    varied = None if variance is None else variance[rows]
-    return Suggestions(rows=rows, predicted=predicted[rows], uncertainty=uncertainty[rows], variance=varied)
+    varied = None if every.variance is None else every.variance[rows]
+    return Suggestions(rows=rows, predicted=every.predicted[rows], uncertainty=every.uncertainty[rows], variance=varied)
 
 
 def uncertainty_of(probabilities: Probabilities) -> NDArray[np.float64]:
-    """Entropy over its largest possible value: 0 is certain, 1 knows nothing."""
+    """Entropy over its largest possible value: from 0, certain, to 1, all classes equally probable."""
     safe = np.maximum(probabilities, np.finfo(np.float64).tiny)
     return np.asarray(-(probabilities * np.log(safe)).sum(axis=1) / np.log(probabilities.shape[1]))
 
@@ -156,8 +149,8 @@ def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, Proba
     given, matrix = np.asarray(labels), _checked_probabilities(probabilities)
     if given.shape != matrix.shape[:1] or given.dtype.kind not in "iu":
         raise DataError(
-            f"the labels are {given.dtype} of shape {given.shape}; expected a class number, or -1 where unknown, "
-            f"for each of {len(matrix)} rows."
+            f"the labels are {given.dtype} of shape {given.shape}; expected a class number, or -1 if unknown, "
+            f"for each of {len(matrix):,} rows."
         )
     if len(given) and not (given.min() >= UNLABELED and given.max() < matrix.shape[1]):
         raise DataError(
@@ -171,7 +164,7 @@ def _checked_probabilities(probabilities: ArrayLike) -> Probabilities:
     matrix = np.asarray(probabilities, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[1] < 2:
         raise DataError(
-            f"the probabilities have shape {matrix.shape}; expected [rows, classes] of two classes or more."
+            f"the probabilities have shape {matrix.shape}; expected [rows, classes] of at least two classes."
         )
     if not np.isfinite(matrix).all() or (matrix < 0).any():
         raise DataError("the probabilities hold negative, NaN or infinite values.")
@@ -191,9 +184,9 @@ def _checked_variance(variance: ArrayLike, probabilities: Probabilities) -> Prob
 
 
 def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
-    """The labels a run was trained with, ranked by what it came to predict for them. In-sample: see the module.
+    """The labels a run was trained with, ranked by what it predicts for them. In-sample: see the module.
 
-    dataset  passed again where the run was given one; otherwise it is loaded as the run loaded it
+    dataset  needed if the run was given one; otherwise it is loaded as the run loaded it
     """
     _check_run(run)
     labels = run_labels(run)
@@ -205,9 +198,9 @@ def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
 def suggest_run(
     run: Run, count: int, dataset: Dataset | None = None, by: Literal["uncertainty", "variance"] = "uncertainty"
 ) -> Suggestions:
-    """Rows the run had no label for and is least certain of, spread over the classes it predicts.
+    """Rows that the run had no label for and is least certain of, spread over the classes it predicts.
 
-    by  how that is judged: by the entropy of the prediction, or by how much predictions have varied over the epochs
+    by  how certainty is judged: by the entropy of the prediction, or by how much predictions have varied over the epochs
     """
     _check_run(run)
     labelled = run_labels(run) != UNLABELED
@@ -216,13 +209,14 @@ def suggest_run(
     data, blocks = dataset or run.dataset(), []
     for rows in run.training_blocks():
         made = run.predict_training_rows(data, rows)
-        if by == "variance" and made.variance is None:
-            raise DataError(f"{run.path} keeps no variance of its predictions, so rank by uncertainty.")
         varied = np.full(len(rows), np.nan) if made.variance is None else made.variance.sum(axis=1, dtype=np.float64)
         blocks.append((made.predicted, uncertainty_of(made.probabilities.astype(np.float64)), varied))
     predicted, uncertainty, variance = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     kept = None if np.isnan(variance).all() else variance
-    return _suggest(predicted, uncertainty, kept, labelled, count, by_variance=by == "variance")
+    if by == "variance" and kept is None:
+        raise DataError(f"{run.path} keeps no variance of its predictions, so rank by uncertainty.")
+    every = Suggestions(rows=np.arange(len(labelled)), predicted=predicted, uncertainty=uncertainty, variance=kept)
+    return _first(every, variance if by == "variance" else uncertainty, labelled, count)
 
 
 def _check_run(run: Run) -> None:
@@ -230,15 +224,15 @@ def _check_run(run: Run) -> None:
 
 
 def predictions(run: Run, dataset: Dataset) -> Probabilities:
-    """[training rows, classes] the ensemble where the run has one, the network's own predictions otherwise.
+    """[training rows, classes] the ensemble if the run has one, otherwise the network's own predictions.
 
-    Rows that training never visited (held out, or left out by an incomplete batch) have the network's too.
+    Rows that training never visited (held out, or left out by an incomplete batch) get the network's in any case.
     """
     return run.predict_training_rows(dataset).probabilities
 
 
 def run_labels(run: Run) -> Labels:
-    """The labels a run knows of, with -1 elsewhere: those it trained on and those it validated on."""
+    """The labels a run knows, both those it trained on and those it validated on; -1 elsewhere."""
     return run.labels.known_labels(run.about["rows"])
 
 
@@ -250,55 +244,41 @@ OF_SUGGESTIONS = ("row", "label", "predicted", "uncertainty")
 
 
 def check_audit_replaceable(path: Path, run: Run) -> None:
-    """Refuse to write an audit over one in which labels were corrected, or over another kind of file."""
+    """Refuse to write an audit over one with corrected labels, or over another kind of file."""
     known = run_labels(run)
     check_replaceable(path, OF_AUDIT, labels={int(row): run.classes[known[row]] for row in np.flatnonzero(known >= 0)})
 
 
 def check_suggestions_replaceable(path: Path) -> None:
-    """Refuse to write suggestions over some that have been filled in, or over another kind of file."""
+    """Refuse to write suggestions over some that were filled in, or over another kind of file."""
     check_replaceable(path, OF_SUGGESTIONS, labels={})
 
 
 def write_audit(path: Path, audit: Audit, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
     """A CSV of row, label, suggested, score, most suspicious first: a labels file to correct.
 
-    With the deviation of the suggested class's probability where it is known, and with file, given `names`.
+    Also the deviation of the suggested class's probability, if it is known, and the file of each row, given `names`.
     """
-    columns = (audit.rows, audit.labels, audit.suggested, audit.scores)
-    lines = (
-        (row, classes[label], classes[suggested], f"{score:.6f}")
-        for row, label, suggested, score in zip(*columns, strict=True)
-    )
-    _write(path, OF_AUDIT, lines, names, deviation=audit.deviations)
+    labels, suggested = ([classes[number] for number in numbers] for numbers in (audit.labels, audit.suggested))
+    own: dict[str, Any] = dict(zip(OF_AUDIT, (audit.rows, labels, suggested, cells(audit.scores)), strict=True))
+    write_csv(path, own | _more_columns(audit.rows, names, deviation=audit.deviations))
 
 
 def write_suggestions(
     path: Path, suggestions: Suggestions, classes: Sequence[str], names: Sequence[str] | None = None
 ) -> None:
-    """A CSV of row, label (left empty, to be filled in), predicted, uncertainty.
+    """A CSV of row, label (empty, to be filled in), predicted, uncertainty.
 
-    With the variance where it is known, and with file, given `names`.
+    Also the variance, if it is known, and the file of each row, given `names`.
     """
-    columns = (suggestions.rows, suggestions.predicted, suggestions.uncertainty)
-    lines = ((row, "", classes[best], f"{value:.6f}") for row, best, value in zip(*columns, strict=True))
-    _write(path, OF_SUGGESTIONS, lines, names, variance=suggestions.variance)
+    rows, predicted = suggestions.rows, [classes[number] for number in suggestions.predicted]
+    columns = (rows, [""] * len(rows), predicted, cells(suggestions.uncertainty))
+    own: dict[str, Any] = dict(zip(OF_SUGGESTIONS, columns, strict=True))
+    write_csv(path, own | _more_columns(rows, names, variance=suggestions.variance))
 
 
-def _write(
-    path: Path,
-    header: Sequence[str],
-    lines: Iterable[Sequence[Any]],
-    names: Sequence[str] | None,
-    **more: NDArray[np.float64] | None,
-) -> None:
-    """A CSV of the lines, with the columns of `more` that there are, and with the file of each row, given `names`."""
-    columns, rows = list(header), [list(line) for line in lines]
-    for name, values in more.items():
-        if values is not None:
-            columns.append(name)
-            rows = [[*row, cell(value)] for row, value in zip(rows, values, strict=True)]
-    if names is not None and len(names) > 0:
-        columns.append("file")
-        rows = [[*row, names[row[0]]] for row in rows]
-    write_csv(path, columns, rows)
+def _more_columns(
+    rows: Rows, names: Sequence[str] | None, **measured: NDArray[np.float64] | None
+) -> dict[str, Sequence[str]]:
+    more = {name: cells(values) for name, values in measured.items() if values is not None}
+    return more | ({"file": [names[row] for row in rows]} if names is not None and len(names) else {})

@@ -1,7 +1,7 @@
 """Export: a run's network and its preprocessing in one file, to be used without selfens.
 
-The file takes any number of rows as the user has them, bytes or floats, and gives probabilities and logits. The names of the
-classes and a model card are inside. It is written only after it has given what the run itself gives.
+The file takes any number of raw rows, bytes or floats, and gives probabilities and logits. Class names and a model card are
+inside. It is written only if its probabilities are those of the run itself.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from selfens.data.inputs import Inputs
 from selfens.errors import ConfigError, RunError, SelfensError, unknown_name
 from selfens.files.tensors import write_atomically
 from selfens.runs.run import Run, load_run
-from selfens.tools import optional as extras
+from selfens.tools import optional
 
 CHECKED_ROWS = 256
-BATCHES = (1, 64, 128, 192)  # where the rows are split: into one alone, 63, and 64 at a time
+SPLITS = (1, 64, 128, 192)  # into batches of 1, 63 and 64 rows
 TOLERANCE = 1e-4
 INPUT, OUTPUTS = "inputs", ("probabilities", "logits")
 ANY_BATCH = ({0: Dim("batch", min=1)},)
@@ -49,7 +49,7 @@ class Export:
     difference: float
     """The largest difference between a probability of the file and the run's own."""
     checked_on: str
-    """What the two were compared on, in words."""
+    """Which rows the two were compared on, in words."""
 
 
 class Model(nn.Module):
@@ -69,26 +69,26 @@ def export_run(
 ) -> Export:
     """Write the trained network of a run, its preprocessing, class names and model card into one file.
 
-    run      a run or its directory; one with a network of your own is loaded by load_run(path, network=...)
-    format   "onnx" or "torch" (a program of torch.export); by default what the file's suffix says: .onnx, .pt2 or .pt
-    dataset  what the run was trained on, where that cannot be loaded by its name; without it, made-up inputs are compared
+    run      a run or its directory; load_run(path, network=...) if it was given a module of your own
+    format   "onnx" or "torch" (a program of torch.export); by default by the suffix: .onnx, .pt2 or .pt
+    dataset  what the run was trained on, if it cannot be loaded by name; without it, made-up rows are compared
     """
     path = Path(path)
     kind = FORMATS[_format_name(path, format)]
     if kind.extra:
-        extras.require(kind.extra, f"exporting to {path.name}")
+        optional.require(kind.extra, f"exporting to {path.name}")
     run = run.on("cpu") if isinstance(run, Run) else load_run(run, device="cpu")
-    networks.fuse(run.network, False)  # a module that was trained on a GPU in this process may have it on
+    networks.fuse(run.network, False)  # fusing may be on if it was trained on a GPU in this process
     rows, checked_on = _rows_to_check(run, dataset)
     entries = {"classes": _json(run.classes), "model_card": _json(model_card(run))}
     try:
         content = kind.write(_program(run, rows), entries)
         difference = _difference(kind.read(content), run, rows)
-    except Exception as error:  # the network may be a user's, and the exporters raise whatever it makes them
+    except Exception as error:  # a user's network may make the exporters raise anything
         reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
         raise RunError(
-            f"{run.path} could not be exported ({reason}); its network must treat any number of rows alike, in operations "
-            "that torch.export can follow."
+            f"{run.path} could not be exported ({reason}); its network must take any number of rows and use "
+            "only operations that torch.export supports."
         ) from error
     if not difference <= TOLERANCE:
         raise RunError(
@@ -100,19 +100,18 @@ def export_run(
 
 
 def model_card(run: Run) -> dict[str, Any]:
-    """What someone who has the file alone wants to know of it."""
+    """What someone who has only the file wants to know about it."""
     epochs, steps = run.network_checkpoint.epoch, run.network_checkpoint.step
-    at_checkpoint = [record["test_error"] for record in run.history if record["epoch"] == epochs - 1 and steps == 0]
     return {
         "data": Path(run.about.get("data", run.config.data.name)).name,
         "training_rows": run.about["rows"],
         "labels": len(run.labels.rows),
         "classes": len(run.classes),
-        "method": "one of the user's own" if run.about["own_method"] else run.config.method.name,
-        "network": "one of the user's own" if run.about["own_network"] else run.config.network.name,
+        "method": "the user's own" if run.about["own_method"] else run.config.method.name,
+        "network": "the user's own" if run.about["own_network"] else run.config.network.name,
         "preprocessing": run.config.data.preprocess,
         "epochs": epochs,
-        "test_error_percent": at_checkpoint[0] if at_checkpoint else None,
+        "test_error_percent": None if steps else run.test_error,
         "test_rows": run.about.get("test_rows"),
         "input": _described_input(run),
         "outputs": {name: ["batch", len(run.classes)] for name in OUTPUTS},
@@ -136,7 +135,7 @@ def _described_input(run: Run) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    """Readable letters of any language; bytes of file names that are no letters (lone surrogates) stay escaped."""
+    """Text of any language stays readable; lone surrogates, from file names that are not UTF-8, stay escaped."""
     return json.dumps(value, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace").decode()
 
 
@@ -148,13 +147,13 @@ def _program(run: Run, rows: Inputs) -> ExportedProgram:
     with torch.no_grad():
         program = torch.export.export(model, (torch.from_numpy(rows[:2]),), dynamic_shapes=ANY_BATCH)
     for name, tensor in program.state_dict.items():
-        own = tensor.detach().clone()  # training leaves parameters that are views of one tensor
+        own = tensor.detach().clone()  # after training, parameters are views of one flat tensor
         program.state_dict[name] = nn.Parameter(own, False) if isinstance(tensor, nn.Parameter) else own
     return program
 
 
 def _write_onnx(program: ExportedProgram, entries: dict[str, str]) -> bytes:
-    with _without_noise():
+    with _without_exporter_notes():
         exported = torch.onnx.export(
             program, dynamo=True, verbose=False, input_names=[INPUT], output_names=OUTPUTS, dynamic_shapes=ANY_BATCH
         )
@@ -164,8 +163,8 @@ def _write_onnx(program: ExportedProgram, entries: dict[str, str]) -> bytes:
 
 
 @contextmanager
-def _without_noise() -> Iterator[None]:
-    """Neither torch's own deprecations inside its exporter nor its notes on packages that nobody asked for."""
+def _without_exporter_notes() -> Iterator[None]:
+    """Silences deprecations inside torch's own exporter and its notes on packages that are not needed."""
     log = logging.getLogger("torch.onnx._internal.exporter._registration")  # "torchvision is not installed"
     before = log.level
     log.setLevel(logging.ERROR)
@@ -222,7 +221,7 @@ def _format_name(path: Path, asked: str | None) -> str:
         if path.suffix.lower() in kind.suffixes:
             return name
     raise ConfigError(
-        f"the name {path} does not say what to write; expected .onnx, or .pt2 for torch, or a format (--format onnx or torch)."
+        f"the name {path} does not say what to write; expected .onnx, or .pt2 for torch, or a format: onnx or torch."
     )
 
 
@@ -231,9 +230,9 @@ def _format_name(path: Path, asked: str | None) -> str:
 
 def _difference(predict: Predict, run: Run, rows: Inputs) -> float:
     """The largest difference of a probability, over batches of several sizes."""
-    batches = np.split(rows, BATCHES)
+    batches = np.split(rows, SPLITS)
     found = [np.abs(predict(batch) - _of_the_run(run, batch)).max() for batch in batches]
-    return float(np.max(found))  # not a number where one of them is not
+    return float(np.max(found))  # NaN if one of them is
 
 
 def _of_the_run(run: Run, rows: Inputs) -> NDArray[np.float32]:
@@ -242,7 +241,7 @@ def _of_the_run(run: Run, rows: Inputs) -> NDArray[np.float32]:
 
 
 def _rows_to_check(run: Run, dataset: Dataset | None) -> tuple[Inputs, str]:
-    """Rows spread over the training data, some of them more than once where it is small; and a name for them."""
+    """Rows spread over the training data, some more than once if it is small; and a name for them."""
     try:
         if dataset is not None:
             run.check_dataset(dataset)
@@ -256,9 +255,9 @@ def _rows_to_check(run: Run, dataset: Dataset | None) -> tuple[Inputs, str]:
 
 
 def _made_up_rows(run: Run) -> Inputs:
-    """Random inputs of the right type and, where the preprocessing knows them, with the mean and spread of the real ones.
+    """Random inputs of the right type, with the mean and variance of the real ones if the preprocessing knows them.
 
-    Noise far from the data would give huge logits, and their rounding errors would say nothing about the file.
+    Noise far from the data would give huge logits, whose rounding errors say nothing about the file.
     """
     random = np.random.default_rng(0)
     noise = torch.from_numpy(random.standard_normal((CHECKED_ROWS, *run.input_shape), dtype=np.float32))

@@ -1,4 +1,4 @@
-"""Folds: each label judged by a network that has not seen it, for the price of training once per fold."""
+"""Folds: each label judged by a network that has not seen it; trains once per fold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from selfens.training.progress import Progress, WithoutExpectedWarnings
 
 
 class OfFold(WithoutExpectedWarnings):
-    """Shows a training of which nothing stays: by its fold, not by its directory."""
+    """Shows a training by its fold, since its directory does not last."""
 
     def __init__(self, shown: Progress | None, title: str) -> None:
         super().__init__(shown)
@@ -35,9 +35,9 @@ class OfFold(WithoutExpectedWarnings):
 def audit_folds(
     config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None, seed: int | None = None
 ) -> Audit:
-    """The labels that `config` would train with, each judged by a run that had it hidden; trains `folds` times.
+    """The labels that `config` would train with, each judged by a run from which it was hidden.
 
-    seed  of the division into folds; that of the config's labels by default
+    seed  of the division into folds; by default that of the config's labels
     """
     return rank(*fold_predictions(config, dataset, folds, progress=progress, seed=seed))
 
@@ -47,7 +47,7 @@ def fold_predictions(
 ) -> tuple[Labels, Probabilities]:
     """The labels in use, and for each labelled row what was predicted without its label (zeros for the others).
 
-    A hidden row stays in the training set as an unlabeled one. The runs are kept nowhere.
+    A hidden row stays in the training set, unlabeled. The runs are not kept.
     """
     check_kind("config", config, Config, "a Config, such as that of a run: load_run(path).config")
     launcher.check_single_process("an audit by folds")
@@ -61,26 +61,22 @@ def fold_predictions(
         hidden = parts == fold
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
         with tempfile.TemporaryDirectory() as folder:
-            kept = getattr(explicit.method, "targets", "device")
-            own = explicit if kept in IN_MEMORY else _with_targets_in(explicit, Path(folder))
+            own = explicit
+            if getattr(config.method, "targets", None) not in (None, *IN_MEMORY):  # that file belongs to another run
+                own = explicit.with_values("method", targets=str(Path(folder) / "targets"))
             shown = OfFold(progress, f"fold {fold + 1} of {folds}: {hidden.sum():,} of the labels hidden")
             try:
                 run = train(own, Path(folder) / "run", dataset=partly, progress=shown)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
-                    f"stopped in fold {fold + 1} of {folds}; nothing was written, call again to begin anew."
+                    f"stopped in fold {fold + 1} of {folds}; nothing was written; call again to start over."
                 ) from None
             probabilities[hidden] = predictions(run, partly)[hidden]
     return labels, probabilities
 
 
-def _with_targets_in(config: Config, folder: Path) -> Config:
-    """The file of the run that is audited is its own."""
-    return config.with_values("method", targets=str(folder / "targets"))
-
-
 def _untested(dataset: Dataset) -> Dataset:
-    """The dataset without its test rows, so that no epoch is spent on testing, and without what was said of it before."""
+    """The dataset without its test rows, so that no time goes into testing, and without notes that were given before."""
     inputs, labels = dataset.test_inputs[:0], dataset.test_labels[:0]
     return replace(dataset, test_inputs=inputs, test_labels=labels, test_row_names=(), unreadable=(), notes=())
 
@@ -93,11 +89,11 @@ def _labels_in_use(config: Config, dataset: Dataset) -> Labels:
 
 
 def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:
-    """The fold of each labelled row, -1 elsewhere; the rows of a class are dealt out evenly."""
+    """The fold of each labelled row, -1 elsewhere; each class is divided evenly."""
     if folds < 2:
         raise DataError(f"{folds} folds were asked for; expected at least 2.")
-    if folds > (labels != UNLABELED).sum():
-        raise DataError(f"{folds} folds were asked for, but only {(labels != UNLABELED).sum()} rows are labelled.")
+    if folds > (labelled := int((labels != UNLABELED).sum())):
+        raise DataError(f"{folds} folds were asked for, but only {labelled:,} rows are labelled.")
     random = stream(seed, FOLDS)
     numbers = np.full(len(labels), -1)
     dealt = 0
@@ -105,7 +101,9 @@ def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int)
         members = random.permutation(np.flatnonzero(labels == number))
         if len(members) < 2:
             count = "one labelled row" if len(members) else "no labelled row"
-            raise DataError(f"class '{name}' has {count}; hiding one must leave another, so label two.")
+            raise DataError(
+                f"class '{name}' has {count}; expected at least two, so that one is left when the other is hidden."
+            )
         numbers[members] = (dealt + np.arange(len(members))) % folds
         dealt += len(members)
     return numbers

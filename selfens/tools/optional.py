@@ -6,14 +6,11 @@ import importlib
 
 from selfens.errors import MissingPackageError
 
-EXTRAS = {
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "tensorboard": ("tensorboard",),
-}
+EXTRAS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "tensorboard": ("tensorboard",)}
 
 
 def require(extra: str, purpose: str) -> None:
-    """Refuse `purpose` where a package of the extra cannot be imported."""
+    """Refuse `purpose` if a package of the extra cannot be imported."""
     for package in EXTRAS[extra]:
         try:
             importlib.import_module(package)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from selfens.data.dataset import Dataset
 from selfens.data.inputs import read_inputs
 from selfens.data.listing import all_images, is_image
 from selfens.errors import DataError
-from selfens.files.tables import cell, check_replaceable, write_csv
+from selfens.files.tables import cells, check_replaceable, write_csv
 from selfens.runs.run import Run
 
 OF_ARRAYS = ["row", "class", "probability"]
@@ -31,7 +32,7 @@ def is_images(inputs: Path) -> bool:
 
 
 def predict_arrays(run: Run, inputs: Path, output: Path) -> tuple[int, str]:
-    """Write row, class, probability for each row of a file of arrays; returns their number and the array taken of several."""
+    """Write row, class, probability for each row of an array file; returns their number and which of several arrays."""
     if inputs.suffix not in (".npy", ".npz"):
         raise DataError(
             f"{inputs} is not something to predict on; expected an .npz or .npy file, an image, a folder of images or a .csv."
@@ -39,14 +40,14 @@ def predict_arrays(run: Run, inputs: Path, output: Path) -> tuple[int, str]:
     _check_output(output, inputs, OF_ARRAYS)
     array, taken = read_inputs(inputs)
     probabilities = run.predict_proba(array)
-    best = probabilities.argmax(axis=1)
-    lines = [[row, run.classes[k], f"{probabilities[row, k]:.6f}"] for row, k in enumerate(best)]
-    write_csv(output, OF_ARRAYS, lines)
-    return len(lines), taken
+    predicted = [run.classes[best] for best in probabilities.argmax(axis=1)]
+    columns = (range(len(predicted)), predicted, cells(probabilities.max(axis=1)))
+    write_csv(output, dict(zip(OF_ARRAYS, columns, strict=True)))
+    return len(predicted), taken
 
 
 def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]]:
-    """Write file, class, probability and the second guess for each image; returns their number and what was left out."""
+    """Write file, class, probability and second guess for each image; returns their number and what was left out."""
     if len(run.input_shape) != 3 or run.input_shape[0] != 3 or run.input_shape[1] != run.input_shape[2]:
         raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
     _check_output(output, inputs, OF_IMAGES)
@@ -56,35 +57,33 @@ def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]
     probabilities = run.predict_proba(decoded.images)
     ranked = np.argsort(-probabilities, axis=1, kind="stable")
     readable = [path for path, kept in zip(paths, decoded.readable, strict=True) if kept]
-    lines = [
-        [str(path), run.classes[first], f"{p[first]:.6f}", run.classes[second], f"{p[second]:.6f}"]
-        for path, p, (first, second) in zip(readable, probabilities, ranked[:, :2].tolist(), strict=True)
-    ]
-    write_csv(output, OF_IMAGES, lines)
-    return len(lines), decoded.failures
+    columns: list[Sequence[Any]] = [readable]
+    for guess in ranked[:, :2].T:
+        columns += [[run.classes[each] for each in guess], cells(probabilities[np.arange(len(guess)), guess])]
+    write_csv(output, dict(zip(OF_IMAGES, columns, strict=True)))
+    return len(readable), decoded.failures
 
 
 def predict_training_rows(run: Run, dataset: Dataset, output: Path) -> int:
     """Write row, class, probability and deviation for each training row, from the run's ensemble.
 
     The deviation says by how much that probability has varied from epoch to epoch. It is empty for rows the ensemble has
-    not seen, and for all of them where the run has no ensemble; their class and probability are the network's.
+    not seen, and for all rows if the run has no ensemble; their class and probability are the network's.
     """
     check_replaceable(output, OF_TRAINING_ROWS)
-    named = len(dataset.row_names or ()) > 0
-    lines: list[list[Any]] = []
+    columns: dict[str, list[Any]] = {name: [] for name in OF_TRAINING_ROWS}
     for rows in run.training_blocks():
         made = run.predict_training_rows(dataset, rows)
-        deviation = np.full(len(rows), np.nan) if made.deviation is None else made.deviation
-        best = made.probabilities.max(axis=1)
-        for row, k, p, d in zip(rows.tolist(), made.predicted, best, deviation, strict=True):
-            lines.append([row, run.classes[k], f"{p:.6f}", cell(d), *([dataset.row_names[row]] if named else [])])
-    write_csv(output, [*OF_TRAINING_ROWS, *(["file"] if named else [])], lines)
-    return len(lines)
+        columns["row"] += rows.tolist()
+        columns["class"] += [run.classes[best] for best in made.predicted]
+        columns["probability"] += cells(made.probabilities.max(axis=1))
+        columns["deviation"] += [""] * len(rows) if made.deviation is None else cells(made.deviation)
+    write_csv(output, columns | ({"file": list(dataset.row_names)} if dataset.row_names else {}))
+    return len(columns["row"])
 
 
 def _check_output(output: Path, inputs: Path, header: list[str]) -> None:
-    """Refuse to write over what is predicted on, or over anything but earlier predictions."""
+    """Refuse to overwrite the inputs, or anything but earlier predictions."""
     if output.exists() and output.samefile(inputs):
-        raise DataError(f"{output} is what is to be predicted on; name another file for the predictions by -o.")
+        raise DataError(f"{output} is the file to predict on; choose another name for the predictions.")
     check_replaceable(output, header)

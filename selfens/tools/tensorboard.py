@@ -1,4 +1,4 @@
-"""What the history holds, also for TensorBoard: one scalar per number and epoch, in RUN/tensorboard."""
+"""The history for TensorBoard: one scalar per number and epoch, in RUN/tensorboard."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from selfens.errors import RunError
 from selfens.files.tensors import write_failure
 from selfens.runs.directory import RunDirectory
-from selfens.tools import optional as extras
+from selfens.tools import optional
 from selfens.training.progress import Progress, Silent
 
 FOLDER = "tensorboard"
 
 
 class TensorBoard:
-    """Writes each epoch's numbers for TensorBoard, and hands everything on to `shown`."""
+    """Writes each epoch's numbers for TensorBoard, and passes everything on to `shown`."""
 
     def __init__(self, run_dir: str | Path, shown: Progress | None = None) -> None:
-        extras.require("tensorboard", "writing for TensorBoard")
+        optional.require("tensorboard", "writing for TensorBoard")
         self.run = RunDirectory(run_dir)
         self.folder = self.run.path / FOLDER
         self.shown: Progress = shown or Silent()
@@ -28,13 +28,13 @@ class TensorBoard:
         self.writer: Any = None
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
-        """Begin anew with the epochs of the history: so a resume neither doubles an epoch nor leaves one out."""
+        """Write all epochs of the history again, so that a resume neither doubles nor skips one."""
         from torch.utils.tensorboard import SummaryWriter
 
-        with self._worded():
+        with self._write_errors():
             for old in self.folder.glob("events.out.tfevents.*"):
                 old.unlink()
-            # A TensorBoard that is looking on forgets what it read before.
+            # purge_step: a TensorBoard that is open forgets what it has read.
             self.writer = SummaryWriter(self.folder, purge_step=0)
             for record in self.run.history():
                 self._write(record)
@@ -45,7 +45,7 @@ class TensorBoard:
         self.shown.step(epoch, step)
 
     def epoch(self, record: dict[str, Any]) -> None:
-        with self._worded():
+        with self._write_errors():
             self._write(record)
             self.writer.flush()
         self.shown.epoch(record)
@@ -54,7 +54,7 @@ class TensorBoard:
         self.shown.warn(message)
 
     def close(self) -> None:
-        with self._worded():
+        with self._write_errors():
             self.writer.close()
         self.shown.close()
 
@@ -64,7 +64,7 @@ class TensorBoard:
                 self.writer.add_scalar(name, value, record["epoch"])
 
     @contextmanager
-    def _worded(self) -> Iterator[None]:
+    def _write_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
