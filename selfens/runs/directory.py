@@ -12,7 +12,7 @@
 
 Every file but the history is written under a temporary name and renamed. A checkpoint names its generation of the ensemble,
 which is written before it and removed only after the next checkpoint is in place, so the pair found after a crash belongs
-together whatever the moment; of an ensemble in a file of its own it names the half (see `selfens.core.targets.file`). History
+together whatever the moment; of an ensemble in a file of its own it names the half (see `selfens.files.targets_file`). History
 lines later than the checkpoint are dropped on a resume and written again.
 """
 
@@ -26,9 +26,9 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -54,13 +54,6 @@ ABOUT_KEYS = (
 )
 
 
-class TargetsPlace(NamedTuple):
-    """Where the ensemble is, if it has a file of its own."""
-
-    path: str
-    half: int
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """The state at the beginning of `step` of `epoch`."""
@@ -69,7 +62,8 @@ class Checkpoint:
     step: int
     tensors: dict[str, dict[str, Tensor]]
     """By part: network, evaluated, method, optimizer, sums, random, targets."""
-    targets_place: TargetsPlace | None = None
+    targets_file: dict[str, str] = field(default_factory=dict)
+    """What `EnsembleTargets.seal` returned, if the ensemble has a file of its own."""
     seconds: float = 0.0
     """Spent in the epoch so far."""
 
@@ -227,9 +221,7 @@ class RunDirectory:
         }
         metadata = {"format": FORMAT, "epoch": checkpoint.epoch, "step": checkpoint.step, "targets": generation}
         metadata["seconds"] = f"{checkpoint.seconds:.3f}"
-        if checkpoint.targets_place:
-            path, half = checkpoint.targets_place
-            metadata |= {"targets_file": path, "targets_half": half}
+        metadata |= checkpoint.targets_file
         save_tensors(self.path / "checkpoint.safetensors", flat, {key: str(value) for key, value in metadata.items()})
         self._remove_generations_but(generation)
 
@@ -281,16 +273,8 @@ class RunDirectory:
             tensors.setdefault(part, {})[name] = tensor
         if metadata["targets"] and with_targets:
             tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
-        return Checkpoint(epoch, step, tensors, self._targets_place(metadata), float(metadata.get("seconds", 0)))
-
-    def _targets_place(self, metadata: dict[str, str]) -> TargetsPlace | None:
-        if "targets_file" not in metadata:
-            return None
-        if metadata.get("targets_half") not in ("0", "1"):
-            raise RunError(
-                f"the checkpoint of {self.path} does not say which half of its targets it needs; it is damaged."
-            )
-        return TargetsPlace(metadata["targets_file"], int(metadata["targets_half"]))
+        targets_file = {key: value for key, value in metadata.items() if key.startswith("targets_")}
+        return Checkpoint(epoch, step, tensors, targets_file, float(metadata.get("seconds", 0)))
 
     # Small files
 

@@ -129,17 +129,15 @@ class Run:
     @cached_property
     def ensemble(self) -> EnsembleTargets | None:
         """The targets as of the last checkpoint, where the method keeps any; those in a file are read where they are."""
-        place = self.checkpoint.targets_place
-        if place is not None:
-            position = self.checkpoint.epoch, self.checkpoint.step
-            return EnsembleTargets.read(place.path, place.half, *position, run=self.about.get("id"))
+        if self.checkpoint.targets_file:
+            return EnsembleTargets.read(self.checkpoint.targets_file)
         state = self.checkpoint.tensors.get("targets")
         if state is None:
             return None
         num_rows, num_classes = state["mean"].shape
         dtype = str(state["mean"].dtype).removeprefix("torch.")
         ensemble = EnsembleTargets(num_rows, num_classes, dtype=dtype, variance="square" in state)
-        ensemble.load_state(state)
+        ensemble.load_state_dict(state)
         return ensemble
 
     def on(self, device: str) -> Run:

@@ -12,6 +12,7 @@ import copy
 import math
 import shutil
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,12 +25,12 @@ from selfens.config import IN_MEMORY, Config
 from selfens.core import launcher
 from selfens.core.device import TURN, Awaited, Stopwatch, environment, resolve_device, torch_settings
 from selfens.core.randomness import PROCESS, stream
-from selfens.core.targets import file as targets_file
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels, unnamed_labels
 from selfens.data.rows import is_mapped
 from selfens.errors import ConfigError, DivergedError, RunError, check_kind
+from selfens.files import targets_file
 from selfens.methods.base import Method
 from selfens.report.page import write_report
 from selfens.runs.directory import REPORT, RunDirectory, check_free
@@ -85,16 +86,16 @@ def train(
         with torch_settings(config.training, device, _process_seed(config, group)):
             session = Session(config, device, data, choice, fitted, network, method, show.warn, group)
             directory = RunDirectory(path)
-            with session.new_targets_file():
+            with closing(session):
+                session.check_targets_new()
                 if group.is_first:
                     own = {"data": dataset, "network": network, "method": method}
                     about = session.about(data) | {f"own_{part}": given is not None for part, given in own.items()}
                     RunDirectory.create(path, config, choice, fitted, about)
-                    session.claim_targets_file(directory)
-            _check_seen_by_all(path, group)
-            _warn_of_data(config, data, show)
-            with directory.locked(group.is_first), session.targets_file_locked():
-                _train_epochs(session, directory, show)
+                _check_seen_by_all(path, group)
+                _warn_of_data(config, data, show)
+                with directory.locked(group.is_first):
+                    _train_epochs(session, directory, show)
         run = Run(path, network=network, device=device.type)
         if group.is_first:
             _write_report(run, data, network, show)
@@ -132,17 +133,13 @@ def resume(
             config = config.with_values("training", residence=here)
         fitted = run.directory.preprocess().to(device)
         checkpoint = run.directory.load_checkpoint() if run.directory.has_checkpoint() else None
-        if checkpoint and checkpoint.targets_place:
-            targets_file.check_unused(Path(checkpoint.targets_place.path))
-            _ = run.ensemble  # a file that is not there or not the run's is refused here, and not made anew below
         options = config.training
         if options.threads is None and run.about.get("processes", 1) == group.size:
             # As many as before, because sums over threads round differently.
             options = replace(options, threads=run.about["environment"]["threads"])
         with torch_settings(options, device, _process_seed(config, group)):
             session = Session(config, device, data, run.labels, fitted, network, method, show.warn, group)
-            session.claim_targets_file(run.directory)
-            with session.targets_file_locked():
+            with closing(session):
                 if checkpoint:
                     session.load(checkpoint)
                     del checkpoint  # its tensors are mapped, and would keep the disk's space of a file long replaced

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ from selfens.core.device import Awaited, environment, evaluation_stream, generat
 from selfens.core.optim import Adam
 from selfens.core.randomness import PROCESS
 from selfens.core.randomness import stream as random_stream
-from selfens.core.targets.file import TargetsFile
 from selfens.data import prefetch as stream
 from selfens.data import preprocess
 from selfens.data.dataset import UNLABELED, Dataset
@@ -37,7 +35,7 @@ from selfens.data.sampler import Order
 from selfens.errors import ConfigError, RunError, root_cause
 from selfens.methods.base import Method
 from selfens.networks.layers import synchronize_means
-from selfens.runs.directory import Checkpoint, RunDirectory, TargetsPlace
+from selfens.runs.directory import Checkpoint, RunDirectory
 from selfens.training.distributed import LEAST, MOST, Group
 from selfens.training.step import Step, start_compiler
 
@@ -186,14 +184,14 @@ class Session:
         method = own or methods.build(self.config.method, len(self.owned), num_classes, self.device)
         method = method.to(self.device)
         self.group.take_from_first([*method.parameters()])
-        if method.ensemble and not alone and method.ensemble.layout.num_rows == self.num_rows:
+        if method.ensemble and not alone and method.ensemble.num_rows == self.num_rows:
             method.ensemble = method.ensemble.for_rows(len(self.owned))
         self._check_shareable(method)
         if method.ensemble:
             method.ensemble.to(self.device)
-            if method.ensemble.layout.num_rows != len(self.owned):
+            if method.ensemble.num_rows != len(self.owned):
                 raise ConfigError(
-                    f"the ensemble of {self.method_name} has {method.ensemble.layout.num_rows} rows; expected "
+                    f"the ensemble of {self.method_name} has {method.ensemble.num_rows} rows; expected "
                     f"{len(self.owned)}, those of this process."
                 )
         elif self.config.method.certainty:
@@ -231,30 +229,14 @@ class Session:
         targets = self.method.ensemble.visit(order) if self.method.ensemble else order
         return (rows for rows, _ in zip(targets, self.loader.visit(order), strict=True))
 
-    @contextmanager
-    def new_targets_file(self) -> Iterator[None]:
-        """While a run is made: a file for its targets must be nobody's, and nothing is left of it where that fails."""
-        file = self._targets_file
-        if file and not file.ours:
-            raise RunError(
-                f"{file.path} holds the targets of another run ({file.header['directory']}); name another file."
-            )
-        try:
-            yield
-        finally:
-            if file:
-                file.remove_unclaimed()
+    def check_targets_new(self) -> None:
+        """Refuse a file for the targets that a checkpoint of another run relies on."""
+        if self.method.ensemble:
+            _ = self.method.ensemble.arrays
 
-    def claim_targets_file(self, directory: RunDirectory) -> None:
-        if self._targets_file:
-            self._targets_file.claim(directory.about()["id"], directory.path)
-
-    def targets_file_locked(self) -> AbstractContextManager[None]:
-        return self._targets_file.locked() if self._targets_file else nullcontext()
-
-    @property
-    def _targets_file(self) -> TargetsFile | None:
-        return self.method.ensemble.file if self.method.ensemble else None
+    def close(self) -> None:
+        if self.method.ensemble:
+            self.method.ensemble.close()
 
     def about(self, data: Dataset) -> dict[str, Any]:
         """What run.json records."""
@@ -368,13 +350,13 @@ class Session:
             "sums": self.step.state(),
             "random": self._random_states(),
         }
-        ensemble, place = self.method.ensemble, None
+        ensemble, targets_file = self.method.ensemble, {}
         if ensemble and ensemble.file:
-            place = TargetsPlace(str(ensemble.file.path), ensemble.seal(epoch, step))
+            targets_file = ensemble.seal(f"the run {directory.path.absolute()}")
         elif ensemble:
-            parts["targets"] = self._targets_of_all(ensemble.state())
+            parts["targets"] = self._targets_of_all(ensemble.state_dict())
         if self.group.is_first:
-            directory.save_checkpoint(Checkpoint(epoch, step, parts, place, seconds))
+            directory.save_checkpoint(Checkpoint(epoch, step, parts, targets_file, seconds))
         self.group.wait()  # a process that went on, or ended, while the first one writes would have it given up, or killed
 
     def _random_states(self) -> dict[str, Tensor]:
@@ -416,10 +398,10 @@ class Session:
             self.optimizer.load_state(parts["optimizer"])
             if step or not checkpoint.step:
                 self.step.load_state(parts["sums"], step)
-            if self.method.ensemble and checkpoint.targets_place:
-                self.method.ensemble.restore(checkpoint.targets_place.half, checkpoint.epoch, step)
+            if self.method.ensemble and checkpoint.targets_file:
+                self.method.ensemble.restore(checkpoint.targets_file)
             elif self.method.ensemble:
-                self.method.ensemble.load_state(self._own_targets(parts["targets"], unfinished=step > 0))
+                self.method.ensemble.load_state_dict(self._own_targets(parts["targets"], unfinished=step > 0))
         except (RuntimeError, KeyError, ValueError) as error:
             raise RunError(f"the checkpoint does not fit the run ({str(error).splitlines()[0]}).") from None
         self._restore_random_state(parts["random"] if as_many else {}, checkpoint.epoch)
@@ -436,7 +418,7 @@ class Session:
 
     def _by_row(self, name: str) -> bool:
         """Whether a tensor of the ensemble's state has a row for each training row."""
-        return self.method.ensemble is not None and name in self.method.ensemble.layout.specifications()
+        return self.method.ensemble is not None and name in self.method.ensemble.arrays
 
     def _restore_random_state(self, states: dict[str, Tensor], epoch: int) -> None:
         """As it was; where there are other processes than before, one that depends on seed, process and epoch alone."""

@@ -1,0 +1,355 @@
+"""EnsembleTargets: the matrix Z of temporal ensembling, one row per training row.
+
+Z holds an exponential average of the probabilities predicted for a row, one prediction per epoch, and is divided by
+1 - decay^count to undo its start at zero. The count is the row's own, so a row that an epoch leaves out keeps both Z and
+target; if every row is visited every epoch, this is Algorithm 2 of the paper. The squared probabilities are averaged in the
+same way, and the variance of a row's predictions is the difference.
+
+What is written during an epoch takes effect at `commit`, so targets are constant within an epoch. Targets and predictions
+are plain tensors: any training loop can use this class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from selfens.config import IN_MEMORY
+from selfens.core.targets_arrays import AVERAGES, Arrays, Layout
+from selfens.core.targets_prefetch import Prefetcher
+from selfens.errors import RunError
+from selfens.files.targets_file import TargetsFile
+
+CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 26}
+"""Of a float32 matrix: how much `commit` works on at a time, so that it never copies a large Z; a GPU wants larger chunks."""
+
+
+class Targets(NamedTuple):
+    probabilities: Tensor
+    """[rows, classes] the ensemble's prediction, zeros for rows never seen."""
+    known: Tensor
+    """[rows] False for rows that have no prediction yet."""
+    count: Tensor  # type: ignore[assignment]  # tuples have a method of that name
+    """[rows] how many predictions are behind each row."""
+
+
+class EnsembleTargets:
+    """Z for `num_rows` rows and `num_classes` classes, averaged with momentum `decay` (alpha).
+
+    device    the compute device, on which targets are asked for and predictions made
+    storage   where Z is kept: `device`, there; `ram`, in the host's memory; anything else is the path of a file
+    dtype     the type Z is kept in, float32 or float16; arithmetic is in float32
+    variance  also keep the second moment
+
+    A file is begun again, unless a checkpoint relies on predictions in it: then `restore` must come first.
+
+    >>> ensemble = EnsembleTargets(num_rows=3, num_classes=2, decay=0.6)
+    >>> rows = torch.tensor([0, 2])
+    >>> ensemble.write(rows, torch.tensor([[0.9, 0.1], [0.2, 0.8]]))
+    >>> ensemble.commit()
+    >>> ensemble.get(torch.tensor([0, 1])).known
+    tensor([ True, False])
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        num_classes: int,
+        decay: float = 0.6,
+        device: torch.device | str | None = None,
+        *,
+        storage: str | Path | TargetsFile = "device",
+        dtype: str = "float32",
+        variance: bool = True,
+    ) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay is {decay}; expected a momentum from 0 to below 1.")
+        self.layout, self.decay = Layout(num_rows, num_classes, dtype, variance), decay
+        self.device = torch.empty(0, device=device).device
+        self.storage = str(storage) if str(storage) in IN_MEMORY else "file"
+        self.file = storage if isinstance(storage, TargetsFile) else None
+        if self.storage == "file" and self.file is None:
+            self.file = TargetsFile(str(storage), self.layout, decay)
+        home = self.device if self.storage == "device" else torch.device("cpu")
+        # What steps read and write, and where `commit` puts the averages: in place, or into the other half of a file.
+        self._arrays = self._next = self.file.first_half() if self.file else self.layout.allocate(home)
+        self._is_sealed = self.file is not None  # whether a checkpoint may rely on the half in use: it must not change
+        # A plain number would be copied to the device at each power, and 1 - decay^count loses digits in float32.
+        self._decay_on_device = torch.tensor(decay, dtype=torch.float64, device=self.device)
+        self.prefetches = home != self.device
+        self.prefetcher: Prefetcher | None = None
+        self.spread = torch.full((), torch.nan, dtype=torch.float64, device=home)
+        """After a commit: the variance summed over the classes, averaged over the rows of that epoch."""
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, str]) -> EnsembleTargets:
+        """The targets in a file, for reading only, as the checkpoint that holds this `metadata` of `seal` left them."""
+        file = TargetsFile(metadata.get("targets_file", ""))
+        targets = cls(**asdict(file.layout), decay=file.decay, storage=file)
+        targets.restore(metadata)
+        return targets
+
+    def for_rows(self, num_rows: int) -> EnsembleTargets:
+        """An empty one of the same kind for another number of rows, in memory."""
+        kind = asdict(replace(self.layout, num_rows=num_rows))
+        storage = "device" if self.storage == "device" else "ram"
+        return EnsembleTargets(**kind, decay=self.decay, device=self.device, storage=storage)
+
+    num_rows = property(lambda self: self.layout.num_rows)
+    num_classes = property(lambda self: self.layout.num_classes)
+    mean = property(lambda self: self.arrays["mean"])
+    square = property(lambda self: self.arrays.get("square"))
+    count = property(lambda self: self.arrays["count"])
+    pending = property(lambda self: self.arrays["pending"])
+    written = property(lambda self: self.arrays["written"])
+
+    @property
+    def arrays(self) -> Arrays:
+        """The arrays of `Layout.shapes`, by name."""
+        if self._arrays is None:
+            assert self.file is not None
+            raise RunError(self.file.refusal())
+        return self._arrays
+
+    def to(self, device: torch.device) -> None:
+        """Compute on another device; Z moves with it if it was made with storage="device"."""
+        self.device = torch.empty(0, device=device).device
+        self._decay_on_device = self._decay_on_device.to(device)
+        self.prefetcher = None
+        if self.storage == "device":
+            self._arrays = self._next = {name: array.to(device) for name, array in self.arrays.items()}
+            self.spread = self.spread.to(device)
+        self.prefetches = self.spread.device != self.device
+
+    # Steps
+
+    @torch.no_grad()
+    def get(self, rows: Tensor) -> Targets:
+        """The bias-corrected targets of `rows`."""
+        if self.prefetcher is not None and self.prefetcher.is_open:
+            return self._targets(self.prefetcher.arrays, self.prefetcher.locate(rows))
+        return self._targets(self.arrays, rows.to(self.arrays["mean"].device))
+
+    def _targets(self, arrays: Arrays, at: Tensor) -> Targets:
+        # `index_select` and `index_copy_` move a row at a time; an index in brackets moves number by number on a CPU.
+        count = arrays["count"].index_select(0, at).to(self.device)
+        mean = arrays["mean"].index_select(0, at).to(self.device).float()
+        return Targets(mean / self._correction(count)[:, None].float(), count > 0, count)
+
+    @torch.no_grad()
+    def write(self, rows: Tensor, probabilities: Tensor) -> None:
+        """Remember this epoch's predictions for `rows`; if a row is written twice, the last counts."""
+        if self.prefetcher is not None and self.prefetcher.is_open:
+            _remember(self.prefetcher.arrays, self.prefetcher.locate(rows), probabilities)
+        else:
+            self._write_home(rows, probabilities)
+
+    def _write_home(self, rows: Tensor, probabilities: Tensor) -> None:
+        self._unseal()
+        _remember(self.arrays, rows.to(self.arrays["mean"].device), probabilities)
+
+    # Epochs
+
+    def visit(self, order: Tensor) -> Iterator[Tensor]:
+        """The batches of an epoch, [steps, rows of a batch], one after the other.
+
+        If Z is not kept on the compute device, the targets of the next steps are prefetched. Until the visit ends, only
+        rows of the batch handed out may be asked for and written. Without `visit`, `get` and `write` copy one batch at
+        a time.
+        """
+        self._unseal()
+        if self.file is not None:
+            self.file.advise(random=True)
+        if not self.prefetches:
+            yield from order
+            return
+        if self.prefetcher is None or self.prefetcher.size < order.shape[1]:
+            read, write = (lambda: self.arrays), self._write_home
+            self.prefetcher = Prefetcher(self.layout, order.shape[1], self.device, read, write)
+        try:
+            yield from self.prefetcher.visit(order)
+        finally:
+            self.prefetcher.finish()
+
+    @torch.no_grad()
+    def commit(self) -> None:
+        """End of an epoch: Z <- decay Z + (1 - decay) z for the rows written, and no others."""
+        self._unseal()
+        if self.prefetcher is not None:
+            self.prefetcher.finish()
+        if self.file is not None:
+            self.file.advise(random=False)
+        spread, visited = torch.zeros_like(self.spread), self.written.sum()
+        for at in self._chunks():
+            chunk = self._chunk_to_change(at)
+            written = chunk["written"]
+            if written.is_cuda or written.any():
+                spread += self._blend_in(chunk, written)
+        self.spread = spread / visited if self.layout.variance else self.spread
+        self.written.zero_()
+        self._arrays = self._next
+
+    def _blend_in(self, chunk: Arrays, written: Tensor) -> Tensor | float:
+        """Update the averages of the rows written; returns the sum of their variances."""
+        rows, present = written[:, None], chunk["pending"].float()
+        mean = torch.where(rows, self._blend(chunk["mean"], present), chunk["mean"])
+        chunk["mean"].copy_(mean)
+        chunk["count"] += written
+        if "square" not in chunk:
+            return 0.0
+        square = torch.where(rows, self._blend(chunk["square"], present.square()), chunk["square"])
+        chunk["square"].copy_(square)
+        each = self._total_variance(mean.float(), square.float(), chunk["count"])
+        return torch.where(written, each, 0.0).sum()
+
+    def _blend(self, old: Tensor, present: Tensor) -> Tensor:
+        """In separate roundings, which are the same on every device and for every chunk size."""
+        return (old.float() * self.decay).add_(present * (1 - self.decay))
+
+    def _chunk_to_change(self, at: slice) -> Arrays:
+        """A chunk of what `commit` changes, holding the averages as they are now."""
+        assert self._next is not None
+        chunk = {name: array[at] for name, array in self._next.items()}
+        if self._next is not self._arrays:
+            for name in AVERAGES:
+                if name in chunk:
+                    chunk[name].copy_(self.arrays[name][at])
+        return chunk
+
+    def _chunks(self) -> Iterator[slice]:
+        limit = CHUNK_BYTES["cpu" if self.spread.device.type == "cpu" else "gpu"]
+        size = max(limit // (4 * self.num_classes), 1)
+        return (slice(start, start + size) for start in range(0, self.num_rows, size))
+
+    # Past predictions
+
+    def all(self) -> Targets:
+        """The targets of every row."""
+        return self._targets(self.arrays, torch.arange(self.num_rows, device=self.mean.device))
+
+    @torch.no_grad()
+    def variance(self, rows: Tensor) -> Tensor:
+        """[rows, classes] how much the predictions for a row have varied around its target, weighted as they are in Z.
+
+        Zero for rows with fewer than two predictions.
+        """
+        if self.square is None:
+            raise ValueError(
+                "the ensemble keeps no second moment, so it knows no variance; make it with variance=True."
+            )
+        at = rows.to(self.mean.device)
+        count = self.count[at]
+        correction = self._correction(count)[:, None].float()
+        mean, square = self.mean[at].float() / correction, self.square[at].float() / correction
+        varied = count > 1  # for one prediction, rounding would leave a little
+        return torch.where(varied[:, None], (square - mean.square()).clamp_min_(0), 0.0).to(self.device)
+
+    def _correction(self, count: Tensor) -> Tensor:
+        """1 - decay^count, which undoes the start at zero; 1 for rows never seen."""
+        decay = self._decay_on_device if count.device == self.device else self.decay
+        return torch.where(count > 0, 1 - decay ** count.double(), 1.0)
+
+    def _total_variance(self, mean: Tensor, square: Tensor, count: Tensor) -> Tensor:
+        """Of each row, summed over the classes."""
+        correction = self._correction(count)
+        return (square.sum(dim=1) / correction - mean.square().sum(dim=1) / correction**2).clamp_min(0)
+
+    # Saving in memory
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All there is to save. Predictions of an unfinished epoch are included only if there are any."""
+        self._flush()
+        unfinished = bool(self.written.any())
+        names = [name for name in self.arrays if name in AVERAGES or unfinished]
+        return {name: self.arrays[name] for name in names} | {"decay": self._decay_on_device}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        if state["mean"].shape != self.mean.shape:
+            raise ValueError(f"the targets have shape {tuple(state['mean'].shape)}; expected {tuple(self.mean.shape)}.")
+        if self.layout.variance and "square" not in state:
+            raise ValueError("the targets were saved without a second moment; make the ensemble with variance=False.")
+        self._unseal()
+        self._arrays = self._next
+        self.written.zero_()
+        for name, array in self.arrays.items():
+            if name in AVERAGES or name in state:
+                array.copy_(state[name])
+        self._set_decay(float(state["decay"]))
+
+    def _set_decay(self, decay: float) -> None:
+        self.decay = decay
+        self._decay_on_device.fill_(decay)
+
+    # Saving in a file
+
+    def seal(self, note: str = "") -> dict[str, str]:
+        """Flush the file and leave it as it is, for a checkpoint to rely on; nothing to do if Z is kept in memory.
+
+        Returns what the checkpoint must hold for `restore`. The half that the last checkpoint relies on is not written
+        to until the first change after this, so the new checkpoint must be in place by then. Write the first one before
+        the first epoch: a file is begun again without questions only as long as nothing in it can be lost.
+
+        note  says, for people, which checkpoint this is
+        """
+        if self.file is None:
+            return {}
+        self._flush()
+        if self.arrays is not self._next:  # in the middle of an epoch: the averages are still in the other half
+            for at in self._chunks():
+                self._chunk_to_change(at)
+            self._arrays = self._next
+        empty = not (self.count.any() or self.written.any())
+        self._is_sealed = True
+        return self.file.seal(self._half(), empty=empty, note=note)
+
+    def restore(self, metadata: Mapping[str, str]) -> None:
+        """Go on from what a checkpoint relies on."""
+        assert self.file is not None
+        half = self.file.sealed_half(metadata)
+        self._arrays = self._next = self.file.halves[half]
+        self._is_sealed = True
+        self._set_decay(self.file.decay)
+
+    def close(self) -> None:
+        """Let other processes use the file; here it can still be read. It is removed if no checkpoint relies on it."""
+        if self.file is not None:
+            self.file.close()
+            self._is_sealed = True  # so that it does not change any more
+
+    def _flush(self) -> None:
+        if self.prefetcher is not None:
+            self.prefetcher.flush()
+
+    def _unseal(self) -> None:
+        """Before anything changes: write into the half that no checkpoint relies on from now on.
+
+        The averages are read from the other half until `commit` writes new ones. Predictions of an epoch that the
+        checkpoint interrupted are copied.
+        """
+        if not self._is_sealed:
+            return
+        assert self.file is not None
+        old, half = self.arrays, 1 - self._half()
+        self.file.unseal(half)
+        self._next = new = self.file.halves[half]
+        new["written"].copy_(old["written"])
+        for at in self._chunks():
+            if old["written"][at].any():
+                new["pending"][at] = old["pending"][at]
+        self._arrays = old | {name: new[name] for name in ("pending", "written")}
+        self._is_sealed = False
+
+    def _half(self) -> int:
+        """The half that is written to."""
+        assert self.file is not None
+        return int(self._next is self.file.halves[1])
+
+
+def _remember(arrays: Arrays, at: Tensor, probabilities: Tensor) -> None:
+    arrays["pending"].index_copy_(0, at, probabilities.detach().to(arrays["pending"]))
+    arrays["written"].index_fill_(0, at, True)
