@@ -446,10 +446,35 @@ def test_a_file_in_use_by_a_copy_of_the_run_is_refused(tmp_path):
     assert resume(tmp_path / "run", dataset=features()).finished
 
 
+@pytest.mark.parametrize("name", ["a\0b", "loop", "x" * 300])
+def test_what_cannot_be_a_path_is_refused(tmp_path, name):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for use in (
+        lambda path: EnsembleTargets(60, 3, storage=path),
+        lambda path: EnsembleTargets.read({"targets_file": path}),
+    ):
+        with pytest.raises(RunError) as raised:
+            use(str(tmp_path / name))
+        assert "\n" not in str(raised.value)
+
+
+def test_a_state_can_be_loaded_into_a_file_without_harm_to_what_a_checkpoint_relies_on(tmp_path):
+    ensemble, other = EnsembleTargets(60, 3, storage=tmp_path / "z"), EnsembleTargets(60, 3)
+    for each, rows in ((ensemble, [0, 1]), (other, [1, 2])):
+        each.write(torch.tensor(rows), torch.full((2, 3), 1 / 3))
+        each.commit()
+    metadata = ensemble.seal()
+    ensemble.load_state_dict(other.state_dict())
+    assert ensemble.count.nonzero().flatten().tolist() == [1, 2]
+    assert EnsembleTargets.read(metadata).count.nonzero().flatten().tolist() == [0, 1]
+    with pytest.raises(ValueError, match="saved with decay 0.9; make the ensemble with the same"):
+        ensemble.load_state_dict(EnsembleTargets(60, 3, decay=0.9).state_dict())
+
+
 def test_a_file_removed_while_it_is_in_use_is_noticed_at_the_next_checkpoint(tmp_path):
     ensemble = EnsembleTargets(60, 3, storage=tmp_path / "z")
     (tmp_path / "z").unlink()
-    with pytest.raises(RunError, match="z, which holds the targets, was removed or replaced while they were in use"):
+    with pytest.raises(RunError, match="z was removed or replaced while it was in use, so the targets are lost"):
         ensemble.seal()
 
 

@@ -163,8 +163,6 @@ class EnsembleTargets:
         a time.
         """
         self._unseal()
-        if self.file is not None:
-            self.file.advise(random=True)
         if not self.prefetches:
             yield from order
             return
@@ -182,8 +180,6 @@ class EnsembleTargets:
         self._unseal()
         if self.prefetcher is not None:
             self.prefetcher.finish()
-        if self.file is not None:
-            self.file.advise(random=False)
         spread, visited = torch.zeros_like(self.spread), self.written.sum()
         for at in self._chunks():
             chunk = self._chunk_to_change(at)
@@ -273,6 +269,10 @@ class EnsembleTargets:
             raise ValueError(f"the targets have shape {tuple(state['mean'].shape)}; expected {tuple(self.mean.shape)}.")
         if self.layout.variance and "square" not in state:
             raise ValueError("the targets were saved without a second moment; make the ensemble with variance=False.")
+        if self.file is not None and float(state["decay"]) != self.file.decay:
+            raise ValueError(
+                f"the targets were saved with decay {float(state['decay'])}; make the ensemble with the same."
+            )
         self._unseal()
         self._arrays = self._next
         self.written.zero_()
