@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import statistics
 import subprocess
@@ -80,13 +81,13 @@ def measure(rows: int, classes: int, kept: str, dtype: str, folder: str) -> dict
     times: dict[str, list[float]] = {"visit": [], "commit": [], "seal": [], "processor": []}
     with Watch() as watch:
         ensemble = EnsembleTargets(rows, classes, storage=storage, dtype=dtype)
-        for epoch in range(1 + epochs):
+        for _ in range(1 + epochs):
             began = time.process_time()
             times["visit"].append(visit(ensemble, torch.randperm(rows).view(-1, BATCH), probabilities))
             times["commit"].append(timed(ensemble.commit))
             times["processor"].append(time.process_time() - began)
             if kept == "file":
-                times["seal"].append(timed(ensemble.seal, epoch + 1, 0))
+                times["seal"].append(timed(ensemble.seal))
     seconds = {name: statistics.median(values[1:]) if values else None for name, values in times.items()}
     return {
         "rows": rows,
@@ -120,17 +121,17 @@ def timed(function, *arguments) -> float:
 
 def cold(rows: int, classes: int, random: bool, asked: int, folder: str) -> dict:
     """Time and bytes read for rows of a file that is not in the system's cache."""
-    path = Path(folder) / "targets"
+    path, checkpoint = Path(folder) / "targets", Path(folder) / "checkpoint.json"
     if not path.exists():
         ensemble = EnsembleTargets(rows, classes, storage=path)
         visit(ensemble, torch.randperm(rows).view(-1, BATCH), torch.rand(BATCH, classes).softmax(dim=1))
         ensemble.commit()
-        ensemble.seal(1, 0)
+        checkpoint.write_text(json.dumps(ensemble.seal()))
         del ensemble
     with open(path, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    ensemble = EnsembleTargets.read(path, 0, 1, 0)
-    ensemble.file.advise(random=random)
+    ensemble = EnsembleTargets.read(json.loads(checkpoint.read_text()))
+    ensemble.file.map.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
     order, before = torch.randperm(rows)[:asked].view(-1, BATCH), bytes_read()
     seconds = timed(lambda: [ensemble.get(rows) for rows in order])
     return {

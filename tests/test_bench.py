@@ -96,7 +96,7 @@ def test_the_hand_written_loop_computes_what_our_step_computes():
     for name, buffer in ours.network.named_buffers():
         torch.testing.assert_close(loop.network.get_buffer(name), buffer, rtol=0.01, atol=1e-4)
     visited = order.flatten()
-    loop_predictions, predictions = loop.predictions[visited], ours.method.ensemble.home.pending[visited]
+    loop_predictions, predictions = loop.predictions[visited], ours.method.ensemble.pending[visited]
     torch.testing.assert_close(loop_predictions, predictions, rtol=0.01, atol=1e-3)
     assert (loop_predictions.sum(dim=1) - 1).abs().max() < 1e-5
 

@@ -291,7 +291,10 @@ def test_the_ensemble_in_a_file(typed, here, npz):
     assert typed("train", "blobs.npz", "--run", "plain", *TINY)[0] == 0
     assert load_run("filed").test_error == load_run("plain").test_error
     assert torch.equal(load_run("filed").ensemble.mean, load_run("plain").ensemble.mean)
-    refused(typed("train", "blobs.npz", "--run", "other", "--targets", "z", *TINY), "holds the targets of another run")
+    refused(
+        typed("train", "blobs.npz", "--run", "other", "--targets", "z", *TINY),
+        "holds targets that a checkpoint relies on",
+    )
     refused(
         typed("train", "blobs.npz", "--run", "other", "--targets", "x", "--method", "pi", *TINY), "keeps no ensemble"
     )

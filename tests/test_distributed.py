@@ -356,7 +356,7 @@ def _with_teacher(path):
     method = OwnTeacher()
     method.teacher_of = TeacherOf(method.teacher)
     train(settings(epochs=2), path, dataset=rows_and_labels(), network=FollowsRows(), method=method)
-    return method.teacher.weight.tolist(), method.ensemble.layout.num_rows
+    return method.teacher.weight.tolist(), method.ensemble.num_rows
 
 
 def test_a_method_of_ones_own_has_the_weights_of_the_first_process_and_an_ensemble_of_its_share(tmp_path):

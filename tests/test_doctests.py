@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-MODULES = ["targets.ensemble", "losses", "schedules", "errors", "progress", "config", "audit", "estimator"]
+MODULES = ["core.targets", "losses", "schedules", "errors", "progress", "config", "audit", "estimator"]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -268,7 +268,7 @@ def test_batch_without_labels_is_learnt_from_by_consistency_alone(method, batch)
 
 def test_losses_change_neither_network_nor_batch_nor_ensemble(method, batch):
     network = small_network()
-    ensemble = {} if method.ensemble is None else method.ensemble.state()
+    ensemble = {} if method.ensemble is None else method.ensemble.state_dict()
     state = network.state_dict() | {f"method.{k}": v for k, v in method.state_dict().items()}
     things = [*state.values(), *ensemble.values(), *batch.views, batch.rows, batch.labels, batch.labelled]
     before = [thing.clone() for thing in things]

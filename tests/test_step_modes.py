@@ -20,9 +20,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from selfens import presets
-from selfens.core import evaluate
+from selfens.core import evaluate, targets_prefetch
 from selfens.core.device import suitable_threads, torch_settings
-from selfens.core.targets import EnsembleTargets, window
+from selfens.core.targets import EnsembleTargets
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
@@ -75,7 +75,7 @@ def session_after(overrides, *, method, device, network=None, steps=STEPS, pertu
             factors = 1 + perturbed * np.random.default_rng(draw).standard_normal(len(session.optimizer.flat))
             session.optimizer.flat.mul_(torch.from_numpy(factors).float().to(device))
         if windowed:
-            session.method.ensemble.windowed = True
+            session.method.ensemble.prefetches = True
         done = 0
         while done < steps:
             for rows in islice(session.visit(done), steps - done):
@@ -165,12 +165,12 @@ def test_compiled_on_a_cpu_is_the_same():
 
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_a_step_that_finds_its_targets_in_a_window_is_the_same(monkeypatch, compile):
-    monkeypatch.setattr("selfens.core.targets.window.WINDOW_ROWS", 200)  # two steps of the four of an epoch
+    monkeypatch.setattr("selfens.core.targets_prefetch.BUFFER_ROWS", 200)  # two steps of the four of an epoch
     same = [*SMALL, *without_unshared_draws("cpu"), f"training.compile={compile}", "method.certainty=true"]
     plain = session_after(same, method="temporal", device="cpu")
     windowed = session_after(same, method="temporal", device="cpu", windowed=True)
     assert windowed[1] == []
-    assert windowed[0].method.ensemble.window is not None
+    assert windowed[0].method.ensemble.prefetcher is not None
     assert max(differences(windowed, plain).values()) < 1e-6
 
 
@@ -178,7 +178,7 @@ def test_a_step_that_finds_its_targets_in_a_window_is_the_same(monkeypatch, comp
 @pytest.mark.parametrize(("type", "place"), [("float32", "ram"), ("float16", "file")])
 @pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("on", "off"), ("off", "on"), ("on", "on")])
 def test_a_step_is_the_same_wherever_the_targets_are_kept(tmp_path, monkeypatch, place, type, compile, capture):
-    monkeypatch.setattr("selfens.core.targets.window.WINDOW_ROWS", 200)
+    monkeypatch.setattr("selfens.core.targets_prefetch.BUFFER_ROWS", 200)
     same = ["training.precision=fp32", "training.kernels=off", f"method.targets_type={type}"]
     same += [f"training.compile={compile}", f"training.capture={capture}"]
     kept = str(tmp_path / "z") if place == "file" else place
@@ -198,7 +198,7 @@ def test_targets_that_pass_through_a_window_on_a_gpu_are_those_kept_there(monkey
 
     late  what takes so long on the GPU that a wait that is missing is noticed
     """
-    aside = window.Buffer._aside
+    aside = targets_prefetch.StagingBuffer._side_stream
 
     def late_aside(buffer):
         with torch.cuda.stream(buffer.stream):
@@ -206,8 +206,8 @@ def test_targets_that_pass_through_a_window_on_a_gpu_are_those_kept_there(monkey
         return aside(buffer)
 
     if late == "copies":
-        monkeypatch.setattr(window.Buffer, "_aside", late_aside)
-    monkeypatch.setattr(window, "WINDOW_ROWS", 4)
+        monkeypatch.setattr(targets_prefetch.StagingBuffer, "_side_stream", late_aside)
+    monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 4)
     one, other = (EnsembleTargets(50, 10, device="cuda", storage=place) for place in ("device", "ram"))
     generator = torch.Generator().manual_seed(0)
     for _ in range(5):

@@ -46,7 +46,7 @@ class EnsembleTargets:
     dtype     the type Z is kept in, float32 or float16; arithmetic is in float32
     variance  also keep the second moment
 
-    A file that no checkpoint relies on is made again. One that a checkpoint relies on can be used after `restore`.
+    A file is begun again, unless a checkpoint relies on predictions in it: then `restore` must come first.
 
     >>> ensemble = EnsembleTargets(num_rows=3, num_classes=2, decay=0.6)
     >>> rows = torch.tensor([0, 2])
@@ -78,7 +78,7 @@ class EnsembleTargets:
         home = self.device if self.storage == "device" else torch.device("cpu")
         # What steps read and write, and where `commit` puts the averages: in place, or into the other half of a file.
         self._arrays = self._next = self.file.first_half() if self.file else self.layout.allocate(home)
-        self._is_sealed = False  # whether a checkpoint relies on the half in use, so that it must not change
+        self._is_sealed = self.file is not None  # whether a checkpoint may rely on the half in use: it must not change
         # A plain number would be copied to the device at each power, and 1 - decay^count loses digits in float32.
         self._decay_on_device = torch.tensor(decay, dtype=torch.float64, device=self.device)
         self.prefetches = home != self.device
@@ -163,8 +163,6 @@ class EnsembleTargets:
         a time.
         """
         self._unseal()
-        if self.file is not None:
-            self.file.advise(random=True)
         if not self.prefetches:
             yield from order
             return
@@ -182,8 +180,6 @@ class EnsembleTargets:
         self._unseal()
         if self.prefetcher is not None:
             self.prefetcher.finish()
-        if self.file is not None:
-            self.file.advise(random=False)
         spread, visited = torch.zeros_like(self.spread), self.written.sum()
         for at in self._chunks():
             chunk = self._chunk_to_change(at)
@@ -273,6 +269,10 @@ class EnsembleTargets:
             raise ValueError(f"the targets have shape {tuple(state['mean'].shape)}; expected {tuple(self.mean.shape)}.")
         if self.layout.variance and "square" not in state:
             raise ValueError("the targets were saved without a second moment; make the ensemble with variance=False.")
+        if self.file is not None and float(state["decay"]) != self.file.decay:
+            raise ValueError(
+                f"the targets were saved with decay {float(state['decay'])}; make the ensemble with the same."
+            )
         self._unseal()
         self._arrays = self._next
         self.written.zero_()
@@ -291,21 +291,21 @@ class EnsembleTargets:
         """Flush the file and leave it as it is, for a checkpoint to rely on; nothing to do if Z is kept in memory.
 
         Returns what the checkpoint must hold for `restore`. The half that the last checkpoint relies on is not written
-        to until the first change after this, so the new checkpoint must be in place by then.
+        to until the first change after this, so the new checkpoint must be in place by then. Write the first one before
+        the first epoch: a file is begun again without questions only as long as nothing in it can be lost.
 
         note  says, for people, which checkpoint this is
         """
         if self.file is None:
             return {}
         self._flush()
-        self._unseal()
         if self.arrays is not self._next:  # in the middle of an epoch: the averages are still in the other half
             for at in self._chunks():
                 self._chunk_to_change(at)
             self._arrays = self._next
-        metadata = self.file.seal(self._half(), note)
+        empty = not (self.count.any() or self.written.any())
         self._is_sealed = True
-        return metadata
+        return self.file.seal(self._half(), empty=empty, note=note)
 
     def restore(self, metadata: Mapping[str, str]) -> None:
         """Go on from what a checkpoint relies on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import operator
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class Layout:
 
     def sizes(self) -> list[int]:
         """Of each array, in bytes."""
-        return [torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.shapes().values()]
+        return [math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes().values()]
 
     def allocate(self, device: torch.device | str | None) -> Arrays:
         """Zeros in the memory of a device."""
@@ -65,7 +66,7 @@ class Layout:
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
     """On the host in huge pages if there are many: rows are visited at random, and half of the time was page lookup."""
-    size = torch.Size(shape).numel() * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     if torch.empty(0, device=device).device.type != "cpu" or size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

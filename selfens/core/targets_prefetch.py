@@ -100,7 +100,7 @@ class StagingBuffer:
         self.owner, device = owner, owner.device
         on_gpu = device.type == "cuda"
         self.live = {name: array[start : start + layout.num_rows] for name, array in owner.arrays.items()}
-        self.numbers = torch.arange(start, start + layout.num_rows, dtype=torch.int32, device=device)
+        self.slots = torch.arange(start, start + layout.num_rows, dtype=torch.int32, device=device)
         self.rows_on_device = torch.zeros(layout.num_rows, dtype=torch.int64, device=device)
         self.host, self.rows = layout.allocate("cpu"), torch.zeros(layout.num_rows, dtype=torch.int64)
         if on_gpu:  # only copies from and to pinned memory run while the host goes on
@@ -110,7 +110,6 @@ class StagingBuffer:
         self.stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
         if self.stream is not None:
             self.stream.wait_stream(torch.cuda.current_stream(device))  # for the zeros above
-        self.staged = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
         self.returned = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
 
     def stage(self, batches: Tensor) -> None:
@@ -127,14 +126,12 @@ class StagingBuffer:
             for name in ("mean", "count"):
                 self.live[name][:used].copy_(self.host[name][:used], non_blocking=True)
             self.live["written"].zero_()
-            if self.staged is not None:
-                self.staged.record()
 
     def open(self) -> None:
         """Steps queued from now on find these rows."""
-        if self.staged is not None:
-            torch.cuda.current_stream(self.owner.device).wait_event(self.staged)
-        self.owner.slots.index_copy_(0, self.rows_on_device[: self.used], self.numbers[: self.used])
+        if self.stream is not None:
+            torch.cuda.current_stream(self.owner.device).wait_stream(self.stream)
+        self.owner.slots.index_copy_(0, self.rows_on_device[: self.used], self.slots[: self.used])
         self.is_open = True
 
     def close(self) -> None:

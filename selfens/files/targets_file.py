@@ -35,7 +35,6 @@ from selfens.files import locks
 FORMAT = "selfens targets 2"
 PAGE = 4096
 NOTE_LENGTH = 300  # characters, each of up to 12 bytes in JSON
-READ_AHEAD = 1 << 16  # bytes; Linux reads 128 KiB around a page that is missing
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -46,7 +45,7 @@ class TargetsFile:
     """
 
     def __init__(self, path: str | Path, layout: Layout | None = None, decay: float = 0.0) -> None:
-        self.path, self.is_writable = Path(path).resolve(), layout is not None
+        self.path, self.is_writable = _resolved(path), layout is not None
         with _one_sentence(self.path, layout), ExitStack() as on_error:
             _check_regular(self.path)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT if layout else os.O_RDONLY, 0o644)
@@ -54,54 +53,53 @@ class TargetsFile:
             if layout and not locks.take(self._file):
                 raise RunError(f"{self.path} is in use by another process; wait for it or stop it.")
             if layout and _is_free(self._file):
+                on_error.callback(self.path.unlink)
                 self._create(layout, decay)
             self.layout, self.decay = _read_header(self.path, self._file)
             if layout and layout != self.layout:
                 raise RunError(f"{self.path} holds targets of {self.layout}; expected {layout}, so name another file.")
             access = mmap.ACCESS_WRITE if layout else mmap.ACCESS_READ
-            self._map = mmap.mmap(self._file, _size(self.layout), access=access)
+            self.map = mmap.mmap(self._file, _size(self.layout), access=access)
             on_error.pop_all()
         weakref.finalize(self, os.close, self._file)
         self.halves = self._half(0), self._half(1)
 
     def _create(self, layout: Layout, decay: float) -> None:
-        try:
-            os.ftruncate(self._file, 0)
-            _write_page(self._file, 0, {"format": FORMAT, "decay": decay, **asdict(layout)})
-            if shutil.disk_usage(self.path.parent).free < _size(layout):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            allocate = getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))  # macOS has none
-            allocate(self._file, 0, _size(layout))
-            _write_page(self._file, 1, {})
-            _write_page(self._file, 2, {})
-        except BaseException:
-            self.path.unlink()
-            raise
+        os.ftruncate(self._file, 0)
+        _write_page(self._file, 0, {"format": FORMAT, "decay": decay, **asdict(layout)})
+        if shutil.disk_usage(self.path.parent).free < _size(layout):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate = getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))  # macOS has none
+        allocate(self._file, 0, _size(layout))
 
     def _half(self, number: int) -> Arrays:
         shapes, sizes = self.layout.shapes(), self.layout.sizes()
         offset = 3 * PAGE + number * _half_size(self.layout)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that it is read-only
-            flat = torch.frombuffer(self._map, dtype=torch.uint8, count=sum(sizes), offset=offset)
+            flat = torch.frombuffer(self.map, dtype=torch.uint8, count=sum(sizes), offset=offset)
         parts = zip(shapes.items(), torch.split(flat, sizes), strict=True)
         return {name: part.view(dtype).view(shape) for (name, (shape, dtype)), part in parts}
 
     def first_half(self) -> Arrays | None:
-        """Zeros to begin with; None if a checkpoint relies on this file."""
-        return self.halves[0] if _is_free(self._file) else None
+        """A half to begin with that holds no predictions; None if a checkpoint relies on some."""
+        seals = [_read_page(self._file, page) for page in (1, 2)]
+        if any(seal and not seal.get("empty") for seal in seals):
+            return None
+        return self.halves[1 if seals[1] else 0]
 
-    def seal(self, half: int, note: str) -> dict[str, str]:
+    def seal(self, half: int, *, empty: bool, note: str) -> dict[str, str]:
         """Flush a half and note that a checkpoint relies on it; returns what that checkpoint must hold."""
         if not self.path.exists() or not os.path.samestat(os.stat(self.path), os.fstat(self._file)):
             raise RunError(
-                f"{self.path}, which holds the targets, was removed or replaced while they were in use, so they are lost; "
-                "train again, and leave it where it is."
+                f"{self.path} was removed or replaced while it was in use, so the targets are lost; train again."
             )
-        token = secrets.token_hex(16)
-        with _one_sentence(self.path):
-            self._map.flush()
-            self._write_seal(half, {"token": token, "note": note[-NOTE_LENGTH:]})
+        token = _read_page(self._file, 1 + half).get("token")  # one that is there means that nothing changed since
+        if not token:
+            token = secrets.token_hex(16)
+            with _one_sentence(self.path):
+                self.map.flush()
+                self._write_seal(half, {"token": token, "empty": empty, "note": note[-NOTE_LENGTH:]})
         return {"targets_file": str(self.path), "targets_half": str(half), "targets_token": token}
 
     def unseal(self, half: int) -> None:
@@ -111,7 +109,7 @@ class TargetsFile:
         with _one_sentence(self.path):
             self._write_seal(half, {})
 
-    def _write_seal(self, half: int, seal: dict[str, str]) -> None:
+    def _write_seal(self, half: int, seal: dict[str, Any]) -> None:
         _write_page(self._file, 1 + half, seal)
         os.fsync(self._file)
 
@@ -119,13 +117,10 @@ class TargetsFile:
         """The half that a checkpoint relies on."""
         half, token = metadata.get("targets_half"), metadata.get("targets_token")
         if half not in ("0", "1") or not token:
-            raise RunError(
-                f"the checkpoint does not say which half of {self.path} it relies on; it is damaged or of another version."
-            )
+            raise RunError(f"the checkpoint does not say which half of {self.path} it relies on; it is damaged.")
         if _read_page(self._file, 1 + int(half)).get("token") != token:
             raise RunError(
-                f"{self.path} is not as this checkpoint left it; put back the file that belongs to it, because only a "
-                "checkpoint and a file of the same run and time can be used together."
+                f"{self.path} is not as this checkpoint left it; put back the file of the same run and the same time."
             )
         return int(half)
 
@@ -133,10 +128,7 @@ class TargetsFile:
         """The sentence for a file that another checkpoint relies on."""
         notes = [_read_page(self._file, page).get("note") for page in (1, 2)]
         whose = next((f" ({note})" for note in notes if note), "")
-        return (
-            f"{self.path} holds targets that a checkpoint relies on{whose}; name another file, or delete this one if that "
-            "run is gone."
-        )
+        return f"{self.path} holds targets that a checkpoint relies on{whose}; name another file, or delete this one."
 
     def close(self) -> None:
         """Unlock the file, and remove it if no checkpoint relies on it. What is mapped can still be read."""
@@ -145,12 +137,6 @@ class TargetsFile:
             if _is_free(self._file):
                 self.path.unlink(missing_ok=True)
             locks.release(self._file)
-
-    def advise(self, *, random: bool) -> None:
-        """Tell the system how rows are read next: if they do not fit into memory, read-ahead would push out others."""
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if _half_size(self.layout) > memory and self.layout.row_bytes < READ_AHEAD and hasattr(self._map, "madvise"):
-            self._map.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
 
 
 def check_free(path: Path) -> None:
@@ -179,10 +165,16 @@ def _one_sentence(path: Path, layout: Layout | None = None) -> Iterator[None]:
     except OSError as error:
         if error.errno in NO_SPACE and layout:
             raise RunError(
-                f"{path} needs {_size(layout):,} bytes for the targets of {layout}, and the disk has no room for them; "
-                "free some, or name a file elsewhere."
+                f"{path} needs {_size(layout):,} bytes for the targets of {layout}, and the disk has no room for them."
             ) from error
         raise RunError(f"{path} cannot be used for the targets ({error.strerror or error}).") from error
+
+
+def _resolved(path: str | Path) -> Path:
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a loop of links, a null byte
+        raise RunError(f"{str(path)!r} cannot be the path of a file ({error}); name another file.") from None
 
 
 def _check_regular(path: Path) -> None:
@@ -214,10 +206,7 @@ def _read_header(path: Path, file: int) -> tuple[Layout, float]:
         is_sensible = False
     size = os.fstat(file).st_size
     if not is_sensible or size != _size(layout):
-        raise RunError(
-            f"{path} is cut short or damaged ({size:,} bytes long); put back a copy of the same time as the checkpoint, or "
-            "train again."
-        )
+        raise RunError(f"{path} is cut short or damaged ({size:,} bytes long); put back a copy, or train again.")
     return layout, decay
 
 

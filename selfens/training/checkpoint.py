@@ -45,7 +45,7 @@ def save(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds: 
     }
     ensemble, targets_file = parts.method.ensemble, {}
     if ensemble and ensemble.file:
-        targets_file = ensemble.seal(f"epoch {epoch}, step {step}")
+        targets_file = ensemble.seal(f"the run {directory.path.absolute()}")
     elif ensemble:
         tensors["targets"] = _targets_of_all(parts, ensemble.state_dict())
     if parts.group.is_first:

@@ -82,6 +82,7 @@ def train(
         return Prepared(config, device, data, labels, fitted)
 
     def create(parts: Parts, show: Progress) -> Start:
+        parts.check_targets_new()
         if parts.group.is_first:
             RunDirectory.create(path, config, parts.prepared.labels, parts.prepared.preprocess, parts.about())
         _check_seen_by_all(path, parts.group)

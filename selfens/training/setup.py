@@ -120,6 +120,11 @@ class Parts:
         targets = self.method.ensemble.visit(order[:, self.loader.first :])
         return (rows for _, rows in zip(targets, self.loader.visit(order), strict=True))
 
+    def check_targets_new(self) -> None:
+        """Refuse a file for the targets that a checkpoint of another run relies on."""
+        if self.method.ensemble is not None:
+            _ = self.method.ensemble.arrays
+
     def close(self) -> None:
         """Let go of targets in a file."""
         if self.method.ensemble is not None:
