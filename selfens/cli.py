@@ -21,6 +21,7 @@ import typer
 from selfens.core import launcher
 from selfens.errors import ConfigError, SelfensError, unknown_name
 from selfens.experiments.command import reproduce
+from selfens.methods import METHODS
 
 if TYPE_CHECKING:
     from selfens.config import Config
@@ -68,7 +69,8 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's direct
 TensorBoardOption = Annotated[
     bool, typer.Option("--tensorboard", help="Write the history for TensorBoard too, into RUN/tensorboard.")
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result alone.")]
+ReportOption = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html into the run at the end.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
 DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="PATH", help="Where the run's data is now, if it was moved.")
 ]
@@ -93,7 +95,7 @@ def train(
     add_labels: Annotated[
         Path | None, typer.Option(help="The same, added to the labels there are; such as suggestions filled in.")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="supervised, pi or temporal.")] = None,
+    method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; see 'selfens methods'.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
@@ -105,7 +107,7 @@ def train(
         ),
     ] = None,
     extra_per_epoch: Annotated[
-        str | None, typer.Option(metavar="K", help="Unlabeled rows drawn anew for each epoch; default: visit all.")
+        str | None, typer.Option(metavar="K", help="Unlabeled rows drawn for each epoch; default: visit all.")
     ] = None,
     extra_index: Annotated[
         Path | None, typer.Option(help="tiny_index.pkl: only images of tiny_images.bin under a class's name.")
@@ -114,11 +116,12 @@ def train(
         str | None,
         typer.Option(metavar="PATH", help="Keep the ensemble in this file, or in 'ram'; by default on the device."),
     ] = None,
-    size: Annotated[int | None, typer.Option(help="Side to which a folder's images are brought.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side to which a folder's images are scaled.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download; also by SELFENS_OFFLINE=1.")] = False,
     run: Annotated[
         Path | None, typer.Option("--run", "--run-dir", help="Directory of the run; a new one by default.")
     ] = None,
+    report: ReportOption = True,
     tensorboard: TensorBoardOption = False,
     quiet: QuietOption = False,
     overrides: SetOption = None,
@@ -130,58 +133,56 @@ def train(
         )
     if labels_file is not None and add_labels is not None:
         raise ConfigError("--labels-file and --add-labels were both given; put the lines of both into one file.")
-    from selfens import named
-    from selfens.training import loop as training
-
-    config = named.config_for(source, method, size, (device or Device.auto).value)
-    if labels is not None:
-        config = config.with_values("data", labels=_label_count(labels))
-    if labels_file is not None:
-        config = config.with_values("data", label_choice="file", labels_file=str(labels_file.absolute()))
-    if add_labels is not None:
-        config = config.with_values("data", label_choice="added", labels_file=str(add_labels.absolute()))
-    if seed is not None:
-        config = config.with_overrides([f"seed.base={seed}"])
-    if epochs is not None:
-        config = config.with_overrides([f"schedule.epochs={epochs}"])
-    if device is not None:
-        config = config.with_values("training", device=device.value)
-    if data_dir is not None:
-        config = config.with_values("data", folder=str(data_dir.absolute()))
-    if extra is not None:
-        config = config.with_values(
-            "data", extra=named.absolute(extra), extra_index=str(extra_index.absolute()) if extra_index else None
-        )
-    elif extra_index is not None:
+    if extra is None and extra_index is not None:
         raise ConfigError("--extra-index was given without --extra; write --extra tiny_images.bin --extra-index FILE.")
-    if extra_per_epoch is not None:
-        config = config.with_overrides([f"data.extra_per_epoch={extra_per_epoch}"])
-    if targets is not None:
-        config = config.with_values("method", targets=targets)
+    from selfens import named
+    from selfens.training import loop
+
+    named_file = labels_file or add_labels
+    flags = {
+        "data.labels": _label_count(labels),
+        "data.label_choice": None if named_file is None else "file" if labels_file else "added",
+        "data.labels_file": _absolute(named_file),
+        "data.folder": _absolute(data_dir),
+        "data.extra": None if extra is None else named.absolute(extra),
+        "data.extra_index": _absolute(extra_index),
+        "data.extra_per_epoch": extra_per_epoch,
+        "method.targets": targets,
+        "schedule.epochs": epochs,
+        "training.device": None if device is None else device.value,
+        "seed.base": seed,
+    }
+    config = named.config_for(source, method, size, (device or Device.auto).value)
+    config = config.with_overrides(f"{field}={value}" for field, value in flags.items() if value is not None)
     config = config.with_overrides(overrides or [])
     directory = run or _new_directory(config)
     if offline:
         os.environ["SELFENS_OFFLINE"] = "1"
     show = _progress(directory, quiet, tensorboard)
-    _say_result(_until_stopped(lambda: training.train(config, directory, progress=show)), quiet)
+    _finish(_until_stopped(lambda: loop.train(config, directory, progress=show)), show, report=report, quiet=quiet)
 
 
 @app.command()
 def resume(
-    run: RunArgument, data: DataOption = None, tensorboard: TensorBoardOption = False, quiet: QuietOption = False
+    run: RunArgument,
+    data: DataOption = None,
+    report: ReportOption = True,
+    tensorboard: TensorBoardOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Continue a run from its last checkpoint."""
     from selfens import load_run
-    from selfens.training import loop as training
+    from selfens.training import loop
 
     before = load_run(run)
-    if not before.finished:
-        show = _progress(run, quiet, tensorboard)
-        moved = before.dataset(source=data) if data else None
-        before = _until_stopped(lambda: training.resume(run, dataset=moved, progress=show))
-    elif not quiet:
-        _say(f"{run} is complete; there is nothing to resume.")
-    _say_result(before, quiet)
+    if before.finished:
+        if not quiet:
+            _say(f"{run} is complete; there is nothing to resume.")
+        _say_result(before, quiet)
+        return
+    show = _progress(run, quiet, tensorboard)
+    moved = before.dataset(source=data) if data else None
+    _finish(_until_stopped(lambda: loop.resume(run, dataset=moved, progress=show)), show, report=report, quiet=quiet)
 
 
 @app.command()
@@ -190,7 +191,7 @@ def evaluate(
     data: DataOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
 ) -> None:
-    """Compute a run's test error anew, over every test row."""
+    """Compute a run's test error again, over every test row."""
     trained = _loaded(run, device.value)
     result = trained.evaluate(trained.dataset(source=data))
     _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
@@ -341,6 +342,23 @@ def presets(name: Annotated[str | None, typer.Argument(help="Print this preset's
 
 
 @app.command()
+def methods(name: Annotated[str | None, typer.Argument(help="List this method's options.")] = None) -> None:
+    """List the methods, or the options of one, which --set method.OPTION=VALUE changes."""
+    from selfens.methods import find
+
+    if name is None:
+        for method in METHODS:
+            _say(f"{method:<14} {(sys.modules[find(method).__module__].__doc__ or '').strip().splitlines()[0]}")
+        return
+    options = find(name).Options.describe()
+    _say(f"{name}: {(sys.modules[find(name).__module__].__doc__ or '').strip()}")
+    for option, default, expected, doc in options:
+        _say(f"  method.{option} = {default}   ({expected})\n      {doc}")
+    if not options:
+        _say("  no options")
+
+
+@app.command()
 def demo(
     directory: Annotated[
         Path, typer.Option("--runs", help="Where the runs go; finished ones are not repeated.")
@@ -367,7 +385,7 @@ def bench(
         ),
     ] = None,
     precision: Annotated[
-        Precision, typer.Option(help="auto is bf16 on a GPU that has it, fp32 elsewhere.")
+        Precision, typer.Option(help="auto is bf16 on a GPU that has it, else fp32.")
     ] = Precision.auto,
     data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to time; by default 500 on a GPU, 60 on a CPU.")] = None,
@@ -378,7 +396,6 @@ def bench(
     """Measure the speed of training steps on this machine."""
     from selfens import bench as measuring
     from selfens.bench.output import check_writable, print_tables, write_json
-    from selfens.methods import METHODS
 
     chosen_modes = None if modes is None else _choices("mode", modes, measuring.MODES)
     if output is not None:
@@ -435,13 +452,18 @@ def _choices(kind: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _label_count(text: str) -> int | None:
-    if text == "all":
-        return None
+def _label_count(text: str | None) -> str | None:
+    """As an override: 'all' is none."""
+    if text is None or text == "all":
+        return None if text is None else "none"
     try:
-        return int(text)
+        return str(int(text))
     except ValueError:
         raise ConfigError(f"--labels is '{text}'; expected a whole number or 'all'.") from None
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
 
 
 def _new_directory(config: Config) -> Path:
@@ -460,7 +482,7 @@ def _new_directory(config: Config) -> Path:
 
 
 def _note_unfinished(path: Path, config: Config) -> None:
-    """Say so where a run is begun that is there already and could go on."""
+    """Say so if the same run is there already and could be resumed."""
     from selfens.runs.directory import RunDirectory
 
     with suppress(SelfensError, OSError):
@@ -468,18 +490,18 @@ def _note_unfinished(path: Path, config: Config) -> None:
         done, epochs = directory.reached()[0], config.schedule.epochs
         if directory.config() == config and done < epochs:
             _complain(
-                f"note: {path} is the same run, stopped after {done} of {epochs} epochs; to go on with it instead: "
+                f"note: {path} is the same run, stopped after {done} of {epochs} epochs; to continue it instead: "
                 f"selfens resume {path}"
             )
 
 
 def _page_beside(output: Path) -> Path:
-    """Where the gallery of a CSV goes; what could not be written is refused before work is put into it."""
+    """Where the gallery of a CSV goes; what cannot be written is refused before any work is done."""
     page = output.with_suffix(".html")
     if page == output:
         raise ConfigError(f"{output} is the name of a page; give the CSV's name, such as {output.with_suffix('.csv')}.")
     if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
-        raise ConfigError(f"{output} cannot be written: {output.parent} is no folder that can be written to.")
+        raise ConfigError(f"{output} cannot be written: {output.parent} is not a writable folder.")
     if page.exists() and not output.exists():  # of another command, such as a report
         raise ConfigError(
             f"{output} would be written with {page} beside it, which is there already; choose another name."
@@ -488,7 +510,7 @@ def _page_beside(output: Path) -> Path:
 
 
 def _loaded(path: Path, device: str = "auto") -> Run:
-    """A run to be used, with a note where it has not come to its end."""
+    """A run to be used, with a note if it is not finished."""
     from selfens import load_run
 
     run = load_run(path, device=device)
@@ -517,6 +539,15 @@ def _until_stopped(call: Callable[[], Result]) -> Result:
     except KeyboardInterrupt as interrupt:
         _complain(str(interrupt) or "stopped.")
         raise typer.Exit(130) from None
+
+
+def _finish(run: Run, show: Progress, *, report: bool, quiet: bool) -> None:
+    """After training: the page, and the result."""
+    from selfens.report.page import write_report_or_warn
+
+    if report and launcher.rank() == 0:
+        write_report_or_warn(run, run.dataset(), None, show.warn)
+    _say_result(run, quiet)
 
 
 def _say_result(run: Run, quiet: bool) -> None:

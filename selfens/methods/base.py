@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from selfens.core.targets import EnsembleTargets, Targets
 
 
+WEIGHT_SCALE = (
+    "w_max times M/N always (paper), never (none), or unless the whole main set is labelled (the authors' code). Never with "
+    "training.labelled_per_batch, whose batches have a fixed share of labelled rows."
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options(Section):
     """What can be set of a method; a subclass adds its fields. `config.method` is one of these."""
@@ -36,11 +42,7 @@ class WeightedOptions(Options):
     """Options of a method with an unsupervised loss."""
 
     weight_max: float = setting(30.0, "The unsupervised loss's largest weight before scaling, w_max.", at_least=0)
-    weight_scale: Literal["original", "paper", "none"] = setting(
-        "original",
-        "Times M/N always (paper), never (none), or unless the whole main set is labelled (the authors' code). Never with "
-        "labelled_per_batch, whose batches have a fixed share of labelled rows.",
-    )
+    weight_scale: Literal["original", "paper", "none"] = setting("original", WEIGHT_SCALE)
 
 
 class Losses(NamedTuple):

@@ -55,9 +55,17 @@ class Run:
     """Everything a run left behind.
 
     network  the module to load the weights into, needed only if the run was given a module of your own
+    dataset  what the run was trained on, if it is in memory already
     """
 
-    def __init__(self, path: str | Path, *, network: nn.Module | None = None, device: str = "auto") -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        network: nn.Module | None = None,
+        device: str = "auto",
+        dataset: Dataset | None = None,
+    ) -> None:
         self.directory = RunDirectory.open(path)
         self.path = self.directory.path
         self.config: Config = self.directory.config()
@@ -66,6 +74,7 @@ class Run:
         self.input_shape: tuple[int, ...] = tuple(self.about["input_shape"])
         self.device = resolve_device(device)
         self._given_network = network
+        self._dataset = dataset
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -144,7 +153,7 @@ class Run:
         """The same run on a device; on another than before, with a copy of a module of the user's own."""
         if self.device.type == device:
             return self
-        return Run(self.path, network=copy.deepcopy(self._given_network), device=device)
+        return Run(self.path, network=copy.deepcopy(self._given_network), device=device, dataset=self._dataset)
 
     def dataset(self, *, source: str | Path | None = None, offline: bool = False) -> Dataset:
         """The data the run was trained and tested on, loaded again.
@@ -152,6 +161,8 @@ class Run:
         source   where it is now, if it was moved; what is not the same data is refused
         offline  never download it
         """
+        if self._dataset is not None and source is None:
+            return self._dataset
         if self.about["own_data"] and source is None:
             raise RunError(f"{self.path} was trained on arrays passed in Python; pass the dataset again.")
         config = self.config

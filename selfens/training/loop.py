@@ -156,7 +156,7 @@ def _run(
         if not resumed:
             stack.enter_context(directory.locked(group.is_first))
         _train_epochs(parts, directory, show, start)
-    return Run(path, network=given.network, device=device.type)
+    return Run(path, network=given.network, device=device.type, dataset=prepared.data)
 
 
 def _train_epochs(parts: Parts, directory: RunDirectory, progress: Progress, start: Start) -> None:
