@@ -430,5 +430,5 @@ def _check_section(name: str) -> None:
 
 def _unknown_field(section: str, method: str, key: str, known: Iterable[str]) -> str:
     if section == "method":
-        return unknown_name(f"option of the method {method}", f"method.{key}", [f"method.{name}" for name in known])
+        return unknown_name(f"{method} option", f"method.{key}", [f"method.{name}" for name in known])
     return unknown_name(f"field in section '{section}'", key, known)

@@ -40,7 +40,7 @@ def options(name: str, **values: Any) -> Options:
     for key in values:
         if key not in known:
             raise ConfigError(
-                unknown_name(f"option of the method {name}", f"method.{key}", [f"method.{item}" for item in known])
+                unknown_name(f"{name} option", f"method.{key}", [f"method.{item}" for item in known])
             )
     return kind(**values)
 

@@ -30,7 +30,7 @@ def title(parts: Parts, directory: RunDirectory) -> str:
     options = parts.method.options
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
     no_colours = "strong" in parts.method.views and sides and not range_is_known(config, data)
-    strong = "; strong views change no colours, because the range of the inputs is not known" if no_colours else ""
+    strong = "\nstrong views change no colours, because the range of the inputs is not known" if no_colours else ""
     return (
         f"{data.name}: {len(rows.visited):,} rows, {extra}{rows.num_labelled:,} labelled, "
         f"{parts.evaluated['test_error'].total:,} to test on; run in {directory.path}\n"
