@@ -369,7 +369,7 @@ def bench(
         ),
     ] = None,
     precision: Annotated[
-        Precision, typer.Option(help="auto is bf16 on a GPU that has it, fp32 elsewhere.")
+        Precision, typer.Option(help="auto is bf16 on a GPU that has it, else fp32.")
     ] = Precision.auto,
     data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to time; by default 500 on a GPU, 60 on a CPU.")] = None,
