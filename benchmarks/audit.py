@@ -10,7 +10,7 @@ folds          out of sample: each fifth of the labels hidden in turn
 cleanlab       its self-confidence, normalised margin and confident learning over the same probabilities; and its own
                recipe, out-of-sample probabilities of a logistic regression by cross_val_predict
 
-cleanlab is not a dependency of selfens. Where it cannot be imported its rows are left out; to have them:
+cleanlab is not a dependency of selfens. If it cannot be imported, its rows are left out; to include them:
     pip install --target /tmp/cleanlab cleanlab; PYTHONPATH=/tmp/cleanlab python benchmarks/audit.py
 """
 

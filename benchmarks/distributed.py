@@ -8,7 +8,6 @@ Each process has one thread and batches of 100. The cores should be idle: the lo
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import socket
@@ -19,9 +18,9 @@ from pathlib import Path
 import torch
 
 from selfens import presets
-from selfens.bench.growth import made_up
-from selfens.bench.steps import build_session
-from selfens.core.device import environment, torch_settings
+from selfens.bench.output import write_json
+from selfens.bench.steps import build, made_up, settings
+from selfens.core.device import environment
 from selfens.training.distributed import joined
 
 CPU = torch.device("cpu")
@@ -29,22 +28,22 @@ WARM_UP, STEPS, ROWS = 3, 20, 4000
 
 
 def work(rank: int, size: int, port: int, answers: multiprocessing.Queue) -> None:
-    """One process: its share of the training; the first one tells how many images all together took per second."""
+    """One process: its share of the training; the first one reports how many images per second all of them trained on."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    data = made_up(ROWS, 10, on_gpu=True)  # of the shape that is used there
+    data = made_up(ROWS)
     config = presets.get("digits-temporal").with_overrides(["training.threads=1", "data.preprocess=channel"])
-    with joined(CPU) as group, torch_settings(config.training, CPU, rank):
-        session = build_session(config, data, CPU, [], group)
-        order = session.loader.order(0)
+    with joined(CPU) as group, settings(config, CPU, seed=rank):
+        parts = build(config, data, CPU, [], group)
+        order = parts.loader.order(0)
         for number in range(WARM_UP + STEPS):
             if number == WARM_UP:
-                group.first_says(None)
+                group.barrier()
                 began = time.perf_counter()
-            session.step(order[number % len(order)])
-        group.first_says(None)
+            parts.step(order[number % len(order)])
+        group.barrier()
         if group.is_first:
-            answers.put(size * STEPS * session.loader.batch_size / (time.perf_counter() - began))
+            answers.put(size * STEPS * parts.loader.batch_size / (time.perf_counter() - began))
 
 
 def throughput(size: int) -> float:
@@ -79,8 +78,7 @@ def main() -> None:
     ratio = statistics.median(turn["ratio"] for turn in turns)
     print(f"median {ratio:.2f}")
     result = {"environment": environment(CPU, "fp32"), "turns": turns, "median_ratio": ratio}
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(options.output, result)
 
 
 if __name__ == "__main__":

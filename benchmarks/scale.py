@@ -6,11 +6,11 @@
 
 The first visits all rows in random order in batches of 100, with `get` and `write` for each, and commits, on one CPU thread;
 the predictions are made beforehand. Each case has a process of its own. The processor's time is given beside the duration,
-for machines that are not idle. Memory is the largest RssAnon of the process, what
-it holds privately: pages of a mapped file belong to the system, which takes them back when it needs to. With a file, each
-epoch ends with a `seal`, as with a checkpoint after every epoch, timed by itself.
+for machines that are not idle. Memory is the largest RssAnon of the process, which is what it holds privately: pages of a
+mapped file belong to the system, which takes them back when it needs to. With a file, each epoch ends with a `seal`, as with
+a checkpoint after every epoch; it is timed separately.
 
-The second asks for 20,000 of 10^7 rows whose pages are on the disk alone, one batch after the other, with and without telling
+The second asks for 20,000 of 10^7 rows whose pages are only on the disk, one batch after the other, with and without telling
 the system that rows are read at random.
 
 The third times whole training steps of conv13 (made-up images of CIFAR-10's size and number), batch 100, as `selfens train`
@@ -43,11 +43,11 @@ TURNS, STEPS = 5, 500
 ALLOWED_GROWTH, ALLOWED_ANON_MIB, ALLOWED_ANON_PER_ROW = 1.5, 200, 16
 
 
-# The arrays alone
+# Only the arrays
 
 
 class Watch:
-    """The largest RssAnon of this process, in bytes, looked at twenty times a second."""
+    """The largest RssAnon of this process, in bytes, sampled twenty times a second."""
 
     def __init__(self) -> None:
         self.largest, self.done = 0, threading.Event()
@@ -202,33 +202,27 @@ def verdicts(cases: list[dict]) -> list[str]:
 
 def gpu_steps(folder: str, device: torch.device) -> dict:
     """Microseconds per step of temporal ensembling with the ensemble in each place, the median of several turns."""
-    from selfens.bench.growth import made_up
-    from selfens.bench.steps import build_session, conditions, config_for, endless_rows, time_steps, wait
-    from selfens.core.device import torch_settings
+    from selfens.bench.steps import build, conditions, config_for, endless_rows, made_up, settings, time_steps
 
-    data = made_up(50_000, 10, on_gpu=device.type == "cuda")
+    data = made_up(50_000)
     with tempfile.TemporaryDirectory(dir=folder) as own:
         places = {"device": "device", "ram": "ram", "file": f"{own}/targets"}
-        sessions, notes = {}, []
+        trainings, notes = {}, []
         for name, place in places.items():
             config = config_for("temporal", data, device).with_values("method", targets=place)
-            with torch_settings(config.training, device, 0):
-                session = build_session(config, data, device, notes)
-                sessions[name] = (config, session, steps_and_commits(session, endless_rows(session)))
-        times: dict[str, list[float]] = {name: [] for name in sessions}
+            with settings(config, device):
+                parts = build(config, data, device, notes)
+                trainings[name] = (config, parts, steps_and_commits(parts, endless_rows(parts)))
+        times: dict[str, list[float]] = {name: [] for name in trainings}
         for turn in range(TURNS + 1):
-            for name, (config, session, rows) in sessions.items():
-                with torch_settings(config.training, device, 0):
-                    if turn == 0:
-                        for _ in range(20):
-                            session.step(next(rows))
-                        wait(device)
-                    seconds = time_steps(session, rows, STEPS)
-                if turn:  # the first one warms up
+            for name, (config, parts, rows) in trainings.items():
+                with settings(config, device):
+                    seconds = time_steps(parts, rows, STEPS)
+                if turn:  # the first one compiles, captures and warms up
                     times[name].append(seconds * 1e6)
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {
-        "environment": conditions(data, device),
+        "environment": conditions(config_for("temporal", data, device), device),
         "microseconds_per_step": medians,
         "relative_to_device": {name: value / medians["device"] for name, value in medians.items()},
         "turns": times,
@@ -236,12 +230,12 @@ def gpu_steps(folder: str, device: torch.device) -> dict:
     }
 
 
-def steps_and_commits(session, rows):
-    """The rows, with the end of an epoch where there is one, which also belongs to what an ensemble costs."""
+def steps_and_commits(parts, rows):
+    """The rows, with the end of an epoch after its last step, because it is part of what an ensemble costs."""
     while True:
-        for _ in range(session.loader.steps_per_epoch):
+        for _ in range(parts.loader.steps_per_epoch):
             yield next(rows)
-        session.method.end_epoch()
+        parts.method.end_epoch()
 
 
 def main() -> None:
@@ -261,7 +255,7 @@ def main() -> None:
         result["environment"] = environment(torch.device("cpu"), "fp32")
         output = options.output or Path("results/benchmarks/scale-cold.json")
         for case in result["cases"]:
-            how = "told that rows are read at random" if case["random"] else "left to its habit"
+            how = "told that rows are read at random" if case["random"] else "with the system's default"
             print(f"{how}: {case['microseconds_per_row']:,.0f} µs and {case['bytes_per_row']:,.0f} bytes read per row")
     elif options.gpu_steps:
         result = gpu_steps(options.folder, resolve_device("cuda"))

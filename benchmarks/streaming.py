@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from selfens import Dataset, presets
-from selfens.bench.steps import build_session, endless_rows, time_steps
+from selfens.bench.steps import build, conditions, endless_rows, settings, time_steps
 from selfens.config import Config
-from selfens.core.device import environment, resolve_device, torch_settings
+from selfens.core.device import resolve_device
 
 RESIDENCES = ("device", "ram", "file")
 
@@ -36,7 +36,7 @@ def write_images(folder: Path, rows: int) -> Path:
     return folder
 
 
-def settings(on_gpu: bool) -> Config:
+def config_of(on_gpu: bool) -> Config:
     config = presets.get("cifar10-temporal").with_values("training", device="cuda" if on_gpu else "cpu")
     if on_gpu:
         return config
@@ -44,23 +44,21 @@ def settings(on_gpu: bool) -> Config:
 
 
 def measure(folder: Path, device: torch.device, steps: int, turns: int) -> dict:
-    config, data, notes = settings(device.type == "cuda"), Dataset.from_npy(folder), list[str]()
-    with torch_settings(config.training, device, 0):
-        sessions = {
-            where: build_session(config.with_values("training", residence=where), data, device, notes)
-            for where in RESIDENCES
+    config, data, notes = config_of(device.type == "cuda"), Dataset.from_npy(folder), list[str]()
+    with settings(config, device):
+        trainings = {
+            where: build(config.with_values("training", residence=where), data, device, notes) for where in RESIDENCES
         }
-        rows = {where: endless_rows(session) for where, session in sessions.items()}
+        rows = {where: endless_rows(parts) for where, parts in trainings.items()}
         speeds: dict[str, list[float]] = {where: [] for where in RESIDENCES}
         for turn in range(turns + 1):
-            for where, session in sessions.items():
-                speed = session.loader.batch_size / time_steps(session, rows[where], steps)
+            for where, parts in trainings.items():
+                speed = parts.loader.batch_size / time_steps(parts, rows[where], steps)
                 if turn:  # the first one compiles, captures and warms up
                     speeds[where].append(speed)
-        about = environment(device, sessions["device"].precision)
     medians = {where: statistics.median(values) for where, values in speeds.items()}
     return {
-        "environment": about,
+        "environment": conditions(config, device),
         "network": config.network.name,
         "rows": data.num_rows,
         "megabytes": data.inputs.nbytes / 1e6,

@@ -1,50 +1,53 @@
-"""selfens bench on a CPU: what it reports, and that its hand-written loop computes what our step computes."""
+"""selfens bench on a CPU: what it reports, and the scripts in benchmarks/ that are built on it."""
 
+import importlib.util
 import json
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from selfens import bench
-from selfens.bench import growth, kernel_times, plain_loop, steps
-from selfens.cli import main
-from selfens.core.device import torch_settings
+from selfens.bench import steps
 from selfens.data import sources
+from selfens.methods import METHODS
 from selfens.methods.temporal import Temporal
 from selfens.training.step import Step
 
 CPU = torch.device("cpu")
+SCRIPTS = Path(__file__).parent.parent / "benchmarks"
 
 
-def test_the_command_prints_a_table_and_writes_all_figures(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "against_plain_loop", lambda data, steps: {"median_ratio": 0.9, "ratios": [0.9] * 5})
-    output = tmp_path / "deep" / "out.json"
-    with pytest.raises(SystemExit) as stopped:
-        main(
-            [
-                "bench",
-                "--device",
-                "cpu",
-                "--methods",
-                "pi,temporal",
-                "--modes",
-                "plain",
-                "--steps",
-                "2",
-                "-o",
-                str(output),
-            ]
-        )
-    assert not stopped.value.code
-    out = capsys.readouterr().out
-    assert "temporal" in out
-    assert "0.900 (median of 5 alternations)" in out
+def script(name):
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return sources.load("digits")
+
+
+def build(method, data, *overrides):
+    config = steps.config_for(method, data, CPU).with_overrides(list(overrides))
+    with steps.settings(config, CPU):
+        return steps.build(config, data, CPU, [])
+
+
+def test_the_command_prints_a_table_and_writes_all_figures(typed, tmp_path, monkeypatch):
+    monkeypatch.setattr(steps, "WARM_UP", 1)
+    names, output = ",".join(METHODS), tmp_path / "deep" / "out.json"
+    words = ("--device", "cpu", "--methods", names, "--modes", "plain", "--steps", 1, "-o", output)
+    code, out, _ = typed("bench", *words)
+    assert code == 0
     result = json.loads(output.read_text())
-    assert [(row["method"], row["mode"]) for row in result["measurements"]] == [("pi", "plain"), ("temporal", "plain")]
-    pi, temporal = result["measurements"]
-    for row in (pi, temporal):
+    assert [row["method"] for row in result["measurements"]] == list(METHODS)
+    for row in result["measurements"]:
+        assert row["method"] in out
         assert row["images_per_second"] == pytest.approx(100 / (row["microseconds_per_step"] / 1e6))
-        assert 0 < row["share_of_matrix_rate"] < 1
+        assert row["share_of_matrix_rate"] == pytest.approx(row["teraflops"] / result["matrix_teraflops"])
         assert row["notes"] == []
         assert 0.05 < row["peak_memory_gib"] < 20
         assert (row["graphs_compiled"], row["graphs_from_cache"]) == (0, 0)
@@ -55,44 +58,79 @@ def test_the_command_prints_a_table_and_writes_all_figures(tmp_path, monkeypatch
     ("words", "sentence"),
     [
         (["--steps", "0"], "0 steps; expected at least 1"),
-        (["--methods", "temporel"], "did you mean 'temporal'"),
-        (["--modes", "plane"], "did you mean 'plain'"),
-        (["--kernels"], "measured on a GPU only"),
+        (["--methods", "temporel"], "there is no method 'temporel'; did you mean 'temporal'"),
+        (["--modes", "plane"], "there is no mode 'plane'; did you mean 'plain'"),
         (["--modes", ""], "there is no mode ''"),
         (["--precision", "tf32"], "precision 'tf32' was asked for on a cpu"),
         (["--data-dir", "there"], "CIFAR-10's files were given (there), but a CPU is measured on digits"),
         (["--output", "."], ". cannot be written (Is a directory)"),
     ],
 )
-def test_bad_words_get_one_sentence(words, sentence, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["bench", "--device", "cpu", *words])
-    assert stopped.value.code == 1
-    err = capsys.readouterr().err
+def test_bad_words_get_one_sentence(words, sentence, typed):
+    code, _, err = typed("bench", "--device", "cpu", *words)
+    assert code == 1
     assert sentence in err
     assert err.count("\n") == 1
 
 
-def session():
-    data = sources.load("digits")
-    config = steps.config_for("temporal", data, CPU).with_overrides(
-        ["network.dropout=0", "network.noise=0", "method.unseen_rows=zero"]
-    )
-    with torch_settings(config.training, CPU, 0):
-        return steps.build_session(config, data, CPU, [])
+def test_operations_are_those_of_all_passes_of_a_method(digits):
+    flops = {method: steps.step_flops(build(method, digits)) for method in METHODS}
+    # Only the second convolution: 100 images x 64 pixels x 24 x 24 x 9 products, two operations each, three passes.
+    assert flops["temporal"] > 3 * 2 * 100 * 64 * 24 * 24 * 9
+    assert flops["supervised"] == flops["temporal"]
+    assert flops["pi"] == 2 * flops["temporal"]
+    assert 1.3 < flops["mean-teacher"] / flops["temporal"] < 1.4  # the teacher has no backward pass
+    assert flops["fixmatch"] == pytest.approx(1.8 * flops["temporal"])  # the strong view of 80 of 100 rows
 
 
-def test_the_hand_written_loop_computes_what_our_step_computes():
-    """Else the comparison of their speeds would mean nothing. Adam's epsilon stands elsewhere, hence the tolerance."""
-    ours = session()
-    loop = plain_loop.PlainLoop(ours)
+def test_on_a_gpu_the_paper_s_network_sees_images_of_cifar_10_s_shape():
+    gpu, data = torch.device("cuda"), steps.made_up(20)
+    assert data.inputs.shape == (20, 3, 32, 32)
+    for method in METHODS:
+        config = steps.config_for(method, data, gpu, "bf16")
+        assert (config.network.name, config.method.name, config.data.preprocess) == ("conv13", method, "channel")
+        assert (config.training.batch_size, config.training.precision) == (100, "bf16")
+    assert config.method.name == "fixmatch"
+    assert config.training.labelled_per_batch == 20
+    assert config.data.preprocess_after_views
+
+
+def test_a_mode_is_three_switches():
+    config = steps.config_for("pi", steps.made_up(20), CPU)
+    found = [steps.with_mode(config, mode).training for mode in steps.MODES]
+    assert [(t.compile, t.capture, t.kernels) for t in found] == [
+        ("off", "off", "off"),
+        ("on", "off", "off"),
+        ("off", "on", "off"),
+        ("on", "on", "off"),
+        ("on", "on", "on"),
+    ]
+
+
+# The scripts in benchmarks/
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SCRIPTS.glob("*.py")))
+def test_each_script_says_what_it_does(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as end:
+        script(name).main()
+    assert not end.value.code
+    assert "--output" in capsys.readouterr().out
+
+
+def test_the_hand_written_loop_computes_what_our_step_computes(digits):
+    """Otherwise comparing their speeds would mean nothing. Adam's epsilon is in another place, hence the tolerance."""
+    overrides = ("network.dropout=0", "network.noise=0", "method.unseen_rows=zero")
+    ours = build("temporal", digits, *overrides)
+    start = ours.optimizer.flat.clone()
+    loop = script("plain_loop").PlainLoop(ours)
     order = ours.loader.order(0)[:5]
     for rows in order:
         ours.step(rows)
         loop.step(rows)
     theirs = torch.cat([p.detach().reshape(-1) for p in loop.network.parameters()])
-    moved = ours.optimizer.flat - session().optimizer.flat
-    assert (ours.optimizer.flat - theirs).norm() < 0.01 * moved.norm()
+    assert (ours.optimizer.flat - theirs).norm() < 0.01 * (ours.optimizer.flat - start).norm()
     for name, buffer in ours.network.named_buffers():
         torch.testing.assert_close(loop.network.get_buffer(name), buffer, rtol=0.01, atol=1e-4)
     visited = order.flatten()
@@ -101,50 +139,37 @@ def test_the_hand_written_loop_computes_what_our_step_computes():
     assert (loop_predictions.sum(dim=1) - 1).abs().max() < 1e-5
 
 
-def test_the_comparison_times_both_in_turns(monkeypatch):
+def test_the_comparison_alternates(digits, monkeypatch):
     """Our steps are made to take 2 ms and the loop's 1 ms."""
-    turns = []
+    turns, plain_loop = [], script("plain_loop")
 
-    def passing(name, seconds):
-        def time_steps(*arguments):
-            turns.append(name)
-            return seconds
+    def taking(name, seconds):
+        return lambda *arguments: turns.append(name) or seconds
 
-        return time_steps
-
-    monkeypatch.setattr(plain_loop, "time_steps", passing("ours", 0.002))
-    monkeypatch.setattr(plain_loop.PlainLoop, "time_steps", passing("loop", 0.001))
-    result = plain_loop.against_plain_loop(sources.load("digits"), steps=3)
+    monkeypatch.setattr(plain_loop, "time_steps", taking("ours", 0.002))
+    monkeypatch.setattr(plain_loop.PlainLoop, "time_steps", taking("loop", 0.001))
+    result = plain_loop.compare(digits, steps=3, alternations=5)
     assert turns == ["ours", "loop"] * 6
     assert (result["median_ratio"], result["ratios"], result["steps_per_turn"]) == (2, [2.0] * 5, 3)
 
 
-def test_operations_are_counted_per_view():
-    ours = session()
-    once = steps.step_flops(ours)
-    ours.method.num_views = 2
-    assert steps.step_flops(ours) == 2 * once
-    # conv1b alone: 100 images x 64 pixels x 24 x 24 x 9 products, two operations each, three passes
-    assert once > 3 * 2 * 100 * 64 * 24 * 24 * 9
-
-
-def test_growth_covers_each_size_and_times_every_step_and_the_end_of_the_epoch(monkeypatch):
+def test_growth_covers_each_size_and_times_every_step_and_the_end_of_the_epoch(monkeypatch, tmp_path):
     """On a clock that only steps and the ends of epochs move: 3 and 50 seconds."""
-    clock = [0.0]
+    clock, growth, output = [0.0], script("growth"), tmp_path / "growth.json"
 
-    def taking(seconds, then):
-        def work(self, *arguments):
+    def taking(seconds):
+        def work(*arguments):
             clock[0] += seconds
-            return then(self, *arguments)
 
         return work
 
     monkeypatch.setattr(growth.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(Step, "__call__", taking(3, lambda self, rows: None))
-    monkeypatch.setattr(Temporal, "end_epoch", taking(50, lambda self: None))
+    monkeypatch.setattr(Step, "__call__", taking(3))
+    monkeypatch.setattr(Temporal, "end_epoch", taking(50))
     monkeypatch.setattr(growth, "CPU_SIZES", ((200, 2), (400, 20)))
-    monkeypatch.setattr(growth, "EPOCHS", 2)
-    small, large = growth.time_epochs(CPU)
+    monkeypatch.setattr(sys, "argv", ["growth", "--device", "cpu", "--epochs", "2", "--output", str(output)])
+    growth.main()
+    small, large = json.loads(output.read_text())["growth"]
     assert (small["rows"], small["classes"], large["rows"], large["classes"]) == (200, 2, 400, 20)
     assert (small["seconds_per_epoch"], large["seconds_per_epoch"]) == (2 * 3 + 50, 4 * 3 + 50)
     for row in (small, large):
@@ -169,4 +194,4 @@ def test_growth_covers_each_size_and_times_every_step_and_the_end_of_the_epoch(m
     ],
 )
 def test_kernels_are_told_apart_by_name(kernel, kind):
-    assert kernel_times.kind_of(kernel) == kind
+    assert script("kernel_times").kind_of(kernel) == kind

@@ -1,100 +1,193 @@
-"""The speed of a step: steady state, after start-up, the device waited for at both ends.
+"""The speed of a step: steady state, after start-up, with the device synchronized before and after.
 
-Start-up (whitening, building, compiling, capturing) is reported by itself, with how many graphs the compiler found in its
-cache: a row finds there what an earlier one has compiled. An image counts once per step whatever the number of views.
+Start-up (preprocessing, building, compiling, capturing) is reported separately, with the number of graphs that the compiler
+found in its cache: a measurement finds what an earlier one has compiled. An image counts once per step, whatever the number
+of views.
 """
 
 from __future__ import annotations
 
-import copy
 import gc
 import resource
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch._dynamo import utils as dynamo
 from torch.utils.flop_counter import FlopCounterMode
 
-from selfens import networks, presets
+from selfens import methods, networks, presets
 from selfens.config import Config
 from selfens.core.device import environment, resolve_precision, torch_settings
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
+from selfens.training import setup
 from selfens.training.distributed import Group
-from selfens.training.setup import Session
+from selfens.training.evaluate import misclassified
+from selfens.training.setup import Given, Parts, Prepared
 
-MODES: dict[str, list[str]] = {
-    "plain": ["training.compile=off", "training.capture=off", "training.kernels=off"],
-    "compiled": ["training.compile=on", "training.capture=off", "training.kernels=off"],
-    "captured": ["training.compile=off", "training.capture=on", "training.kernels=off"],
-    "compiled+captured": ["training.compile=on", "training.capture=on", "training.kernels=off"],
-    "compiled+captured+kernels": ["training.compile=on", "training.capture=on", "training.kernels=on"],
-}
-GPU_MODES = tuple(MODES)
+MODES = ("plain", "compiled", "captured", "compiled+captured", "compiled+captured+kernels")
 CPU_MODES = ("plain", "compiled")
+SWITCHES = {"compile": "compiled", "capture": "captured", "kernels": "kernels"}
+"""By field of `config.training`, the word in a mode that turns it on."""
 BATCH = 100
+LABELLED = 20  # of a batch, for methods with a strong view
+WARM_UP = 10
 TIMINGS = 3  # of which the median counts
 
 
-@dataclass(frozen=True)
-class Measurement:
-    method: str
-    mode: str
-    images_per_second: float
-    microseconds_per_step: float
-    teraflops: float
-    share_of_matrix_rate: float
-    peak_memory_gib: float
-    """Of the steps and an evaluation, on the device; on a CPU, of the process since it began."""
-    startup_seconds: float
-    graphs_compiled: int
-    graphs_from_cache: int
-    notes: tuple[str, ...]
-
-
 def measure(
-    method: str, mode: str, data: Dataset, device: torch.device, rate: float, steps: int, precision: str = "auto"
-) -> Measurement:
+    config: Config, mode: str, data: Dataset, device: torch.device, matrix_teraflops: float, steps: int
+) -> dict[str, Any]:
     """One row of the table."""
-    config = config_for(method, data, device, precision).with_overrides(MODES[mode])
     notes: list[str] = []
     compiled, cached = _graphs()
     if device.type == "cuda":
         gc.collect()  # of what an earlier measurement left behind
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    with torch_settings(config.training, device, 0):
+    with settings(config, device):
         began = time.perf_counter()
-        session = build_session(config, data, device, notes)
-        rows = endless_rows(session)
-        for _ in range(10):
-            session.step(next(rows))
-        wait(device)
+        parts = build(with_mode(config, mode), data, device, notes)
+        rows = endless_rows(parts)
+        time_steps(parts, rows, WARM_UP)
         startup = time.perf_counter() - began
-        seconds = statistics.median(time_steps(session, rows, steps) for _ in range(TIMINGS))
-        session.close_epoch().read()
+        seconds = statistics.median(time_steps(parts, rows, steps) for _ in range(TIMINGS))
+        _end_epoch(parts)
         peak = _peak_memory(device)  # before operations are counted, which takes memory of its own
-        flops = step_flops(session)
+        teraflops = step_flops(parts) / seconds / 1e12
     compiled_now, cached_now = _graphs()
-    batch = session.loader.batch_size
-    return Measurement(
-        method=method,
-        mode=mode,
-        images_per_second=batch / seconds,
-        microseconds_per_step=seconds * 1e6,
-        teraflops=flops / seconds / 1e12,
-        share_of_matrix_rate=flops / seconds / 1e12 / rate,
-        peak_memory_gib=peak,
-        startup_seconds=startup,
-        graphs_compiled=compiled_now - compiled,
-        graphs_from_cache=cached_now - cached,
-        notes=tuple(notes),
+    return {
+        "method": config.method.name,
+        "mode": mode,
+        "images_per_second": parts.loader.batch_size / seconds,
+        "microseconds_per_step": seconds * 1e6,
+        "teraflops": teraflops,
+        "share_of_matrix_rate": teraflops / matrix_teraflops,
+        "peak_memory_gib": peak,
+        "startup_seconds": startup,
+        "graphs_compiled": compiled_now - compiled,
+        "graphs_from_cache": cached_now - cached,
+        "notes": notes,
+    }
+
+
+# What is measured
+
+
+def config_for(method: str, data: Dataset, device: torch.device, precision: str = "auto") -> Config:
+    """The preset of CIFAR-10 on a GPU and of digits on a CPU, with this method."""
+    name = "cifar10" if device.type == "cuda" else "digits"
+    config = presets.with_method(presets.get(f"{name}-temporal"), method)
+    config = config.with_values("training", device=device.type, precision=precision, batch_size=BATCH)
+    if "strong" in methods.find(method).views:  # its colour operations want pixels
+        config = config.with_values("training", labelled_per_batch=LABELLED)
+        return config.with_values("data", preprocess="channel", preprocess_after_views=True)
+    return config if data.name == name else config.with_values("data", preprocess="channel")
+
+
+def with_mode(config: Config, mode: str) -> Config:
+    words = mode.split("+")
+    return config.with_values(
+        "training", **{field: "on" if word in words else "off" for field, word in SWITCHES.items()}
     )
+
+
+def made_up(rows: int, classes: int = 10, shape: tuple[int, ...] = (3, 32, 32)) -> Dataset:
+    """Random images, by default of CIFAR-10's shape; every class has labels."""
+    images = np.random.default_rng(0).integers(0, 256, (rows, *shape), dtype=np.uint8)
+    labels = np.arange(rows) % classes
+    names = tuple(map(str, range(classes)))
+    return Dataset(
+        inputs=images, labels=labels, test_inputs=images[:0], test_labels=labels[:0], classes=names, name="made-up"
+    )
+
+
+def build(config: Config, data: Dataset, device: torch.device, notes: list[str], group: Group | None = None) -> Parts:
+    """The parts of a training, with the rates of its middle; warnings go to `notes`."""
+    labels = choose_labels(data, config.data, label_seed=0, split_seed=0)
+    fitted = preprocess.fit(config.data.preprocess, data.inputs, device).to(device)
+    parts = setup.build(Prepared(config, device, data, labels, fitted), Given(), group or Group(), notes.append)
+    parts.step.set(learning_rate=1e-4, beta1=0.9, weight=parts.weight_max)
+    return parts
+
+
+def endless_rows(parts: Parts) -> Iterator[Tensor]:
+    """The rows of one step after the other."""
+    epoch = 0
+    while True:
+        yield from parts.visit(epoch)
+        epoch += 1
+
+
+# How
+
+
+def settings(config: Config, device: torch.device, seed: int = 0) -> AbstractContextManager[None]:
+    """torch as a training sets it."""
+    return torch_settings(config.training.precision, config.training.threads, device, seed)
+
+
+def conditions(config: Config, device: torch.device) -> dict[str, Any]:
+    """The environment as it is while steps are timed."""
+    with settings(config, device):
+        return environment(device, resolve_precision(config.training.precision, device))
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def time_steps(parts: Parts, rows: Iterator[Tensor], steps: int) -> float:
+    """Seconds per step."""
+    return seconds_per_call(lambda: parts.step(next(rows)), steps, parts.prepared.device)
+
+
+def seconds_per_call(work: Callable[[], object], times: int, device: torch.device) -> float:
+    synchronize(device)
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    synchronize(device)
+    return (time.perf_counter() - began) / times
+
+
+def step_flops(parts: Parts) -> float:
+    """Floating-point operations of the convolutions and matrix products of one step, forward and backward.
+
+    Our kernels cannot be counted, so they are turned off, and the parts should not be used for anything else afterwards.
+    """
+    for network in (parts.network, parts.method.evaluated(parts.network)):
+        networks.fuse(network, False)
+    rows = parts.loader.order(0)[0]
+    batch = parts.loader.batch(rows, parts.method.views)
+    targets = parts.method.targets(rows[batch.unlabelled])
+    with FlopCounterMode(display=False) as counter:
+        losses = parts.method.losses(parts.network, batch, targets, parts.step.weight)
+        torch.autograd.grad(losses.total, parts.optimizer.parameters, allow_unused=True)
+    return float(counter.get_total_flops())
+
+
+def matrix_rate(device: torch.device) -> float:
+    """What the device reaches on a large product of random matrices, in TFLOP/s: bf16 on a GPU, else fp32."""
+    size, kind = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
+    a, b = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
+    seconds_per_call(lambda: a @ b, 3, device)
+    return 2 * size**3 / seconds_per_call(lambda: a @ b, 10, device) / 1e12
+
+
+def _end_epoch(parts: Parts) -> None:
+    parts.method.end_epoch()
+    for rows in parts.evaluated.values():
+        misclassified(parts.method.evaluated(parts.network), rows, parts.precision, parts.group)
 
 
 def _graphs() -> tuple[int, int]:
@@ -104,78 +197,8 @@ def _graphs() -> tuple[int, int]:
 
 
 def _peak_memory(device: torch.device) -> float:
-    """In GiB."""
+    """In GiB, on the device; on a CPU, of the process since it began."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
-
-
-def conditions(data: Dataset, device: torch.device, precision: str = "auto") -> dict[str, Any]:
-    """The environment as it is while steps are timed."""
-    options = config_for("temporal", data, device, precision).training
-    with torch_settings(options, device, 0):
-        return environment(device, resolve_precision(options.precision, device))
-
-
-def matrix_rate(device: torch.device) -> float:
-    """What the device itself reaches on a large matrix product of random numbers, in TFLOP/s: bf16 on a GPU, else fp32."""
-    size, kind = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
-    a, b = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
-    for _ in range(3):
-        a @ b
-    wait(device)
-    began = time.perf_counter()
-    for _ in range(10):
-        a @ b
-    wait(device)
-    return 10 * 2 * size**3 / (time.perf_counter() - began) / 1e12
-
-
-def step_flops(session: Session) -> float:
-    """Floating-point operations of the matrix products and convolutions of one step, forward and backward."""
-    network = copy.deepcopy(session.network)
-    networks.fuse(network, False)
-    batch = session.loader.batch(session.loader.order(0)[0], 1)
-    with FlopCounterMode(display=False) as counter:
-        network(batch.views[0]).sum().backward()
-    return float(counter.get_total_flops()) * session.method.num_views
-
-
-def config_for(method: str, data: Dataset, device: torch.device, precision: str = "auto") -> Config:
-    name = "cifar10" if device.type == "cuda" else "digits"
-    config = presets.get(f"{name}-{method}")
-    config = config.with_values("training", device=device.type, precision=precision, batch_size=BATCH)
-    return config if data.name == name else config.with_values("data", preprocess="channel")
-
-
-def build_session(
-    config: Config, data: Dataset, device: torch.device, notes: list[str], group: Group | None = None
-) -> Session:
-    choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
-    fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
-    session = Session(config, device, data, choice, fitted, None, None, notes.append, group)
-    session.step.set(learning_rate=1e-4, beta1=0.9, weight=session.weight_max)
-    return session
-
-
-def endless_rows(session: Session) -> Any:
-    epoch = 0
-    while True:
-        yield from session.visit(epoch)
-        epoch += 1
-
-
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def time_steps(session: Session, rows: Any, steps: int) -> float:
-    """Seconds per step."""
-    wait(session.device)
-    began = time.perf_counter()
-    for _ in range(steps):
-        session.step(next(rows))
-    wait(session.device)
-    return (time.perf_counter() - began) / steps
