@@ -640,7 +640,7 @@ def is_free(store, task):
 
 
 def test_a_killed_command_is_continued_without_repeating_or_losing_a_run(tmp_path):
-    wanted = made_tasks(tmp_path, cells=2, seeds=2, epochs=60)
+    wanted = made_tasks(tmp_path, seeds=4, epochs=40)
     store = Store(tmp_path / "results")
     process = child(tmp_path / "out", run_in_child, tmp_path / "results", wanted, [CPU, CPU])
     until(lambda: any(store.has(task) for task in wanted), process)
@@ -699,21 +699,16 @@ def test_when_a_worker_is_killed_the_others_take_its_run_over(tmp_path):
     assert sorted(finished(lines)) == sorted(map(str, wanted))
 
 
-def test_when_nobody_reads_its_output_the_pool_stops_at_a_checkpoint(tmp_path):
-    (first, second), store = made_tasks(tmp_path, seeds=2, epochs=5000), Store(tmp_path / "results")
-    stray = store.unfinished_path(first)
-    stray.mkdir(parents=True)
-    (stray / "mine.txt").touch()
+def test_when_nobody_reads_its_output_the_pool_stops(tmp_path):
+    wanted, others = made_tasks(tmp_path, seeds=2), set(multiprocessing.active_children())
 
     def say(text):
-        until(lambda: epochs_done(store, second) > 12)
         raise BrokenPipeError
 
-    others = set(multiprocessing.active_children())
     with pytest.raises(BrokenPipeError):
-        run_pool(tmp_path / "results", [first, second], places=[CPU, CPU], say=say)
+        run_pool(tmp_path / "results", wanted, say=say)
     assert set(multiprocessing.active_children()) <= others
-    assert load_run(store.unfinished_path(second)).directory.reached()[0] > 10
+    assert [Store(tmp_path / "results").has(task) for task in wanted] == [True, False]
 
 
 def test_when_nobody_reads_its_output_a_worker_stops_at_a_checkpoint(tmp_path, monkeypatch):
@@ -972,7 +967,7 @@ def test_the_report_says_what_differs_from_the_authors_code(tmp_path):
         assert "fits its figures" not in text
         assert "does not scale it by M/N here" in text
         assert "compares it with zeros" in text
-        assert "replaced what was not a number by zero and went on" in " ".join(text.split())
+        assert "replaced NaN by zero and went on" in " ".join(text.split())
     assert "(`method.unseen_rows=skip`)" in readme
     assert "(<code>method.unseen_rows=skip</code>)" in page
     assert "`" not in page
@@ -1129,19 +1124,20 @@ def test_quick_runs_of_the_cells_with_extra_images_have_made_up_ones(tmp_path, c
 
 
 def test_quick_from_the_command_to_the_report(tmp_path, command):
-    result = command("noise", "--quick", "--seeds", "0", "--results", tmp_path, "--report")
+    words = ("noise", "--quick", "--seeds", "0", "--cells", "supervised-0,temporal-0", "--results", tmp_path)
+    result = command(*words, "--report")
     assert result.exit_code == 0, result.output
-    assert "10 of 10 runs done" in result.output
+    assert "2 of 2 runs done" in result.output
     assert "all runs asked for are done." in result.output
     assert "no number here means anything" in (tmp_path / "quick/README.md").read_text()
     assert not (tmp_path / "runs").exists()
     store = Store(tmp_path, quick=True)
     records = store.read(CELLS.values())
-    assert len(records) == 10
-    learned = {record.cell: record.final_error for record in records if record.cell.endswith("-0")}
+    learned = {record.cell: record.final_error for record in records}
+    assert len(learned) == 2
     assert all(error < 60 for error in learned.values()), learned  # 90 is chance
-    again = command("noise", "--quick", "--seeds", "0", "--results", tmp_path)
-    assert "started" not in again.output
+    again = command(*words)
+    assert "finished" not in again.output
     assert (tmp_path / "quick/.gitignore").read_text() == "*\n"
 
 
