@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from support import Crash, child, config, crashed, finish, write_npz
+from support import Crash, child, config, crashed, finish, forking, write_npz
 from typer.testing import CliRunner
 
 from selfens import Dataset, load_run, train
@@ -50,6 +50,7 @@ def _own_machine(tmp_path, monkeypatch):
     """Runs elsewhere on this machine, and data of other tests, do not matter here."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(pool, "CONTEXT", pool.CONTEXT)  # given back after the test
     data.official.cache_clear()
 
 
@@ -603,13 +604,14 @@ def test_a_record_says_whether_another_command_shared_the_device_at_any_time(tmp
 # The pool
 
 
-def run_pool(folder, wanted, *, places=(CPU,), say=None, **limits):
+def run_pool(folder, wanted, *, places=(CPU,), say=None, context=None, **limits):
+    pool.CONTEXT = context or forking()  # workers that start in milliseconds
     return Pool(Store(folder), Source(), places, say or (lambda text: None)).run(wanted, **limits)
 
 
-def run_in_child(folder, wanted, places):
+def run_in_child(folder, wanted, context):
     lines = []
-    outcome = run_pool(folder, wanted, places=places, say=lines.append)
+    outcome = run_pool(folder, wanted, say=lines.append, context=context)
     print(json.dumps([lines, outcome.missing, outcome.stopped]))
 
 
@@ -642,15 +644,15 @@ def is_free(store, task):
 def test_a_killed_command_is_continued_without_repeating_or_losing_a_run(tmp_path):
     wanted = made_tasks(tmp_path, seeds=4, epochs=40)
     store = Store(tmp_path / "results")
-    process = child(tmp_path / "out", run_in_child, tmp_path / "results", wanted, [CPU, CPU])
+    process = child(tmp_path / "out", run_in_child, tmp_path / "results", wanted, pool.CONTEXT)
     until(lambda: any(store.has(task) for task in wanted), process)
     process.kill()
     assert finish(process) == -signal.SIGKILL
-    for task in wanted:  # the workers stop by themselves when their command is gone
+    for task in wanted:  # the worker stops by itself when its command is gone
         until(lambda task=task: is_free(store, task))
     before = {task: store.record_path(task).read_bytes() for task in wanted if store.has(task)}
     assert 0 < len(before) < len(wanted)
-    both = [child(tmp_path / f"out{n}", run_in_child, tmp_path / "results", wanted, [CPU]) for n in range(2)]
+    both = [child(tmp_path / f"out{n}", run_in_child, tmp_path / "results", wanted, None) for n in range(2)]
     assert [finish(process) for process in both] == [0, 0]  # two commands share what is missing
     done = [name for n in range(2) for name in finished(said(tmp_path / f"out{n}")[0])]
     assert sorted(done) == sorted(str(task) for task in wanted if task not in before)
@@ -661,7 +663,7 @@ def test_a_killed_command_is_continued_without_repeating_or_losing_a_run(tmp_pat
 def test_ctrl_c_stops_at_a_checkpoint(tmp_path):
     (task,) = made_tasks(tmp_path, epochs=5000)
     store = Store(tmp_path / "results")
-    process = child(tmp_path / "out", run_in_child, tmp_path / "results", [task], [CPU])
+    process = child(tmp_path / "out", run_in_child, tmp_path / "results", [task], None)
     until(lambda: epochs_done(store, task) > 12, process)
     os.kill(process.pid, signal.SIGINT)
     assert finish(process) == 0

@@ -40,17 +40,6 @@ class Cell:
         return list(range(self.runs or 1))
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """A published result of another system, for comparison."""
-
-    system: str
-    column: str
-    error: str
-    """In percent, as printed: mean, or mean ± deviation."""
-    remark: str = ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """A table or figure of the paper."""
@@ -58,7 +47,8 @@ class Table:
     name: str
     title: str
     cells: tuple[Cell, ...]
-    earlier: tuple[Earlier, ...] = ()
+    earlier: tuple[tuple[str, str, str, str], ...] = ()
+    """Published results of other systems: system, column, error in percent as printed, remark."""
     column_title: str = "labels"
     """What distinguishes its columns."""
     notes: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ from selfens.experiments.worker import Place, UnusableError, current_commit, run
 from selfens.training.interrupt import StopRequest
 
 POLL_SECONDS = 0.2
+CONTEXT: Any = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
 Result = Record | SelfensError | None
 """What comes back from a worker: None if there was nothing to do."""
 
@@ -46,9 +47,8 @@ class Worker:
     """A process that does runs, as its pool sees it."""
 
     def __init__(self, place: Place, store: Store, source: Source, commit: str | None) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, place, store, source, commit))
+        self.pipe, theirs = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=_serve, args=(theirs, place, store, source, commit))
         self.process.start()
         theirs.close()
         self.place = place

@@ -206,19 +206,16 @@ class Store:
     def claimed(self, task: Task) -> Iterator[bool]:
         """Whether the run is ours to do, for as long as the context lasts; False if another process has it."""
         path = self.unfinished_path(task).with_suffix(".lock")
-        self._make_private(path.parent)
         make_folder(self.record_path(task).parent)  # now, so that a run is not trained in vain
-        with open(path, "a") as file:
-            yield locks.take(file)
-
-    def _make_private(self, folder: Path) -> None:
-        """A folder of files that nobody should commit, with a .gitignore that says so."""
-        make_folder(folder)
-        ignored = (self.root if self.quick else self.root / "unfinished") / ".gitignore"
+        make_folder(path.parent)
         try:
-            ignored.write_text("*\n")
+            ignored = (self.root if self.quick else self.root / "unfinished") / ".gitignore"
+            ignored.write_text("*\n")  # nobody should commit these files
+            file = open(path, "a")  # noqa: SIM115  closed below
         except OSError as error:
-            raise unwritable(ignored.parent, error) from None
+            raise unwritable(path.parent, error) from None
+        with file:
+            yield locks.take(file)
 
     # Records
 

@@ -169,9 +169,8 @@ def _paired_row(pair: Paired) -> tuple[str, ...]:
 
 
 def _earlier(table: Table) -> Section:
-    rows = [(each.system, each.column, each.error, each.remark) for each in table.earlier]
     note = "Results of earlier systems as the paper quotes them; none of them is ours."
-    return Section("Earlier systems, as published", 3, (note,), ("system", "labels", "error %", ""), tuple(rows))
+    return Section("Earlier systems, as published", 3, (note,), ("system", "labels", "error %", ""), table.earlier)
 
 
 def _claims(title: str, level: int, claims: Sequence[Claim], summaries: dict[str, Summary]) -> Section:

@@ -44,13 +44,9 @@ class Summary:
         return statistics.mean(self.errors.values()) - self.cell.mean
 
     @property
-    def joint_deviation(self) -> float:
-        ours = statistics.stdev(self.errors.values()) if len(self.errors) > 1 else 0.0
-        return math.hypot(ours, self.cell.deviation or 0.0)
-
-    @property
     def within_joint(self) -> bool | None:
-        return self._within(self.joint_deviation)
+        ours = statistics.stdev(self.errors.values()) if len(self.errors) > 1 else 0.0
+        return self._within(math.hypot(ours, self.cell.deviation or 0.0))
 
     @property
     def within_two(self) -> bool | None:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from selfens import presets
 from selfens.config import AugmentConfig, Config
-from selfens.experiments.cells import Cell, Claim, Earlier, Table
+from selfens.experiments.cells import Cell, Claim, Table
 
 OFFICIAL_ROWS = {"cifar10": (50_000, 10_000), "cifar100": (50_000, 10_000), "svhn": (73_257, 26_032)}
 """Training and test images of each data set."""
@@ -116,11 +116,11 @@ CIFAR10 = Table(
     title="CIFAR-10",
     cells=_cells("cifar10"),
     earlier=(
-        Earlier("Conv-Large, Γ-model (Rasmus et al. 2015)", "4000", "20.40 ± 0.47"),
-        Earlier("CatGAN (Springenberg 2016)", "4000", "19.58 ± 0.58"),
-        Earlier(GAN, "4000", "18.63 ± 2.32"),
-        Earlier(f"{SAJJADI}, supervised-only", "4000", "13.60", SAJJADI_CIFAR10),
-        Earlier(SAJJADI, "4000", "11.29", SAJJADI_CIFAR10),
+        ("Conv-Large, Γ-model (Rasmus et al. 2015)", "4000", "20.40 ± 0.47", ""),
+        ("CatGAN (Springenberg 2016)", "4000", "19.58 ± 0.58", ""),
+        (GAN, "4000", "18.63 ± 2.32", ""),
+        (f"{SAJJADI}, supervised-only", "4000", "13.60", SAJJADI_CIFAR10),
+        (SAJJADI, "4000", "11.29", SAJJADI_CIFAR10),
     ),
     notes=(BASELINE_NOTE,),
 )
@@ -131,14 +131,14 @@ SVHN = Table(
     title="SVHN",
     cells=_cells("svhn"),
     earlier=(
-        Earlier("DGN (Kingma et al. 2014)", "1000", "36.02 ± 0.10"),
-        Earlier("Virtual Adversarial (Miyato et al. 2016)", "1000", "24.63"),
-        Earlier("ADGM (Maaløe et al. 2016)", "1000", "22.86"),
-        Earlier("SDGM (Maaløe et al. 2016)", "1000", "16.61 ± 0.24"),
-        Earlier(GAN, "500", "18.44 ± 4.8"),
-        Earlier(GAN, "1000", "8.11 ± 1.3"),
-        Earlier(SAJJADI, "732", "6.03", SAJJADI_SVHN),
-        Earlier(f"{SAJJADI}, supervised-only", "All (73257)", "2.28", SAJJADI_SVHN),
+        ("DGN (Kingma et al. 2014)", "1000", "36.02 ± 0.10", ""),
+        ("Virtual Adversarial (Miyato et al. 2016)", "1000", "24.63", ""),
+        ("ADGM (Maaløe et al. 2016)", "1000", "22.86", ""),
+        ("SDGM (Maaløe et al. 2016)", "1000", "16.61 ± 0.24", ""),
+        (GAN, "500", "18.44 ± 4.8", ""),
+        (GAN, "1000", "8.11 ± 1.3", ""),
+        (SAJJADI, "732", "6.03", SAJJADI_SVHN),
+        (f"{SAJJADI}, supervised-only", "All (73257)", "2.28", SAJJADI_SVHN),
     ),
     notes=(BASELINE_NOTE, "Errors are over all 26,032 test images; the authors' code leaves the last 32 out."),
 )
@@ -234,7 +234,7 @@ def _labelled_rows_only(table: Table, cell: Cell) -> Cell:
 
 BASELINE = Table(
     name="baseline",
-    title="Supervised-only on labelled rows only",
+    title="Supervised training on labelled rows only",
     cells=tuple(
         _labelled_rows_only(table, cell)
         for table in (CIFAR10, SVHN, CIFAR100)
