@@ -159,11 +159,16 @@ def _enter(function: Callable[..., Any], arguments: tuple[Any, ...], output: Pat
 
 def child(output: Path, function: Callable[..., Any], *arguments: Any) -> Any:
     """A started process running `function`; what it prints goes to the file `output`."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["selfens.training.loop", "selfens.cli", "selfens.demo", "support"])
-    process = context.Process(target=_enter, args=(function, arguments, output))
+    process = forking().Process(target=_enter, args=(function, arguments, output))
     process.start()
     return process
+
+
+def forking() -> Any:
+    """The context of such processes."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["selfens.training.loop", "selfens.cli", "selfens.demo", "support"])
+    return context
 
 
 def finish(process: Any, seconds: float = 60) -> int:

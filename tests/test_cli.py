@@ -796,13 +796,13 @@ def test_the_demo_trains_three_methods_and_prints_a_table(typed, monkeypatch):
     assert len(os.listdir("demo")) == 7
     assert "6 runs on digits" in Path("demo/report.html").read_text()
     labels = {
-        tuple(load_run(next(Path("demo").glob(f"{method}-seed1-*"))).labels.rows)
+        tuple(load_run(next(Path("demo").glob(f"digits-{method}-seed1-*"))).labels.rows)
         for method in ("supervised", "pi", "temporal")
     }
     assert len(labels) == 1
 
 
-def tiny_demo(method, seed):
+def tiny_demo(preset, seed):
     overrides = [
         f"seed.base={seed}",
         "schedule.epochs=1",
@@ -810,7 +810,7 @@ def tiny_demo(method, seed):
         "training.threads=1",
         "training.report=false",
     ]
-    return presets.get(f"digits-{method}").with_overrides(overrides)
+    return presets.get(preset).with_overrides(overrides)
 
 
 class SameProcess:

@@ -2,44 +2,41 @@
 
 import csv
 import doctest
-import io
 import json
 import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
-from rich.console import Console
-from support import Crash, child, config, crashed, finish, write_npz
+from support import Crash, child, config, crashed, finish, forking, write_npz
 from typer.testing import CliRunner
 
 from selfens import Dataset, load_run, train
 from selfens.config import Config
 from selfens.errors import ConfigError, DataError, DeviceError, RunError
-from selfens.experiments import baseline, noise, quick, runner, summary
-from selfens.experiments import tables as tables_module
-from selfens.experiments.cells import Cell
-from selfens.experiments.claims import CLAIMS
-from selfens.experiments.command import _finish, reproduce
-from selfens.experiments.extra_images import ExtraImages
-from selfens.experiments.presence import present
+from selfens.experiments import command as command_module
+from selfens.experiments import data, pool, summary, worker
+from selfens.experiments.cells import Cell, Task, tasks
+from selfens.experiments.command import _finish, choose_cells, parse_seeds, reproduce
+from selfens.experiments.data import Source
+from selfens.experiments.pool import Outcome, Pool, parse_devices
 from selfens.experiments.records import Record, Store
 from selfens.experiments.report import write_report
 from selfens.experiments.summary import Summary, measured, summarize
-from selfens.experiments.tables import CELLS, TABLES, Task, choose_cells, find_table, parse_seeds, tasks
-from selfens.experiments.view import Tally, for_console
-from selfens.experiments.worker import Event, Place, Worker, commit
+from selfens.experiments.tables import BASELINE, CELLS, CLAIMS, NOISE, NOISE_CLAIMS, TABLES
+from selfens.experiments.worker import DeviceUse, Place, UnusableError, current_commit, run_cell
 
 FIGURES = Path(__file__).parent / "data" / "paper_tables.csv"
+RESULTS = Path(__file__).parents[1] / "results"
 CPU = Place("cpu", threads=1)
 
 
@@ -50,9 +47,11 @@ def _known_commit(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _own_machine(tmp_path, monkeypatch):
-    """Runs elsewhere on this machine are none of the tests' business."""
+    """Runs elsewhere on this machine, and data of other tests, do not matter here."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(pool, "CONTEXT", pool.CONTEXT)  # given back after the test
+    data.official.cache_clear()
 
 
 # The cells
@@ -61,7 +60,7 @@ def _own_machine(tmp_path, monkeypatch):
 def test_the_cells_are_those_of_the_paper_number_by_number():
     with FIGURES.open() as file:
         paper = {(line["table"], line["row"], line["labels"]): line for line in csv.DictReader(file)}
-    again = {cell.key for cell in baseline.TABLE.cells}  # the same figures, compared with other runs
+    again = {cell.key for cell in BASELINE.cells}  # the same figures, compared with other runs
     ours = {(c.table, c.row, c.column): c for c in CELLS.values() if c.mean is not None and c.key not in again}
     assert ours.keys() == paper.keys()
     for key, cell in ours.items():
@@ -109,36 +108,40 @@ def test_what_the_paper_never_changes_is_the_same_in_all_cells():
 
 
 def test_the_noise_figure_has_ten_cells_with_its_percentages():
-    levels = [cell.config.data.label_noise for cell in noise.TABLE.cells]
+    levels = [cell.config.data.label_noise for cell in NOISE.cells]
     assert levels == [0, 20, 50, 80, 90] * 2
 
 
 def test_the_baseline_of_labelled_rows_has_the_figures_of_the_tables():
-    names = [cell.name for cell in baseline.TABLE.cells]
+    names = [cell.name for cell in BASELINE.cells]
     assert sorted(names) == sorted(
         f"{data}-{row}-{labels}"
         for row in ("supervised", "supervised-aug")
         for data, labels in (("cifar10", 4000), ("svhn", 500), ("svhn", 1000), ("cifar100", 10_000))
     )
-    for cell in baseline.TABLE.cells:
+    for cell in BASELINE.cells:
         same = CELLS[cell.name.replace("-", "/", 1)]
         assert (cell.row, cell.mean, cell.deviation, cell.runs) == (same.row, same.mean, same.deviation, same.runs)
         assert cell.config.with_values("training", rows="all") == same.config
 
 
 def test_claims_speak_of_cells_there_are():
-    assert {key for claim in CLAIMS for key in (claim.cell, claim.other) if key} <= CELLS.keys()
+    assert {key for claim in (*CLAIMS, *NOISE_CLAIMS) for key in (claim.cell, claim.other) if key} <= CELLS.keys()
 
 
-def test_cells_with_extra_images_are_run_where_there_are_some():
-    standing_in, tiny = ExtraImages("natural.npy"), ExtraImages("tiny_images.bin", Path("tiny_index.pkl"))
+def test_cells_with_extra_images_are_run_if_there_are_some():
+    stand_in, tiny = Source(extra="natural.npy"), Source(extra="tiny_images.bin", extra_index=Path("tiny_index.pkl"))
     for names in (None, "pi-aug-random"):
         with pytest.raises(ConfigError, match=r"needs extra unlabeled images \(--extra\)"):
-            choose_cells(TABLES["tiny"], names)
-    assert [cell.extra for cell in choose_cells(TABLES["tiny"], None, standing_in)] == ["random", "random"]
-    assert len(choose_cells(TABLES["tiny"], None, tiny)) == 4
+            choose_cells(TABLES["tiny"], names, Source())
+    assert [cell.extra for cell in choose_cells(TABLES["tiny"], None, stand_in)] == ["random", "random"]
+    assert (
+        len(choose_cells(TABLES["tiny"], None, tiny))
+        == len(choose_cells(TABLES["tiny"], None, Source(quick=True)))
+        == 4
+    )
     with pytest.raises(ConfigError, match="needs --extra tiny_images.bin and --extra-index"):
-        choose_cells(TABLES["tiny"], "pi-aug-restricted", standing_in)
+        choose_cells(TABLES["tiny"], "pi-aug-restricted", stand_in)
 
 
 def test_the_cells_with_extra_images_draw_as_many_as_the_paper():
@@ -149,7 +152,8 @@ def test_the_cells_with_extra_images_draw_as_many_as_the_paper():
 
 def test_seeds_and_order():
     assert parse_seeds("3,0-2, 7") == [0, 1, 2, 3, 7]
-    wanted = tasks({cell: cell.default_seeds() for cell in choose_cells(TABLES["cifar10"], "pi-4000, pi-all, pi-4000")})
+    chosen = choose_cells(TABLES["cifar10"], "pi-4000, pi-all, pi-4000", Source())
+    wanted = tasks({cell: cell.default_seeds() for cell in chosen})
     assert [(t.cell.name, t.seed) for t in wanted][:3] == [("pi-4000", 0), ("pi-all", 0), ("pi-4000", 1)]
     assert len(wanted) == 14
 
@@ -160,32 +164,33 @@ def test_seeds_that_are_none(text):
         parse_seeds(text)
 
 
-def test_unknown_names_are_refused_with_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'cifar10'"):
-        find_table("cifar11")
-    with pytest.raises(ConfigError, match="did you mean 'temporal-aug-4000'"):
-        choose_cells(TABLES["cifar10"], "temporal-4000")
-
-
 def test_devices():
-    assert [place.device for place in runner.parse_devices("cpu,cpu", quick_runs=False)] == ["cpu", "cpu"]
-    with pytest.raises(ConfigError, match="--devices is 'gpu'"):
-        runner.parse_devices("gpu", quick_runs=False)
+    assert [place.device for place in parse_devices("cpu,cpu", quick=False)] == ["cpu", "cpu"]
+    with pytest.raises(ConfigError, match="devices is 'gpu'"):
+        parse_devices("gpu", quick=False)
     with pytest.raises(DeviceError, match="GPU 99 was asked for"):
-        runner.parse_devices("0,99", quick_runs=False)
+        parse_devices("99", quick=False)
+
+
+def test_a_worker_sees_the_gpu_of_its_number_among_those_it_may_see(monkeypatch):
+    for allowed, expected in (("", "1"), ("4,7", "7"), ("GPU-a,GPU-b", "GPU-b")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
+        worker.see_only(Place("1"))
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == expected
+        assert DeviceUse("1").path.name == f"selfens-{os.getuid()}-{expected}.lock"
 
 
 def test_a_quick_cell_keeps_the_method_and_is_small():
     for cell in CELLS.values():
-        small = quick.shrink(cell.config_for(3))
+        small = data.shrink(cell.config_for(3))
         assert small.method == cell.config.method
         assert small.seed.base == 3
-        assert small.schedule.epochs == quick.EPOCHS
+        assert small.schedule.epochs == data.EPOCHS
         assert (small.data.labels is None) == (cell.config.data.labels is None)
 
 
 def test_the_examples_hold():
-    for module in (summary, tables_module):
+    for module in (summary, command_module):
         assert doctest.testmod(module) == (0, 1)
 
 
@@ -222,9 +227,35 @@ def test_a_record_of_another_version_is_not_called_damaged(tmp_path):
     store = Store(tmp_path)
     keep(store, made_record(CELLS["cifar10/pi-4000"], 0))
     path = tmp_path / "runs/cifar10/pi-4000/seed000.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2, "new": 1}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3, "new": 1}))
     with pytest.raises(RunError, match="was written by another version of selfens"):
         store.read(CELLS.values())
+
+
+def test_every_record_of_ours_counts_and_is_left_as_it_is():
+    paths = sorted((RESULTS / "runs").rglob("*.json"))
+    before = {path: path.read_bytes() for path in paths}
+    store = Store(RESULTS)
+    assert len(store.read(CELLS.values())) == len(paths) >= 27
+    assert store.strays() == []
+    assert {path: path.read_bytes() for path in paths} == before
+
+
+def test_a_record_of_the_first_edition_is_upgraded(tmp_path, monkeypatch):
+    store, cell = Store(tmp_path), CELLS["cifar10/pi-4000"]
+    keep(store, made_record(cell, 0), made_record(cell, 1))
+    path = store.record_path(Task(cell, 0))
+    raw = json.loads(path.read_text()) | {"format": 1}
+    raw["config"]["method"]["nmae"] = raw["config"]["method"].pop("name")
+    path.write_text(json.dumps(raw))
+    with pytest.raises(RunError, match="is damaged"):
+        store.read([cell])
+
+    def upgrade(config):
+        return config | {"method": {"name" if key == "nmae" else key: value for key, value in config["method"].items()}}
+
+    monkeypatch.setattr("selfens.experiments.records.upgrade_config", upgrade)
+    assert [record.seed for record in store.read([cell])] == [0, 1]
 
 
 def test_a_record_comes_back_as_it_was(tmp_path):
@@ -332,48 +363,22 @@ def test_a_record_has_extra_images_where_its_cell_has(tmp_path, cell, images):
         store.read([cell])
 
 
-# Workers and runners, on a table of our own
+# Runs, on a table of our own
 
 
-class Listener:
-    """A view that remembers."""
-
-    def __init__(self):
-        self.events = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exception):
-        pass
-
-    def show(self, event):
-        self.events.append(event)
-
-    def send(self, event):  # what a worker does with its pipe
-        self.events.append(event)
-
-    def refresh(self):
-        pass
-
-    def of(self, kind):
-        return [str(event.task) for event in self.events if event.kind == kind]
-
-
-def made_tasks(folder, *, cells=2, seeds=2, epochs=30):
-    """Runs of a user's file: real ones, as far as the runner can tell."""
+def made_tasks(folder, *, cells=1, seeds=1, epochs=12):
+    """Runs of a user's file: real ones, as far as a worker can tell."""
     npz = folder / "data.npz"
     if not npz.exists():
         write_npz(npz)
     names = ("temporal", "pi", "supervised")[:cells]
-    return tasks(
-        {
-            Cell(
-                table="made-up", name=name, row=name, column="", config=config(name, name=str(npz), epochs=epochs)
-            ): range(seeds)
-            for name in names
-        }
-    )
+    settings = {name: config(name, name=str(npz), epochs=epochs) for name in names}
+    made = [Cell(table="made-up", name=name, row=name, column="", config=settings[name]) for name in names]
+    return tasks({cell: range(seeds) for cell in made})
+
+
+def do(store, task, commit="abc123"):
+    return run_cell(task, CPU, store, Source(), commit)
 
 
 def outcomes(store, wanted):
@@ -381,232 +386,107 @@ def outcomes(store, wanted):
     return {str(task): json.loads(store.record_path(task).read_text())["test_error"] for task in wanted}
 
 
-@pytest.fixture
-def expected(tmp_path):
+def undisturbed(folder, wanted):
     """The outcomes of runs that nothing interrupted."""
-
-    def leave(wanted):
-        store = Store(tmp_path / "undisturbed")
-        for task in wanted:
-            Worker(store, CPU, None, Listener()).consider(task)
-        return outcomes(store, wanted)
-
-    return leave
-
-
-def run_in_child(folder, wanted, places):
-    view = Listener()
-    outcome = runner.run(wanted, Store(folder), places=places, view=view)
-    print(json.dumps(view.of("finished")), outcome.missing, outcome.stopped)
-
-
-class Broken(Listener):
-    """Output that ends at the first epoch, as a pipe does whose reader has gone."""
-
-    def show(self, event):
-        if event.kind == "epoch" and event.error is not None:
-            raise BrokenPipeError
-
-
-def test_workers_stop_at_a_checkpoint_when_the_output_of_their_command_is_gone(tmp_path):
-    wanted = made_tasks(tmp_path, cells=2, seeds=2, epochs=2000)
-    store, of_other_tests = Store(tmp_path / "results"), set(multiprocessing.active_children())
-    with pytest.raises(BrokenPipeError):
-        runner.run(wanted, store, places=[CPU, CPU], view=Broken())
-    assert set(multiprocessing.active_children()) <= of_other_tests
-    assert not any(store.has(task) for task in wanted)
-    begun = [task for task in wanted if store.unfinished_path(task).exists()]
-    assert begun
-    assert all(load_run(store.unfinished_path(task)).directory.has_checkpoint() for task in begun)
-
-
-def test_what_a_kill_left_behind_a_record_is_cleared_away(tmp_path):
-    (task,) = made_tasks(tmp_path, cells=1, seeds=1)
-    store = Store(tmp_path / "results")
-    Worker(store, CPU, None, Listener()).consider(task)
-    left = store.unfinished_path(task)
-    left.mkdir()
-    (left / "checkpoint.safetensors").touch()
-    assert not Worker(store, CPU, None, Listener()).consider(task)
-    assert not left.exists()
-
-
-def free(store, wanted, seconds=30):
-    """Wait until no process holds any of the runs."""
-    deadline = time.monotonic() + seconds
+    store = Store(folder / "undisturbed")
     for task in wanted:
-        while True:
-            with store.claimed(task) as ours:
-                if ours:
-                    break
-            assert time.monotonic() < deadline, f"{task} is still being done"
-            time.sleep(0.05)
+        do(store, task)
+    return outcomes(store, wanted)
 
 
-def test_a_run_interrupted_goes_on_from_its_checkpoint(tmp_path, expected, monkeypatch):
-    (task,) = made_tasks(tmp_path, cells=1, seeds=1)
-    store, view = Store(tmp_path / "results"), Listener()
+@contextmanager
+def at_epoch(number, what, store):
+    """Calls `what` after an epoch of a training of the store."""
+    usual = worker._Watch.epoch
 
-    class Interrupted(Worker):
-        def epoch(self, record):
-            if record["epoch"] == 24:
-                raise Crash
+    def epoch(self, record):
+        usual(self, record)
+        if record["epoch"] == number and self.store is store:
+            what()
 
-    with crashed():
-        Interrupted(store, CPU, None, view).consider(task)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker._Watch, "epoch", epoch)
+        yield
+
+
+def crash():
+    raise Crash
+
+
+def test_a_run_interrupted_goes_on_from_its_checkpoint(tmp_path, capsys):
+    (task,) = made_tasks(tmp_path, epochs=24)
+    store = Store(tmp_path / "results")
+    with at_epoch(14, crash, store), crashed():
+        do(store, task)
     assert store.unfinished_path(task).is_dir()
     assert not store.has(task)
-    monkeypatch.setenv("SELFENS_COMMIT", "def456")
-    resuming = Worker(store, CPU, None, view)
-    monkeypatch.setenv("SELFENS_COMMIT", "later")  # what is committed while it trains did not train it
-    resuming.consider(task)
-    assert [event.epoch for event in view.events if event.kind == "epoch"] == [0, 20, *range(21, 31)]
-    assert outcomes(store, [task]) == expected([task])
+    do(store, task, "def456")
+    assert capsys.readouterr().out.splitlines() == [
+        "made-up/temporal seed 0: started, 24 epochs",
+        "made-up/temporal seed 0: goes on after epoch 10/24",
+    ]
+    assert outcomes(store, [task]) == undisturbed(tmp_path, [task])
     assert store.read([task.cell])[0].commit == "abc123, then def456"
-    assert not store.commits_path(task).exists()
-    assert not store.unfinished_path(task).exists()
+    assert [path.suffix for path in store.unfinished_path(task).parent.iterdir()] == [".lock"]
 
 
-def test_a_run_trained_but_not_recorded_is_only_recorded(tmp_path, monkeypatch):
-    (task,) = made_tasks(tmp_path, cells=1, seeds=1)
-    store, view = Store(tmp_path / "results"), Listener()
-
-    def crash(*arguments):
-        raise Crash
-
+def test_a_run_trained_but_not_recorded_is_only_recorded(tmp_path, monkeypatch, capsys):
+    (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
     with monkeypatch.context() as patch, crashed():
-        patch.setattr(Store, "write", crash)
-        Worker(store, CPU, None, view).consider(task)
-    view.events.clear()
-    Worker(store, CPU, None, view).consider(task)
-    assert [event.kind for event in view.events] == ["started", "finished"]
+        patch.setattr(Store, "write", lambda *arguments: crash())
+        do(store, task)
+    do(store, task, "def456")
+    assert capsys.readouterr().out.count("\n") == 1  # it was started once
     record = store.read([task.cell])[0]
     assert record.commit == "abc123"
     assert record.environment["device_type"] == "cpu"
     assert not record.shared_device
 
 
+def test_what_a_kill_left_beside_a_record_is_removed(tmp_path):
+    (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
+    do(store, task)
+    left = store.unfinished_path(task)
+    left.mkdir()
+    (left / "checkpoint.safetensors").touch()
+    assert do(store, task) is None
+    assert not left.exists()
+
+
+def test_a_run_that_another_process_has_is_left_to_it(tmp_path):
+    (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
+    with store.claimed(task) as ours:
+        assert ours
+        assert do(store, task) is None
+    assert do(store, task) is not None
+
+
 def test_an_unfinished_run_of_another_configuration_is_not_continued(tmp_path):
-    (task,) = made_tasks(tmp_path, cells=1, seeds=1)
-    store = Store(tmp_path / "results")
+    (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
     train(task.cell.config.with_values("optimizer", beta2=0.5), store.unfinished_path(task))
-    view = Listener()
-    Worker(store, CPU, None, view).consider(task)
-    assert "begun with another configuration" in view.events[-1].text
-    assert f"remove {store.unfinished_path(task)} to do it anew" in view.events[-1].text
+    with pytest.raises(UnusableError, match="begun with another configuration"):
+        do(store, task)
     assert not store.has(task)
 
 
 def test_a_diverged_run_is_a_result(tmp_path):
     wild = config("supervised", "optimizer.learning_rate=1e30", name=str(write_npz(tmp_path / "data.npz")))
     task = Task(Cell(table="made-up", name="wild", row="", column="", config=wild), 0)
-    store, view = Store(tmp_path / "results"), Listener()
-    Worker(store, CPU, None, view).consider(task)
-    assert [event.kind for event in view.events][-1] == "diverged"
+    store = Store(tmp_path / "results")
+    do(store, task)
     record = store.read([task.cell])[0]
     assert record.final_error is None
     assert "stopped being finite" in record.note
     assert Summary(task.cell, (record,)).diverged == 1
 
 
-def test_a_killed_table_resumes_without_repeating_or_losing_a_run(tmp_path, expected):
-    wanted = made_tasks(tmp_path, cells=2, seeds=2, epochs=100)
-    store, places = Store(tmp_path / "results"), [CPU, CPU]
-    process = child(tmp_path / "out", run_in_child, tmp_path / "results", wanted, places)
-    while not any(store.has(task) for task in wanted) and process.is_alive():
-        time.sleep(0.01)
-    process.kill()
-    assert finish(process) == -signal.SIGKILL
-    free(store, wanted)  # the workers stop by themselves when their runner is gone
-    before = {task: store.record_path(task).read_bytes() for task in wanted if store.has(task)}
-    assert 0 < len(before) < len(wanted)
-    view = Listener()
-    outcome = runner.run(wanted, store, places=places, view=view)
-    assert (outcome.missing, outcome.failures) == (0, ())
-    assert sorted(view.of("finished")) == sorted(str(task) for task in wanted if task not in before)
-    assert all(store.record_path(task).read_bytes() == content for task, content in before.items())
-    assert outcomes(store, wanted) == expected(wanted)
-
-
-def test_two_runners_started_at_once_share_the_work(tmp_path, expected):
-    wanted = made_tasks(tmp_path, cells=3, seeds=2, epochs=60)
-    both = [child(tmp_path / f"out{n}", run_in_child, tmp_path / "results", wanted, [CPU]) for n in range(2)]
-    assert [finish(process) for process in both] == [0, 0]
-    done = [json.loads((tmp_path / f"out{n}").read_text().rsplit(" ", 2)[0]) for n in range(2)]
-    assert sorted(done[0] + done[1]) == sorted(map(str, wanted))
-    assert outcomes(Store(tmp_path / "results"), wanted) == expected(wanted)
-
-
-class Clock:
-    """Stands still until the view has seen some epochs; then the time is up."""
-
-    def __init__(self, view):
-        self.view, self.sleep = view, time.sleep
-
-    def monotonic(self):
-        return 1e9 if max((event.epoch for event in self.view.events), default=0) >= 5 else 0.0
-
-
-def test_when_the_time_is_up_the_next_call_goes_on(tmp_path, expected, monkeypatch):
-    wanted = made_tasks(tmp_path, cells=1, seeds=1, epochs=400)
-    store, first, second = Store(tmp_path / "results"), Listener(), Listener()
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "time", Clock(first))
-        outcome = runner.run(wanted, store, places=[CPU], view=first, max_minutes=1)
-    assert outcome == runner.Outcome(missing=1, stopped=False, failures=(), time_is_up=True)
-    assert runner.run(wanted, store, places=[CPU], view=second).missing == 0
-    begins = [event.epoch for event in second.events if event.kind == "epoch" and event.error is None]
-    assert begins[0] >= 5
-    assert outcomes(store, wanted) == expected(wanted)
-
-
-def test_ctrl_c_stops_at_a_checkpoint(tmp_path):
-    (task,) = made_tasks(tmp_path, cells=1, seeds=1, epochs=5000)
-    store = Store(tmp_path / "results")
-    process = child(tmp_path / "out", run_in_child, tmp_path / "results", [task], [CPU])
-    history = store.unfinished_path(task) / "history.jsonl"
-    while process.is_alive() and not (history.exists() and history.read_text().count("\n") > 12):
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGINT)
-    assert finish(process) == 0
-    assert (tmp_path / "out").read_text() == "[] 1 True\n"
-    epoch, _ = load_run(store.unfinished_path(task)).directory.reached()
-    assert epoch > 10
-
-
-def test_when_a_worker_is_killed_the_others_take_its_run_over(tmp_path):
-    wanted = made_tasks(tmp_path, cells=2, seeds=1, epochs=150)
-    store, view, results = Store(tmp_path / "results"), Listener(), []
-    others = set(multiprocessing.active_children())  # joblib's, left by the estimator's tests
-    runner_thread = threading.Thread(
-        target=lambda: results.append(runner.run(wanted, store, places=[CPU, CPU], view=view))
-    )
-    runner_thread.start()
-    while len(view.of("started")) < 2:
-        time.sleep(0.01)
-    os.kill((set(multiprocessing.active_children()) - others).pop().pid, signal.SIGKILL)
-    runner_thread.join(60)
-    (outcome,) = results
-    assert (outcome.missing, outcome.failures) == (0, ())  # the other worker has taken its run over
-    assert [event.text for event in view.events if event.kind == "warning"] == [
-        "the worker on cpu ended unexpectedly (code -9); call again to go on."
-    ]
-    assert sorted(view.of("finished")) == sorted(map(str, wanted))
-
-
 @pytest.fixture
 def interrupted(tmp_path):
-    """A run stopped half-way, and another that has not begun."""
-    wanted, store = made_tasks(tmp_path, cells=1, seeds=2), Store(tmp_path / "results")
-
-    class Interrupted(Worker):
-        def epoch(self, record):
-            if record["epoch"] == 12:
-                raise Crash
-
-    with crashed():
-        Interrupted(store, CPU, None, Listener()).consider(wanted[0])
-    return wanted, store
+    """A run stopped half-way."""
+    (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
+    with at_epoch(10, crash, store), crashed():
+        do(store, task)
+    return task, store
 
 
 def stray_file(path):
@@ -631,61 +511,60 @@ def begun_on_a_gpu(path):
         (lambda path: (path / "checkpoint.safetensors").write_text("x"), "checkpoint.safetensors"),
         (lambda path: (path / "labels.json").write_text("x"), "labels.json is damaged"),
         (lambda path: (path / "history.jsonl").write_text("5\n" * 12), "not subscriptable"),
-        (begun_on_a_gpu, "it was begun on a GPU"),
+        (begun_on_a_gpu, "it was begun on a GPU and can go on only there"),
     ],
 )
-def test_a_run_that_cannot_go_on_is_left_out_with_a_remedy_and_the_others_go_on(interrupted, damage, reason):
-    (begun, other), store = interrupted
-    damage(store.unfinished_path(begun))
-    outcome = runner.run([begun, other], store, places=[CPU], view=Listener())
-    (sentence,) = outcome.failures
-    remedy = f"remove {store.unfinished_path(begun)} to do it anew."
-    assert reason in sentence
-    assert sentence.endswith(remedy)
-    assert (store.has(begun), store.has(other), outcome.missing) == (False, True, 1)
-    subprocess.run(["rm", "-r", store.unfinished_path(begun)], check=True)
-    assert runner.run([begun, other], store, places=[CPU], view=Listener()) == runner.Outcome(0, False, ())
-
-
-def test_a_run_trained_on_other_images_is_not_recorded_as_on_these(tmp_path, monkeypatch):
-    (task,), store, view = made_tasks(tmp_path, cells=1, seeds=1), Store(tmp_path / "results"), Listener()
-    with monkeypatch.context() as patch, crashed():
-        patch.setattr(Store, "write", lambda *arguments: (_ for _ in ()).throw(Crash))
-        Worker(store, CPU, None, view).consider(task)
-    write_npz(tmp_path / "data.npz", y_test=np.zeros(30, dtype=int))
-    Worker(store, CPU, None, view).consider(task)
-    assert "is not what" in view.events[-1].text
+def test_a_run_that_cannot_go_on_is_refused_with_a_remedy(interrupted, damage, reason):
+    task, store = interrupted
+    damage(store.unfinished_path(task))
+    with pytest.raises(UnusableError) as refusal:
+        do(store, task)
+    assert reason in str(refusal.value)
+    assert str(refusal.value).endswith(f"remove {store.unfinished_path(task)} to do it again.")
     assert not store.has(task)
 
 
-def test_a_place_for_the_record_is_made_sure_of_before_training(tmp_path):
-    wanted, view = made_tasks(tmp_path, cells=1, seeds=2), Listener()
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/runs").touch()
-    outcome = runner.run(wanted, Store(tmp_path / "results"), places=[CPU], view=view)
-    (sentence,) = outcome.failures
-    assert "results/runs/made-up/temporal cannot be written to" in sentence
-    assert not view.of("started")
+def test_a_run_trained_on_other_images_is_not_recorded_as_on_these(tmp_path, monkeypatch):
+    (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
+    with monkeypatch.context() as patch, crashed():
+        patch.setattr(Store, "write", lambda *arguments: crash())
+        do(store, task)
+    write_npz(tmp_path / "data.npz", y_test=np.zeros(30, dtype=int))
+    data.official.cache_clear()
+    with pytest.raises(UnusableError, match="is not what"):
+        do(store, task)
+    assert not store.has(task)
+
+
+def test_the_stated_commit_wins():
+    assert current_commit() == "abc123"
+
+
+def test_a_warning_is_said_once(tmp_path, capsys):
+    for task in made_tasks(tmp_path, seeds=2):
+        worker._Watch(task, Store(tmp_path), DeviceUse("cpu"), None).warn(f"careful in {tmp_path}")
+    assert capsys.readouterr().out == f"made-up/temporal seed 0: warning: careful in {tmp_path}\n"
 
 
 # Sharing a device
 
 
-def test_the_later_run_on_a_device_leaves_a_mark_for_both(tmp_path):
-    marks = [tmp_path / name for name in "abc"]
-    with present("0", marks[0]), present("1", marks[1]):
-        assert not any(mark.exists() for mark in marks)
-        with present("0", marks[2]):
+def test_runs_on_one_device_know_of_each_other():
+    with DeviceUse("0") as first, DeviceUse("1") as elsewhere:
+        assert not first.is_shared()
+        with DeviceUse("0") as second:
+            assert second.is_shared()
+        with DeviceUse("0") as third:
             pass
-    assert [mark.exists() for mark in marks] == [True, False, True]
-    marks[0].unlink()
-    with present("0", marks[0]):
-        assert not marks[0].exists()
+        assert (first.is_shared(), second.is_shared(), third.is_shared()) == (True, True, True)
+        assert not elsewhere.is_shared()
+    with DeviceUse("0") as alone:
+        assert not alone.is_shared()
 
 
 def hold(folder):
     tempfile.tempdir = str(folder)  # as the test has it, and not the server that forks the process
-    with present("0", folder / "theirs"):
+    with DeviceUse("0"):
         (folder / "held").touch()
         time.sleep(60)
 
@@ -694,78 +573,187 @@ def test_a_killed_run_is_no_longer_there(tmp_path):
     process = child(tmp_path / "out", hold, tmp_path)
     while not (tmp_path / "held").exists() and process.is_alive():
         time.sleep(0.01)
-    with present("0", tmp_path / "first"):
-        pass
-    assert (tmp_path / "first").exists()
+    with DeviceUse("0") as use:
+        assert use.is_shared()
     process.kill()
     finish(process)
-    with present("0", tmp_path / "second"):
-        pass
-    assert not (tmp_path / "second").exists()
+    with DeviceUse("0") as use:
+        assert not use.is_shared()
+
+
+def test_a_device_file_that_cannot_be_used_does_not_stop_a_run(tmp_path):
+    DeviceUse("0").path.symlink_to(tmp_path / "mine")
+    with DeviceUse("0") as use:
+        assert not use.is_shared()
+    assert not (tmp_path / "mine").exists()
 
 
 def test_a_record_says_whether_another_command_shared_the_device_at_any_time(tmp_path):
-    (task,), results = made_tasks(tmp_path, cells=1, seeds=1), [Store(tmp_path / name) for name in "abc"]
+    (task,), results = made_tasks(tmp_path), [Store(tmp_path / name) for name in "abc"]
 
-    class Visited(Worker):
-        def epoch(self, record):
-            if record["epoch"] == 12:
-                Worker(results[1], CPU, None, Listener()).consider(task)
-                raise Crash
+    def visit():
+        do(results[1], task)
 
-    with crashed():
-        Visited(results[0], CPU, None, Listener()).consider(task)
+    with at_epoch(4, visit, results[0]), at_epoch(10, crash, results[0]), crashed():
+        do(results[0], task)
     for store in (results[0], results[2]):  # the first goes on alone
-        Worker(store, CPU, None, Listener()).consider(task)
+        do(store, task)
     assert [store.read([task.cell])[0].shared_device for store in results] == [True, True, False]
-    assert not results[0].shared_mark(task).exists()
+
+
+# The pool
+
+
+def run_pool(folder, wanted, *, places=(CPU,), say=None, context=None, **limits):
+    pool.CONTEXT = context or forking()  # workers that start in milliseconds
+    return Pool(Store(folder), Source(), places, say or (lambda text: None)).run(wanted, **limits)
+
+
+def run_in_child(folder, wanted, context):
+    lines = []
+    outcome = run_pool(folder, wanted, say=lines.append, context=context)
+    print(json.dumps([lines, outcome.missing, outcome.stopped]))
+
+
+def said(path):
+    """What `run_in_child` printed last; the lines of its workers come before."""
+    return json.loads(path.read_text().splitlines()[-1])
+
+
+def finished(lines):
+    return [line.partition(":")[0] for line in lines if ": finished, test error" in line]
+
+
+def until(condition, process=None, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition() and (process is None or process.is_alive()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def epochs_done(store, task):
+    history = store.unfinished_path(task) / "history.jsonl"
+    return history.read_text().count("\n") if history.exists() else 0
+
+
+def is_free(store, task):
+    with store.claimed(task) as ours:
+        return ours
+
+
+def test_a_killed_command_is_continued_without_repeating_or_losing_a_run(tmp_path):
+    wanted = made_tasks(tmp_path, seeds=4, epochs=40)
+    store = Store(tmp_path / "results")
+    process = child(tmp_path / "out", run_in_child, tmp_path / "results", wanted, pool.CONTEXT)
+    until(lambda: any(store.has(task) for task in wanted), process)
+    process.kill()
+    assert finish(process) == -signal.SIGKILL
+    for task in wanted:  # the worker stops by itself when its command is gone
+        until(lambda task=task: is_free(store, task))
+    before = {task: store.record_path(task).read_bytes() for task in wanted if store.has(task)}
+    assert 0 < len(before) < len(wanted)
+    both = [child(tmp_path / f"out{n}", run_in_child, tmp_path / "results", wanted, None) for n in range(2)]
+    assert [finish(process) for process in both] == [0, 0]  # two commands share what is missing
+    done = [name for n in range(2) for name in finished(said(tmp_path / f"out{n}")[0])]
+    assert sorted(done) == sorted(str(task) for task in wanted if task not in before)
+    assert all(store.record_path(task).read_bytes() == content for task, content in before.items())
+    assert outcomes(store, wanted) == undisturbed(tmp_path, wanted)
+
+
+def test_ctrl_c_stops_at_a_checkpoint(tmp_path):
+    (task,) = made_tasks(tmp_path, epochs=5000)
+    store = Store(tmp_path / "results")
+    process = child(tmp_path / "out", run_in_child, tmp_path / "results", [task], None)
+    until(lambda: epochs_done(store, task) > 12, process)
+    os.kill(process.pid, signal.SIGINT)
+    assert finish(process) == 0
+    assert said(tmp_path / "out") == [[], 1, True]
+    epoch, _ = load_run(store.unfinished_path(task)).directory.reached()
+    assert epoch > 10
+
+
+def test_when_the_time_is_up_the_run_stops_at_a_checkpoint(tmp_path, monkeypatch):
+    (task,), store = made_tasks(tmp_path, epochs=5000), Store(tmp_path / "results")
+
+    class Clock:
+        monotonic = staticmethod(lambda: 1e9 if epochs_done(store, task) > 12 else 0.0)
+
+    monkeypatch.setattr(pool, "time", Clock)
+    assert run_pool(tmp_path / "results", [task], max_minutes=1) == Outcome(1, time_is_up=True)
+    epoch, _ = load_run(store.unfinished_path(task)).directory.reached()
+    assert epoch > 10
+
+
+def test_when_a_worker_is_killed_the_others_take_its_run_over(tmp_path):
+    wanted, lines = made_tasks(tmp_path, cells=2, epochs=100), []
+    store, others = Store(tmp_path / "results"), set(multiprocessing.active_children())  # left by other tests
+    results = []
+    places = [CPU, CPU]
+    thread = threading.Thread(
+        target=lambda: results.append(run_pool(tmp_path / "results", wanted, places=places, say=lines.append))
+    )
+    thread.start()
+    until(lambda: all(epochs_done(store, task) for task in wanted))
+    os.kill((set(multiprocessing.active_children()) - others).pop().pid, signal.SIGKILL)
+    thread.join(60)
+    assert results == [Outcome(0)]
+    assert "warning: the worker on cpu ended unexpectedly (code -9); call again to go on." in lines
+    assert sorted(finished(lines)) == sorted(map(str, wanted))
+
+
+def test_when_nobody_reads_its_output_the_pool_stops(tmp_path):
+    wanted, others = made_tasks(tmp_path, seeds=2), set(multiprocessing.active_children())
+
+    def say(text):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run_pool(tmp_path / "results", wanted, say=say)
+    assert set(multiprocessing.active_children()) <= others
+    assert [Store(tmp_path / "results").has(task) for task in wanted] == [True, False]
+
+
+def test_when_nobody_reads_its_output_a_worker_stops_at_a_checkpoint(tmp_path, monkeypatch):
+    (task,), store = made_tasks(tmp_path, epochs=24), Store(tmp_path / "results")
+
+    class Gone:
+        def write(self, text):
+            if "started" not in text:
+                raise BrokenPipeError
+
+        def flush(self):
+            pass
+
+    monkeypatch.setattr(worker, "LINE_EVERY_SECONDS", 0)
+    monkeypatch.setattr("sys.stdout", Gone())
+    with pytest.raises(KeyboardInterrupt):
+        do(store, task)
+    assert load_run(store.unfinished_path(task)).directory.has_checkpoint()
+
+
+def test_a_run_that_cannot_go_on_does_not_stop_the_others(tmp_path):
+    wanted, lines = made_tasks(tmp_path, seeds=2), []
+    store = Store(tmp_path / "results")
+    train(wanted[0].cell.config.with_values("optimizer", beta2=0.5), store.unfinished_path(wanted[0]))
+    outcome = run_pool(tmp_path / "results", wanted, say=lines.append)
+    (sentence,) = outcome.failures
+    assert "begun with another configuration" in sentence
+    assert f"left out: {sentence}" in lines
+    assert (store.has(wanted[0]), store.has(wanted[1]), outcome.missing) == (False, True, 1)
+
+
+def test_there_is_a_place_for_the_record_before_anything_is_trained(tmp_path):
+    wanted = made_tasks(tmp_path, seeds=2)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/runs").touch()
+    (sentence,) = run_pool(tmp_path / "results", wanted).failures
+    assert "results/runs/made-up/temporal cannot be written to" in sentence
 
 
 def test_missing_data_is_one_sentence_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setenv("SELFENS_OFFLINE", "1")
     with pytest.raises(DataError, match="downloading is switched off"):
-        runner.run([Task(CELLS["svhn/pi-500"], 0)], Store(tmp_path), places=[CPU], view=Listener(), data_dir=tmp_path)
-
-
-def test_the_stated_commit_wins():
-    assert commit() == "abc123"
-
-
-# What a person sees
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_the_view_tells_how_far_all_runs_are(tmp_path, terminal):
-    wanted, text = made_tasks(tmp_path, cells=1, seeds=2, epochs=10), io.StringIO()
-    console = Console(file=text, force_terminal=terminal, width=120, color_system=None)
-    view = for_console(Tally(wanted, Store(tmp_path)), console)
-    with view:
-        view.show(Event("started", wanted[0]))
-        view.show(Event("epoch", wanted[0], 5, 40.0))
-        view.show(Event("warning", wanted[0], text="careful"))
-        view.refresh()
-        view.show(Event("finished", wanted[0], 10, 12.5))
-    shown = text.getvalue()
-    assert "0 of 2 runs done, 1 running" in shown
-    assert "1 of 2 runs done, 0 running, about 0 s left" in shown
-    assert shown.count("warning: careful") == 1
-    assert ("●○" in shown) == terminal
-    assert ("finished, test error 12.50 %" in shown) == (not terminal)
-
-
-def test_what_other_commands_have_done_counts(tmp_path, monkeypatch):
-    wanted, text = made_tasks(tmp_path, cells=1, seeds=3, epochs=30), io.StringIO()
-    store = Store(tmp_path / "results")
-    view = for_console(Tally(wanted, store), Console(file=text, width=120))
-    with view:
-        view.show(Event("started", wanted[0]))
-        Worker(store, CPU, None, Listener()).consider(wanted[1])
-        monkeypatch.setattr("selfens.experiments.view.READ_EVERY_SECONDS", 0)
-        view.refresh()
-        view.show(Event("finished", wanted[0], 30, 12.5))
-        Worker(store, CPU, None, Listener()).consider(wanted[2])
-    assert "(2 of 3 runs done, 0 running, about" in text.getvalue()
-    assert text.getvalue().endswith("\n3 of 3 runs done, 0 running\n")
+        pool.check_data([Task(CELLS["svhn/pi-500"], 0)], Store(tmp_path), Source(data_dir=tmp_path))
 
 
 # The report
@@ -794,7 +782,7 @@ def test_the_report_on_made_up_records(tmp_path):
     figure, claims = text.index("](label-noise.svg)"), text.index("### What the paper says of the figure")
     assert figure < claims < text.index("| over 90 % | 92.00 %, n = 1 |") < text.index("## Claims in the paper's text")
     assert "| over 90 % | 92.00 %, n = 1 |" in text
-    assert "needs extra unlabeled images (--extra)" in text
+    assert "needs extra images" in text
     assert "CatGAN" in text
     assert "about a third of its training and test images" in text
     page = paths[1].read_text()
@@ -844,7 +832,7 @@ def test_the_list_says_what_diverged_and_cuts_no_figure_off(tmp_path, command):
 
 
 def test_the_accuracy_of_a_claim_has_a_deviation_and_says_what_diverged():
-    (claim,) = [claim for claim in CLAIMS if claim.measure == "accuracy"]
+    (claim,) = [claim for claim in NOISE_CLAIMS if claim.measure == "accuracy"]
     cell = CELLS[claim.cell]
     records = [made_record(cell, 0, 8.0), made_record(cell, 1, 10.0), made_record(cell, 2, final_error=None)]
     assert measured(claim, summarize(CELLS.values(), records)) == "91.00 ± 1.41 %, n = 2; 1 diverged"
@@ -882,7 +870,7 @@ def test_a_page_of_somebody_else_is_not_written_over(tmp_path, name, with_record
     if with_records:
         keep(Store(tmp_path), made_record(CELLS["noise/temporal-80"], 0))
     (tmp_path / name).write_text("# Mine\nToday I ran selfens reproduce --report.\n")
-    with pytest.raises(RunError, match=f"{name} is there already and not a report of ours"):
+    with pytest.raises(RunError, match=f"{name} exists and is not a report of ours"):
         write_report(Store(tmp_path))
     assert (tmp_path / name).read_text().startswith("# Mine\n")
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [name]
@@ -892,7 +880,7 @@ def test_a_folder_in_the_place_of_a_page_is_refused_before_anything_is_trained(t
     (tmp_path / "quick/README.md").mkdir(parents=True)
     done = command("noise", "--quick", "--report", "--results", tmp_path)
     assert isinstance(done.exception, RunError)
-    assert "README.md is there already" in str(done.exception)
+    assert "README.md exists" in str(done.exception)
     assert not (tmp_path / "quick/runs").exists()
 
 
@@ -917,7 +905,7 @@ def test_a_record_in_no_cells_place_is_named(tmp_path, command, place):
     path = tmp_path / "runs" / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}")
-    assert f"warning: {path} is not where the records of any cell are" in command("--results", tmp_path).output
+    assert f"warning: {path} is not in the place of any cell's record" in command("--results", tmp_path).output
 
 
 def test_a_figure_that_has_no_records_any_more_is_removed(tmp_path):
@@ -981,7 +969,7 @@ def test_the_report_says_what_differs_from_the_authors_code(tmp_path):
         assert "fits its figures" not in text
         assert "does not scale it by M/N here" in text
         assert "compares it with zeros" in text
-        assert "replaced what was not a number by zero and went on" in " ".join(text.split())
+        assert "replaced NaN by zero and went on" in " ".join(text.split())
     assert "(`method.unseen_rows=skip`)" in readme
     assert "(<code>method.unseen_rows=skip</code>)" in page
     assert "`" not in page
@@ -992,7 +980,7 @@ def test_a_column_is_called_what_it_holds(tmp_path):
     for title, first in (("labels", "4000"), ("extra images", "Random 500k"), ("random labels", "20 %")):
         assert f"| method | {title} |" in text
         assert f" | {first} |" in text
-    assert "| Restricted 237k | needs extra unlabeled images (--extra, --extra-index) |" in text
+    assert "| Restricted 237k | needs extra images |" in text
 
 
 def test_a_claim_says_which_seeds_it_lacks():
@@ -1043,7 +1031,7 @@ def small_cifar100(monkeypatch):
     pixels = np.zeros((20, 3, 32, 32), dtype=np.uint8)
     small = Dataset.from_arrays(pixels, np.arange(20) % 2, pixels, np.arange(20) % 2, layout="NCHW")
     monkeypatch.setattr("selfens.data.sources.load", lambda *arguments, **options: small)
-    monkeypatch.setitem(runner.OFFICIAL_ROWS, "cifar100", (20, 20))
+    monkeypatch.setitem(data.OFFICIAL_ROWS, "cifar100", (20, 20))
 
 
 @pytest.mark.parametrize(
@@ -1054,9 +1042,14 @@ def small_cifar100(monkeypatch):
             "natural.npy",
             71,
             "0",
-            "with 70 images of natural.npy, not with 71 images of natural.npy; use --results ANOTHER",
+            "with 70 images of natural.npy, not with 71 images of natural.npy; use another results folder",
         ),
-        ("other.npy", 70, "0", "with 70 images of natural.npy, not with images of other.npy; use --results ANOTHER"),
+        (
+            "other.npy",
+            70,
+            "0",
+            "with 70 images of natural.npy, not with images of other.npy; use another results folder",
+        ),
         ("other.npy", 70, "1", "seed000.json was trained with 70 images of natural.npy"),
     ],
 )
@@ -1073,15 +1066,17 @@ def test_a_run_is_done_for_its_own_extra_images_alone(tmp_path, command, small_c
 
 
 @pytest.mark.parametrize(
-    ("time_is_up", "trained", "reason"),
+    ("outcome", "code", "reason"),
     [
-        (True, True, "the time is up"),
-        (True, False, "the time was up before an epoch was trained; if that happens again, give --max-minutes more"),
-        (False, False, "another process has the rest"),
+        (Outcome(2, time_is_up=True), 3, "the time is up"),
+        (Outcome(2), 3, "another process is doing the rest"),
+        (Outcome(2, stopped=True), 130, "stopped"),
     ],
 )
-def test_the_last_line_says_why_runs_are_missing(capsys, time_is_up, trained, reason):
-    _finish(runner.Outcome(2, False, (), time_is_up, trained), Console(width=200), reported=False)
+def test_the_last_line_and_the_exit_code_say_that_runs_are_missing(capsys, outcome, code, reason):
+    with pytest.raises(typer.Exit) as end:
+        _finish(outcome, reported=False)
+    assert end.value.exit_code == code
     assert capsys.readouterr().out == f"{reason}; 2 runs are missing. Call again to go on.\n"
 
 
@@ -1126,32 +1121,26 @@ def test_quick_runs_of_the_cells_with_extra_images_have_made_up_ones(tmp_path, c
     result = command("tiny", "--quick", "--seeds", "0", "--cells", "temporal-aug-restricted", "--results", tmp_path)
     assert result.exit_code == 0, result.output
     (record,) = Store(tmp_path, quick=True).read([CELLS["tiny/temporal-aug-restricted"]])
-    assert record.extra == {"source": "made-up images", "rows": quick.EXTRA_ROWS}
-    assert record.config.data.extra_per_epoch == quick.ROWS
+    assert record.extra == {"source": "made-up images", "rows": data.EXTRA_ROWS}
+    assert record.config.data.extra_per_epoch == data.ROWS
 
 
 def test_quick_from_the_command_to_the_report(tmp_path, command):
-    result = command("noise", "--quick", "--seeds", "0", "--results", tmp_path, "--report")
+    words = ("noise", "--quick", "--seeds", "0", "--cells", "supervised-0,temporal-0", "--results", tmp_path)
+    result = command(*words, "--report")
     assert result.exit_code == 0, result.output
-    assert "10 of 10 runs done" in result.output
+    assert "2 of 2 runs done" in result.output
     assert "all runs asked for are done." in result.output
     assert "no number here means anything" in (tmp_path / "quick/README.md").read_text()
     assert not (tmp_path / "runs").exists()
     store = Store(tmp_path, quick=True)
     records = store.read(CELLS.values())
-    assert len(records) == 10
-    learned = {record.cell: record.final_error for record in records if record.cell.endswith("-0")}
+    learned = {record.cell: record.final_error for record in records}
+    assert len(learned) == 2
     assert all(error < 60 for error in learned.values()), learned  # 90 is chance
-    again = command("noise", "--quick", "--seeds", "0", "--results", tmp_path)
-    assert "started" not in again.output
+    again = command(*words)
+    assert "finished" not in again.output
     assert (tmp_path / "quick/.gitignore").read_text() == "*\n"
-
-
-@pytest.mark.parametrize(("encoding", "marks"), [("utf-8", "○◐●"), ("latin-1", "-o#"), ("ascii", "-o#")])
-def test_the_board_has_marks_that_the_terminal_can_show(tmp_path, encoding, marks):
-    console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding=encoding), force_terminal=True)
-    board = for_console(Tally(made_tasks(tmp_path), Store(tmp_path)), console)
-    assert "".join(board.marks) == marks
 
 
 def test_files_that_cannot_be_the_papers_are_refused(tmp_path, command):

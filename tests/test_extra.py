@@ -17,11 +17,13 @@ from selfens.data.labels import choose_labels
 from selfens.data.rows import is_mapped
 from selfens.data.tiny_images import images_of_classes, open_images
 from selfens.errors import ConfigError, DataError, SelfensWarning
-from selfens.experiments.extra_images import ExtraImages
+from selfens.experiments.cells import Task
+from selfens.experiments.data import Source, official
 from selfens.experiments.records import Store
 from selfens.experiments.report import write_report
-from selfens.experiments.tables import CELLS, Task
-from selfens.experiments.worker import Place, Worker
+from selfens.experiments.tables import CELLS
+from selfens.experiments.worker import Place
+from selfens.experiments.worker import run_cell as run_task
 from selfens.tools.audit import predictions, suggest_run
 from selfens.tools.folds import audit_folds
 from selfens.training.progress import Untroubled
@@ -484,40 +486,42 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, words, sentence)
 # The paper's experiment
 
 
-class Mute:
-    def send(self, event):
-        pass
-
-
-def run_cell(tmp_path, monkeypatch, name, source, index=None):
-    """A cell of the table with real code and small sizes: the data set and the network are shrunk, not what is done."""
-    monkeypatch.setenv("SELFENS_COMMIT", "abc")
+@pytest.fixture
+def small_official(monkeypatch):
+    """The data set is shrunk."""
     monkeypatch.setattr("selfens.data.sources.load", lambda *words, **more: coloured())
+    monkeypatch.setattr("selfens.experiments.data.OFFICIAL_ROWS", {})
+    official.cache_clear()
+    yield
+    official.cache_clear()
+
+
+def run_cell(tmp_path, name, source, index=None):
+    """A cell of the table with real code and small sizes: the data set and the network are shrunk, not what is done."""
     cell = CELLS[f"tiny/{name}"]
     small = cell.config.with_values("data", extra_per_epoch=30, preprocess="channel").with_overrides(
         ["network.name=small", "network.width=4", "schedule.epochs=2", "training.batch_size=10"]
     )
     object.__setattr__(task := Task(cell, 0), "cell", type(cell)(**{**vars(cell), "config": small}))
     store = Store(tmp_path / "results")
-    worker = Worker(store, Place("cpu", threads=1), None, Mute(), ExtraImages(str(source), index))
-    assert worker.consider(task)
+    assert run_task(task, Place("cpu", threads=1), store, Source(extra=str(source), extra_index=index), "abc")
     return store, task
 
 
-def test_a_cell_with_images_that_stand_in_says_which_and_how_many(tmp_path, monkeypatch):
+def test_a_cell_with_images_that_stand_in_says_which_and_how_many(tmp_path, small_official):
     np.save(tmp_path / "natural.npy", bytes_like((70, 3, 32, 32)))
-    store, task = run_cell(tmp_path, monkeypatch, "temporal-aug-random", tmp_path / "natural.npy")
+    store, task = run_cell(tmp_path, "temporal-aug-random", tmp_path / "natural.npy")
     (record,) = store.read([task.cell])
     assert record.extra == {"source": "natural.npy", "rows": 70}
     assert str(tmp_path) not in store.record_path(task).read_text()
     assert record.final_error is not None
 
 
-def test_a_cell_of_restricted_categories_takes_those_of_the_classes(tmp_path, monkeypatch):
+def test_a_cell_of_restricted_categories_takes_those_of_the_classes(tmp_path, small_official):
     write_tiny(tmp_path / "tiny_images.bin", bytes_like((50, 3, 32, 32)))
     index = tmp_path / "tiny_index.pkl"
     index.write_bytes(pickle.dumps({"0": (5, 25), "1": (30, 40), "2": (40, 48), "other": (0, 5)}, protocol=2))
-    store, task = run_cell(tmp_path, monkeypatch, "pi-aug-restricted", tmp_path / "tiny_images.bin", index)
+    store, task = run_cell(tmp_path, "pi-aug-restricted", tmp_path / "tiny_images.bin", index)
     (record,) = store.read([task.cell])
     assert record.extra == {"source": "tiny_images.bin", "rows": 38}
 
@@ -532,10 +536,10 @@ def test_the_report_says_what_stood_in(tmp_path):
 
 
 @pytest.mark.parametrize("available", [30, 80])
-def test_no_more_than_the_papers_number_of_random_images_is_drawn(tmp_path, monkeypatch, available):
-    monkeypatch.setattr("selfens.experiments.extra_images.RANDOM_IMAGES", 50)
+def test_no_more_than_the_papers_number_of_random_images_is_drawn(tmp_path, monkeypatch, small_official, available):
+    monkeypatch.setattr("selfens.experiments.data.RANDOM_IMAGES", 50)
     np.save(tmp_path / "natural.npy", bytes_like((available, 3, 32, 32)))
-    given, cell = ExtraImages(str(tmp_path / "natural.npy")), CELLS["tiny/pi-aug-random"]
-    first, other = (given.added_to(coloured(), cell, seed) for seed in (0, 1))
+    given, cell = Source(extra=str(tmp_path / "natural.npy")), CELLS["tiny/pi-aug-random"]
+    first, other = (given.dataset(Task(cell, seed)) for seed in (0, 1))
     assert first.extra_rows == min(available, 50)
     assert (first.fingerprint() == other.fingerprint()) == (available <= 50)

@@ -16,7 +16,7 @@ ROOT = Path(selfens.__file__).parent
 REPOSITORY = ROOT.parent
 
 LEVELS = [
-    {"errors", "config"},
+    {"errors", "config", "upgrade"},
     {"files", "core"},
     {"networks", "data", "presets"},
     {"methods", "runs", "named"},

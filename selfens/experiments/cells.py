@@ -1,12 +1,4 @@
-"""Cell: one number of the paper, with the config that should give it. Imports no torch.
-
-CIFAR-10, CIFAR-100 and SVHN have the same five rows. Their settings are the presets'; a cell changes only the number of
-labels, and whether inputs are flipped and shifted. Two facts about them that the tables do not say:
-
-- "Supervised-only" is the same loop with w = 0: rows without labels are still visited, fill the batches and feed the
-  means of batch normalisation. The other reading, labelled rows alone, is the table `baseline`.
-- "Without augmentation" still has the Gaussian noise on the inputs and dropout.
-"""
+"""Cell: one number of the paper, with the config that should give it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,13 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from selfens import presets
-from selfens.config import AugmentConfig, Config
+from selfens.config import Config
 
-OFFICIAL_ROWS = {"cifar10": (50_000, 10_000), "cifar100": (50_000, 10_000), "svhn": (73_257, 26_032)}
-"""Training and test images of each data set."""
-Figure = tuple[float, float]
-"""Mean and standard deviation of the test error, in percent."""
+MAX_SEEDS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +20,13 @@ class Cell:
     row: str
     column: str
     config: Config
-    """For seed 0, wherever it runs: `config_for` gives the others."""
+    """For seed 0; `config_for` gives the others."""
     mean: float | None = None
-    """Test error in percent; None where the paper gives no number."""
+    """Test error in percent; None if the paper gives no number."""
     deviation: float | None = None
     runs: int | None = None
     extra: Literal["random", "restricted"] | None = None
-    """Which images of Tiny Images are trained on besides the main set, or in their place others that are given."""
+    """Which images of Tiny Images are trained on besides the main set; other images may stand in for the random ones."""
 
     @property
     def key(self) -> str:
@@ -48,19 +36,8 @@ class Cell:
         return self.config.with_values("seed", base=seed)
 
     def default_seeds(self) -> list[int]:
-        """As many as the paper ran; one where it does not say."""
+        """As many as the paper ran; one if it does not say."""
         return list(range(self.runs or 1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Earlier:
-    """A published figure of another system, for comparison."""
-
-    system: str
-    column: str
-    figure: str
-    """Error in percent, as printed: mean, or mean ± deviation."""
-    remark: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,66 +47,38 @@ class Table:
     name: str
     title: str
     cells: tuple[Cell, ...]
-    earlier: tuple[Earlier, ...] = ()
+    earlier: tuple[tuple[str, str, str, str], ...] = ()
+    """Published results of other systems: system, column, error in percent as printed, remark."""
     column_title: str = "labels"
-    """What tells its columns apart."""
+    """What distinguishes its columns."""
     notes: tuple[str, ...] = ()
     """What the paper leaves open and we chose, and what a reader must know."""
 
 
 @dataclass(frozen=True)
-class Row:
-    name: str
-    label: str
-    method: str
-    augmented: bool
+class Claim:
+    """A sentence of the paper's text and the cells of any table that test it, so nothing is run twice."""
+
+    text: str
+    paper: str
+    """What the measured value should be, in the paper's words."""
+    measure: Literal["difference", "slowdown", "accuracy"]
+    """Points of error of `cell` above `other`, paired by seed; ratio of seconds per epoch; or accuracy of `cell`."""
+    cell: str
+    other: str | None = None
 
 
 @dataclass(frozen=True)
-class Column:
-    name: str
-    label: str
-    labels: int | None
-    runs: int
+class Task:
+    """A run to do: a cell and a seed."""
+
+    cell: Cell
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.cell.key} seed {self.seed}"
 
 
-ROWS = (
-    Row("supervised", "Supervised-only", "supervised", False),
-    Row("supervised-aug", "Supervised-only with augmentation", "supervised", True),
-    Row("pi", "Π-model", "pi", False),
-    Row("pi-aug", "Π-model with augmentation", "pi", True),
-    Row("temporal-aug", "Temporal ensembling with augmentation", "temporal", True),
-)
-
-BASELINE_NOTE = (
-    "Supervised-only is the same loop with w = 0, as in the authors' code: rows without labels still fill the batches. "
-    "The paper does not say which baseline it ran. This is the one that the authors' settings name. "
-    "The other reading, labelled rows alone, has a table of its own further down (`selfens reproduce baseline`)."
-)
-
-
-def paper_cells(table: str, columns: Sequence[Column], figures: Mapping[str, Sequence[Figure]]) -> tuple[Cell, ...]:
-    """The cells of a table with the five rows: `figures` holds, for each row, one figure per column."""
-    return tuple(
-        Cell(
-            table=table,
-            name=f"{row.name}-{column.name}",
-            row=row.label,
-            column=column.label,
-            config=paper_config(table, row.method, column.labels, augmented=row.augmented),
-            mean=mean,
-            deviation=deviation,
-            runs=column.runs,
-        )
-        for row in ROWS
-        for column, (mean, deviation) in zip(columns, figures[row.name], strict=True)
-    )
-
-
-def paper_config(data: str, method: str, labels: int | None, *, augmented: bool = True) -> Config:
-    """The paper's settings of a method on a data set."""
-    config = presets.get(f"{data}-{method}").with_values("data", labels=labels)
-    if augmented:
-        return config
-    plain = AugmentConfig()
-    return config.with_values("augment", flip=plain.flip, translation=plain.translation)
+def tasks(seeds: Mapping[Cell, Sequence[int]]) -> list[Task]:
+    """The runs of some cells; one seed of every cell before the next seed of any, so that tables fill evenly."""
+    return sorted((Task(cell, seed) for cell in seeds for seed in seeds[cell]), key=lambda task: task.seed)

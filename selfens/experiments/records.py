@@ -1,14 +1,14 @@
-"""Records: what a finished run leaves, and where it lies.
+"""Records: what a finished run leaves, and where.
 
-    results/runs/<table>/<cell>/seed<NNN>.json        one finished run: small, kept for good
-    results/unfinished/<table>/<cell>/seed<NNN>/      the run directory, with weights; removed when the record is written
-    results/unfinished/<table>/<cell>/seed<NNN>.lock  held by the process that is doing the run
-    results/unfinished/<table>/<cell>/seed<NNN>.shared  there if the run has shared its device (see `presence`)
-    results/quick/...                                 the same for quick runs, which are never mixed with real ones
+    results/runs/<table>/<cell>/seed<NNN>.json           one finished run: small, kept for good
+    results/unfinished/<table>/<cell>/seed<NNN>/         the run directory, with weights; removed once the record is written
+    results/unfinished/<table>/<cell>/seed<NNN>.lock     held by the process that is doing the run
+    results/unfinished/<table>/<cell>/seed<NNN>.shared   there if the run has shared its device
+    results/unfinished/<table>/<cell>/seed<NNN>.commits  the commits of the code that has trained it
+    results/quick/...                                    the same for quick runs, which are never mixed with real ones
 
-A record is there whole or not at all, so "the file exists" means "this run is done". The lock is the system's, and is let
-go when the process ends, however it ends. A run whose loss stopped being finite leaves a record too: that is its result,
-and running it again would give the same.
+A record is there completely or not at all, so "the file exists" means "this run is done". A run whose loss stopped being
+finite leaves a record too: that is its result, and running it again would give the same.
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ import reprlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from selfens.config import Config, TrainingConfig
+from selfens.config import Config
 from selfens.data.labels import LabelChoice
-from selfens.errors import ConfigError, RunError
-from selfens.experiments.cells import Cell
-from selfens.experiments.tables import MOST_SEEDS, Task
+from selfens.errors import RunError
+from selfens.experiments.cells import MAX_SEEDS, Cell, Task
+from selfens.experiments.data import in_words, shrink
+from selfens.experiments.tables import CELLS
 from selfens.files import locks
+from selfens.runs.experiment import same_experiment
+from selfens.upgrade import upgrade_config
 
-FORMAT = 1
-DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError)  # what files raise that were tampered with
+FORMAT = 2  # 1 is the same with a config of the first edition
+DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading a damaged file may raise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +51,19 @@ class Record:
     quick: bool
     config: Config
     labelled_rows: str
-    """SHA-256 of the lines `row,label` of the labelled rows as they were trained on, rows rising."""
+    """SHA-256 of the lines `row,label` of the labelled rows as they were trained on, by ascending row."""
     data: str
     """The data set's fingerprint: a hash of its images and labels."""
     test_error: tuple[float, ...]
     """In percent, after each epoch."""
     final_error: float | None
-    """The last epoch's, never the best one's; None where the loss stopped being finite."""
+    """The last epoch's, never the best one's; None if the loss stopped being finite."""
     seconds: float
     """From the first step to the final error, tests and checkpoints included."""
     seconds_per_epoch: float
     """The median, so that compiling or an interruption does not count."""
     shared_device: bool
-    """Another run was on the same device, so the seconds are not a speed."""
+    """Another run was on the same device at some time, so the seconds do not measure speed."""
     environment: dict[str, Any]
     """Hardware, precision and library versions."""
     commit: str | None
@@ -68,7 +72,7 @@ class Record:
     """The extra unlabeled images: `source`, the name of the file or folder, and `rows`, how many of it; empty without."""
 
     def __post_init__(self) -> None:
-        """ValueError where a value cannot be one of a run."""
+        """Raise ValueError if a value cannot be one of a run."""
         for name, (expected, is_right) in EXPECTED.items():
             value = getattr(self, name)
             if not is_right(value):
@@ -86,43 +90,38 @@ class Record:
         return f"{self.table}/{self.cell}"
 
     def to_json(self) -> str:
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
+        return (
+            json.dumps({"format": FORMAT, **asdict(self), "config": json.loads(self.config.to_json())}, indent=1) + "\n"
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """The record; ValueError or TypeError where the text is not one."""
+        """The record; raises a RunError if another version wrote it, else one of DAMAGE if the text is not a record."""
         raw = json.loads(text)
         if not isinstance(raw, dict) or "format" not in raw:
-            raise ValueError("it is no record")
-        if raw.pop("format") != FORMAT:
-            raise OtherFormatError
-        names = {part.name for part in fields(cls)}
-        required = {part.name for part in fields(cls) if part.default is MISSING and part.default_factory is MISSING}
-        if missing := sorted(required - raw.keys()):
-            raise ValueError(f"it has no '{missing[0]}'")
-        if unknown := sorted(raw.keys() - names):
-            raise ValueError(f"it has '{unknown[0]}', which no record has")
-        return cls(**raw | {"config": Config.from_dict(raw["config"]), "test_error": tuple(raw["test_error"])})
-
-
-class OtherFormatError(ValueError):
-    """A record that another version has written."""
+            raise ValueError("it is not a record")
+        version, config = raw.pop("format"), raw.get("config")
+        if version not in (1, FORMAT):
+            raise RunError("was written by another version of selfens; use that one, or move the record elsewhere.")
+        if version == 1 and isinstance(config, dict):
+            config = upgrade_config(config)
+        return cls(**raw | {"config": Config.from_dict(config), "test_error": tuple(raw.get("test_error", ()))})
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
-def _is_percentage(value: object) -> bool:
-    return isinstance(value, int | float) and _is_number(value) and value <= 100
+def _is_percentage(value: Any) -> bool:
+    return _is_number(value) and value <= 100
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)  # half a letter
-
-
-def _is_seed(value: object) -> bool:
-    return type(value) is int and 0 <= value < MOST_SEEDS
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)  # half a character
 
 
 def _is_images(value: object) -> bool:
@@ -131,31 +130,19 @@ def _is_images(value: object) -> bool:
     return value.keys() == {"source", "rows"} and _is_text(value["source"]) and type(value["rows"]) is int
 
 
-SECONDS, TRUTH, TEXT = "a number of seconds", "true or false", "text"
 EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "table": (TEXT, _is_text),
-    "cell": (TEXT, _is_text),
-    "seed": (f"a whole number below {MOST_SEEDS}", _is_seed),
-    "quick": (TRUTH, lambda value: isinstance(value, bool)),
+    **dict.fromkeys(("table", "cell", "data", "note"), ("text", _is_text)),
+    **dict.fromkeys(("quick", "shared_device"), ("true or false", _is_bool)),
+    **dict.fromkeys(("seconds", "seconds_per_epoch"), ("a number of seconds", _is_number)),
+    "seed": (f"a whole number below {MAX_SEEDS}", lambda value: type(value) is int and 0 <= value < MAX_SEEDS),
     "labelled_rows": ("a hash of 64 digits", lambda value: _is_text(value) and len(value) == 64),
-    "data": (TEXT, _is_text),
     "test_error": ("numbers from 0 to 100", lambda values: all(map(_is_percentage, values))),
     "final_error": ("a number from 0 to 100, or null", lambda value: value is None or _is_percentage(value)),
-    "seconds": (SECONDS, _is_number),
-    "seconds_per_epoch": (SECONDS, _is_number),
-    "shared_device": (TRUTH, lambda value: isinstance(value, bool)),
     "environment": ("names and values", lambda value: isinstance(value, dict)),
     "commit": ("text, or null", lambda value: value is None or _is_text(value)),
-    "note": (TEXT, _is_text),
     "extra": ("nothing, or a source and its number of rows", _is_images),
 }
 """What each value of a record must be, in words and as a test."""
-
-
-def extra_words(images: Mapping[str, Any]) -> str:
-    """Such as "120,000 images of natural.npy"."""
-    rows = f"{images['rows']:,} " if "rows" in images else ""
-    return f"{rows}images of {images['source']}" if images else "no extra images"
 
 
 def rows_hash(choice: LabelChoice) -> str:
@@ -163,23 +150,16 @@ def rows_hash(choice: LabelChoice) -> str:
     return hashlib.sha256("".join(f"{row},{label}\n" for row, label in pairs).encode()).hexdigest()
 
 
-def same_experiment(one: Config, other: Config) -> bool:
-    """Whether two configs compute the same, wherever they run and wherever the data lies."""
-    return _portable(one) == _portable(other)
-
-
-def _portable(config: Config) -> Config:
-    kept = config.training
-    training = TrainingConfig(batch_size=kept.batch_size, rows=kept.rows, batches=kept.batches)
-    return replace(config, training=training).with_values("data", folder=None)
-
-
 class Store:
-    """Where the records and unfinished runs of a results folder lie; the quick ones have a folder of their own."""
+    """The records and unfinished runs of a results folder; the quick ones have a folder of their own."""
 
     def __init__(self, results: Path, *, quick: bool = False) -> None:
         self.quick, self.results = quick, results
         self.root = results / "quick" if quick else results
+
+    def config(self, task: Task) -> Config:
+        config = task.cell.config_for(task.seed)
+        return shrink(config) if self.quick else config
 
     def record_path(self, task: Task) -> Path:
         return self.root / "runs" / task.cell.table / task.cell.name / f"seed{task.seed:03d}.json"
@@ -187,76 +167,70 @@ class Store:
     def unfinished_path(self, task: Task) -> Path:
         return self.root / "unfinished" / task.cell.table / task.cell.name / f"seed{task.seed:03d}"
 
-    def shared_mark(self, task: Task) -> Path:
-        return self.unfinished_path(task).with_suffix(".shared")
-
-    def commits_path(self, task: Task) -> Path:
-        return self.unfinished_path(task).with_suffix(".commits")
-
-    def note_commit(self, task: Task, commit: str | None) -> None:
-        """That this code, if it is known, is about to train a run."""
-        known = self.commits(task)
-        if commit and commit not in known:
-            self.commits_path(task).write_text("\n".join([*known, commit]))
-
-    def commits(self, task: Task) -> list[str]:
-        """The commits by which a run that is not finished was trained."""
-        path = self.commits_path(task)
-        return path.read_text().splitlines() if path.exists() else []
-
     def has(self, task: Task) -> bool:
         return self.record_path(task).exists()
 
+    # What is known of a run before it has a record
+
+    def mark_shared(self, task: Task) -> None:
+        self.unfinished_path(task).with_suffix(".shared").touch()
+
+    def is_shared(self, task: Task) -> bool:
+        return self.unfinished_path(task).with_suffix(".shared").exists()
+
+    def note_commit(self, task: Task, commit: str | None) -> None:
+        """Remember that this code, if it is known, is about to train a run."""
+        known = self.commits(task)
+        if commit and commit not in known:
+            self.unfinished_path(task).with_suffix(".commits").write_text("\n".join([*known, commit]))
+
+    def commits(self, task: Task) -> list[str]:
+        path = self.unfinished_path(task).with_suffix(".commits")
+        return path.read_text().splitlines() if path.exists() else []
+
     @contextmanager
     def claimed(self, task: Task) -> Iterator[bool]:
-        """Whether the run is ours to do, for as long as the context lasts; False where another process has it."""
+        """Whether the run is ours to do, for as long as the context lasts; False if another process has it."""
         path = self.unfinished_path(task).with_suffix(".lock")
-        self._make_private(path.parent)
-        with open(path, "a") as file:
+        make_folder(self.record_path(task).parent)  # now, so that a run is not trained in vain
+        make_folder(path.parent)
+        try:
+            ignored = (self.root if self.quick else self.root / "unfinished") / ".gitignore"
+            ignored.write_text("*\n")  # nobody should commit these files
+            file = open(path, "a")  # noqa: SIM115  closed below
+        except OSError as error:
+            raise unwritable(path.parent, error) from None
+        with file:
             yield locks.take(file)
 
-    def _make_private(self, folder: Path) -> None:
-        """A folder of files that nobody should commit, which its own .gitignore says."""
-        make_folder(folder)
-        ignored = (self.root if self.quick else self.root / "unfinished") / ".gitignore"
-        try:
-            ignored.write_text("*\n")
-        except OSError as error:
-            raise unwritable(ignored.parent, error) from None
-
-    def make_room(self, task: Task) -> None:
-        """The folder of the record, so that a run is not trained and then has no place."""
-        make_folder(self.record_path(task).parent)
+    # Records
 
     def write(self, task: Task, record: Record) -> None:
-        """The record first, then away with the run directory: whatever the moment of a kill, nothing is lost."""
-        from selfens.files.tensors import write_atomically  # brings torch, which listing the tables does not need
+        """First the record is written, then the run directory removed: a kill at any moment loses nothing."""
+        from selfens.files.tensors import write_atomically  # imports torch, which listing the tables does not need
 
-        self._make_private(self.unfinished_path(task).parent)
-        self.make_room(task)
+        make_folder(self.record_path(task).parent)
         write_atomically(self.record_path(task), record.to_json().encode())
         self.clear(task)
 
     def clear(self, task: Task) -> None:
-        """Away with all that there is of a run but its record."""
-        shutil.rmtree(self.unfinished_path(task), ignore_errors=True)
-        self.shared_mark(task).unlink(missing_ok=True)
-        self.commits_path(task).unlink(missing_ok=True)
+        """Remove everything of a run except its record."""
+        path = self.unfinished_path(task)
+        shutil.rmtree(path, ignore_errors=True)
+        for suffix in (".shared", ".commits"):
+            path.with_suffix(suffix).unlink(missing_ok=True)
 
     def strays(self) -> list[Path]:
-        """Files that look like records and lie where no cell's are looked for."""
-        from selfens.experiments.tables import CELLS
-
+        """Files that look like records in places where no cell's records belong."""
         found = {path for cell in CELLS.values() for path in self._paths(cell)}
         every = (self.root / "runs").rglob("*")
         return sorted(path for path in every if path.suffix.lower() == ".json" and path not in found)
 
     def _paths(self, cell: Cell) -> list[Path]:
-        """The records of a cell."""
         return sorted((self.root / "runs" / cell.table / cell.name).glob("seed*.json"))
 
     def read(self, cells: Iterable[Cell]) -> list[Record]:
-        """All records of these cells, by cell and seed; what is wrong with any is said of all at once."""
+        """All records of these cells, by cell and seed; one error names everything that is wrong with any of them."""
         records: list[Record] = []
         problems: list[str] = []
         for cell in cells:
@@ -275,53 +249,48 @@ class Store:
             first, other = next(iter(found.items()))
             if record.extra != other.extra:
                 raise RunError(
-                    f"{path} was trained with {extra_words(record.extra)} and {first} with {extra_words(other.extra)}; move "
-                    "one of them to another --results, because they cannot be averaged."
+                    f"{path} was trained with {in_words(record.extra)} and {first} with {in_words(other.extra)}; move "
+                    "one of them to another results folder, because they cannot be averaged."
                 )
         return found
 
     def check_images(self, wanted: Mapping[Cell, Mapping[str, Any]]) -> None:
-        """Refuse a cell that has records of other extra images than those wanted, of which the number may be left out."""
+        """Refuse a cell with records of other extra images than those wanted, whose number may be left out."""
         for cell, images in wanted.items():
             for path, record in self._read_cell(cell).items():
                 if not images.items() <= record.extra.items():
                     raise RunError(
-                        f"{path} was trained with {extra_words(record.extra)}, not with {extra_words(images)}; use --results "
-                        "ANOTHER for these, or remove it."
+                        f"{path} was trained with {in_words(record.extra)}, not with {in_words(images)}; use another "
+                        "results folder for these, or remove it."
                     )
 
     def _read(self, cell: Cell, path: Path) -> Record:
         try:
             record = Record.from_json(path.read_text())
-        except OtherFormatError:
-            raise RunError(
-                f"{path} was written by another version of selfens; use that one, or move the record elsewhere."
-            ) from None
-        except (*DAMAGE, OverflowError, RecursionError, ConfigError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise RunError(f"{path} is damaged ({reason}); remove it, and the run is done again.") from None
+        except RunError as error:
+            raise RunError(f"{path} {error}") from None
+        except DAMAGE as error:
+            raise RunError(f"{path} is damaged ({one_line(error)}); remove it, and the run is done again.") from None
         task = Task(cell, record.seed)
         if path != self.record_path(task) or record.key != cell.key:
-            raise RunError(f"{path} is the record of {record.key} seed {record.seed}; it lies in the wrong place.")
+            raise RunError(f"{path} is the record of {record.key} seed {record.seed}; it is in the wrong place.")
         if record.quick != self.quick:
             kinds = ("a quick run", "the real ones") if record.quick else ("a real run", "the quick ones")
             raise RunError(f"{path} is the record of {kinds[0]} among {kinds[1]}; remove it.")
         if bool(record.extra) != (cell.extra is not None):
-            raise RunError(f"{path} was trained with {extra_words(record.extra)}, unlike {cell.key}; remove it.")
+            raise RunError(f"{path} was trained with {in_words(record.extra)}, unlike {cell.key}; remove it.")
         if not same_experiment(record.config, self.config(task)):
-            raise RunError(f"{path} is of another configuration than {cell.key} has now; remove it to run it again.")
+            raise RunError(f"{path} has another configuration than {cell.key} has now; remove it to run it again.")
         return record
 
-    def config(self, task: Task) -> Config:
-        """What this store's runs are configured as."""
-        from selfens.experiments.quick import shrink
 
-        config = task.cell.config_for(task.seed)
-        return shrink(config) if self.quick else config
+def one_line(error: Exception) -> str:
+    """An error's message as a part of a sentence."""
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def make_folder(folder: Path) -> None:
-    """A folder that can be written to, made if need be."""
+    """A folder that can be written to, created if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -331,4 +300,4 @@ def make_folder(folder: Path) -> None:
 
 
 def unwritable(folder: Path, error: OSError) -> RunError:
-    return RunError(f"{folder} cannot be written to ({error.strerror}); choose another --results.")
+    return RunError(f"{folder} cannot be written to ({error.strerror}); choose another results folder.")

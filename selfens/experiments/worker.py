@@ -1,34 +1,31 @@
-"""A worker: one process that goes through the runs and does those that are neither done nor being done.
+"""From a cell to a record: `run_cell` does one run, in whatever process it is called.
 
-Workers need no queue: a run is claimed by its lock, so any number of them, of any number of runners, share the work. A
-worker is asked to stop by SIGTERM: within the training that means a checkpoint first; anywhere else the process may end
-at once, because what it was doing is repeated or found done.
+Stopped by SIGTERM or Ctrl-C within the training it leaves a checkpoint first; anywhere else it may end at once, because
+what it was doing is repeated or found done.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import fcntl
 import os
 import signal
 import statistics
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import tempfile
+import time
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from selfens.config import Config
 from selfens.errors import DivergedError, RunError, SelfensError
-from selfens.experiments.extra_images import ExtraImages
-from selfens.experiments.presence import present
-from selfens.experiments.quick import made_up, with_made_up_extra
-from selfens.experiments.records import DAMAGE, Record, Store, rows_hash, same_experiment
-from selfens.experiments.tables import Task
+from selfens.experiments.cells import Task
+from selfens.experiments.data import Source
+from selfens.experiments.records import DAMAGE, Record, Store, one_line, rows_hash
+from selfens.files import locks
+from selfens.runs.experiment import same_experiment
 from selfens.training.progress import Silent
 
 if TYPE_CHECKING:
@@ -36,267 +33,205 @@ if TYPE_CHECKING:
     from selfens.runs.run import Run
 
 CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
+LINE_EVERY_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker computes."""
+    """Where a run computes."""
 
     device: str
     """A GPU's number, or `cpu`."""
     threads: int | None = None
 
 
-@dataclass(frozen=True)
-class Event:
-    """What a worker tells the runner."""
-
-    kind: Literal["started", "epoch", "finished", "diverged", "refused", "stopped", "failed", "warning"]
-    task: Task | None = None
-    epoch: int = 0
-    error: float | None = None
-    text: str = ""
+def see_only(place: Place) -> None:
+    """Let this process see no GPU but the place's, by its number among those it sees now; before torch uses any."""
+    if place.device != "cpu":
+        allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names, number = allowed.split(",") if allowed else [], int(place.device)
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[number] if number < len(names) else str(number)
 
 
 class UnusableError(RunError):
     """A run that was begun and cannot go on; the others can."""
 
 
-def work(
-    store: Store,
-    tasks: Sequence[Task],
-    place: Place,
-    data_dir: Path | None,
-    pipe: Connection,
-    extra: ExtraImages | None = None,
-) -> None:
-    """Do what is missing; the body of a worker's process."""
-    os.setpgrp()  # Ctrl-C reaches the runner alone, which passes it on once: a second signal would skip the checkpoint
-    threading.Thread(target=_stop_with_runner, daemon=True).start()
-    if place.device != "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(int(place.device))
-    worker = Worker(store, place, data_dir, pipe, extra)
+def run_cell(task: Task, place: Place, store: Store, source: Source, commit: str | None) -> Record | None:
+    """Do a run, or go on with it, and write its record; None if it is done already or another process is doing it.
+
+    place   has been made the only one by `see_only`, if it is a GPU
+    commit  of the code, as it was when this process started: the repository may change while a run lasts
+    """
+    with store.claimed(task) as is_ours:
+        if not is_ours:
+            return None
+        if store.has(task) or not store.unfinished_path(task).exists():
+            store.clear(task)  # what a kill, or a person who removed the run directory, has left
+        if store.has(task):
+            return None
+        with DeviceUse(place.device) as device:
+            record = _do(_Watch(task, store, device, commit), task, place, store, source)
+        store.write(task, record)
+        return record
+
+
+def _do(watch: _Watch, task: Task, place: Place, store: Store, source: Source) -> Record:
+    from selfens.runs.run import load_run
+
+    config, path, note = _config(task, place, store), store.unfinished_path(task), ""
     try:
-        while any(worker.consider(task) for task in tasks):
-            pass  # from the beginning each time: another worker may have been killed, and left its run to us
-    except KeyboardInterrupt:
-        worker.tell(Event("stopped"))
-    except SelfensError as error:
-        worker.tell(Event("failed", worker.task, text=str(error)))
-        sys.exit(1)
+        run = _train(task, config, path, source.dataset(task), watch)
+    except DivergedError as error:
+        run = load_run(path, device="cpu")
+        note = str(error).partition(";")[0]  # the rest is about files that are about to be removed
+    watch.look_at_device()
+    try:
+        return _record(task, run, store, watch.commit, note)
+    except (RunError, *DAMAGE) as error:
+        raise _unusable(task, path, error) from None
 
 
-def _stop_with_runner() -> None:
-    """End, after a checkpoint, when the process that started this one is gone."""
-    runner = multiprocessing.parent_process()
-    if runner is not None:
-        runner.join()
-        os.kill(os.getpid(), signal.SIGTERM)
+def _config(task: Task, place: Place, store: Store) -> Config:
+    device = "cpu" if place.device == "cpu" else "cuda"
+    every = 1 if store.quick else CHECKPOINT_EVERY
+    return store.config(task).with_values("training", device=device, threads=place.threads, checkpoint_every=every)
 
 
-def _visible(number: int) -> str:
-    """The GPU of that number among those this process may see."""
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = allowed.split(",") if allowed else []
-    return names[number] if number < len(names) else str(number)
+def _train(task: Task, config: Config, path: Path, data: Dataset, watch: _Watch) -> Run:
+    """Train, or go on from the last checkpoint."""
+    from selfens.training.loop import train
+
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return train(config, path, dataset=data, progress=watch)
+    try:
+        return _continue(path, config, data, watch)
+    except (SelfensError, *DAMAGE) as error:
+        if watch.epochs:
+            raise
+        raise _unusable(task, path, error) from None
 
 
-class Worker(Silent):
-    """Also the `Progress` of its trainings: it passes on what happens."""
+def _continue(path: Path, config: Config, data: Dataset, watch: _Watch) -> Run:
+    """Resume; only read the run if the training was done but the record not written."""
+    from selfens.runs.run import load_run
+    from selfens.training.loop import resume
 
-    def __init__(
-        self,
-        store: Store,
-        place: Place,
-        data_dir: Path | None,
-        pipe: Connection,
-        extra: ExtraImages | None = None,
-    ) -> None:
-        self.store, self.place, self.data_dir, self.pipe, self.extra = store, place, data_dir, pipe, extra
-        self.commit = commit()  # now: by the end of a run the repository may have gone on
-        self.task: Task | None = None
-        self.refused: set[Task] = set()
-        self._training = False
-        self._loaded: tuple[str, Dataset] | None = None
-
-    def consider(self, task: Task) -> bool:
-        """Do a run unless it is done or another process has it; says whether it was ours to do."""
-        if task in self.refused or (self.store.has(task) and not self.store.unfinished_path(task).exists()):
-            return False
-        with self.store.claimed(task) as ours:
-            if not ours:
-                return False
-            if self.store.has(
-                task
-            ):  # done between the two questions, or by one that was killed before it had cleared up
-                self.store.clear(task)
-                return False
-            self.task = task
-            self.store.make_room(task)
-            try:
-                with self._present(task):
-                    self._do(task)
-            except UnusableError as error:
-                self.refused.add(task)
-                self.tell(Event("refused", task, text=str(error)))
-            return True
-
-    def _present(self, task: Task) -> AbstractContextManager[None]:
-        if not self.store.unfinished_path(task).exists():
-            self.store.clear(task)  # marks of a run that somebody has removed
-        device = "cpu" if self.place.device == "cpu" else os.environ["CUDA_VISIBLE_DEVICES"]
-        return present(device, self.store.shared_mark(task))
-
-    def _do(self, task: Task) -> None:
-        from selfens.runs.run import load_run
-
-        self.tell(Event("started", task))
-        try:
-            run = self._train(task)
-        except DivergedError as error:
-            run = load_run(self.store.unfinished_path(task), device="cpu")
-            reason = str(error).partition(";")[0]  # what follows is about files that are gone then
-            self.store.write(task, self._record(task, run, note=reason, diverged=True))
-            self.tell(Event("diverged", task, text=str(error)))
-            return
-        record = self._record(task, run)
-        self.store.write(task, record)
-        self.tell(Event("finished", task, record.config.schedule.epochs, record.final_error))
-
-    def _train(self, task: Task) -> Run:
-        """Trained, or picked up where it was left."""
-        from selfens.training.loop import train
-
-        path, config, data = self.store.unfinished_path(task), self._config(task), self._data(task)
-        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            return train(config, path, dataset=data, progress=self)
-        self._training = False
-        try:
-            return self._picked_up(path, config, data)
-        except (SelfensError, *DAMAGE) as error:
-            if self._training:
-                raise
-            raise self._unusable(task, error) from None
-
-    def _picked_up(self, path: Path, config: Config, data: Dataset) -> Run:
-        """Continued, or only read where the training was done but the record not written."""
-        from selfens.runs.run import load_run
-        from selfens.training.loop import resume
-
-        begun = load_run(path, device="cpu")
-        if not same_experiment(begun.config, config):
-            raise RunError("it was begun with another configuration than the cell has now")
-        if begun.finished:
-            begun.check_dataset(data)
-            return begun
-        if begun.config.training.device != config.training.device:
-            where = "the CPU" if begun.config.training.device == "cpu" else "a GPU"
-            raise RunError(f"it was begun on {where}, where --devices can let it go on")
-        return resume(path, dataset=data, progress=self)
-
-    def _unusable(self, task: Task, error: Exception) -> UnusableError:
-        reason = " ".join(str(error).split()).rstrip(".")
-        path = self.store.unfinished_path(task)
-        return UnusableError(f"{task} was begun and cannot go on ({reason}); remove {path} to do it anew.")
-
-    def _config(self, task: Task) -> Config:
-        device: Literal["cpu", "cuda"] = "cpu" if self.place.device == "cpu" else "cuda"
-        every = 1 if self.store.quick else CHECKPOINT_EVERY
-        return self.store.config(task).with_values(
-            "training", device=device, threads=self.place.threads, checkpoint_every=every, report=False
-        )
-
-    def _data(self, task: Task) -> Dataset:
-        """The data set, kept from one run to the next, with the extra images of the cell."""
-        from selfens.data import sources
-
-        name = task.cell.config.data.name
-        if self._loaded is None or self._loaded[0] != name:
-            data = made_up(name) if self.store.quick else sources.load(name, data_dir=self.data_dir)
-            self._loaded = (name, data)
-        main = self._loaded[1]
-        if task.cell.extra is None:
-            return main
-        if self.store.quick:
-            return with_made_up_extra(main)
-        assert self.extra is not None, "a cell with extra images is chosen only where there are some"
-        return self.extra.added_to(main, task.cell, task.seed, self.data_dir)
-
-    def _record(self, task: Task, run: Run, *, note: str = "", diverged: bool = False) -> Record:
-        try:
-            return make_record(
-                task,
-                config=run.config,
-                about=run.about,
-                history=run.history,
-                labelled_rows=rows_hash(run.labels),
-                quick=self.store.quick,
-                shared_device=self.store.shared_mark(task).exists(),
-                commit=", then ".join(self.store.commits(task)) or self.commit,
-                note=note,
-                diverged=diverged,
-            )
-        except (RunError, *DAMAGE) as error:
-            raise self._unusable(task, error) from None
-
-    def tell(self, event: Event) -> None:
-        with contextlib.suppress(OSError):  # the runner is gone, and we are about to be stopped
-            self.pipe.send(event)
-
-    # What a training tells its Progress
-
-    def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
-        self._training = True
-        assert self.task is not None
-        self.store.note_commit(self.task, self.commit)
-        self.tell(Event("epoch", self.task, first_epoch))
-
-    def epoch(self, record: dict[str, Any]) -> None:
-        self.tell(Event("epoch", self.task, record["epoch"] + 1, record["test_error"]))
-
-    def warn(self, message: str) -> None:
-        self.tell(Event("warning", self.task, text=message))
+    begun = load_run(path, device="cpu")
+    if not same_experiment(begun.config, config):
+        raise RunError("it was begun with another configuration than the cell has now")
+    if begun.finished:
+        begun.check_dataset(data)
+        return begun
+    if begun.config.training.device != config.training.device:
+        device = "the CPU" if begun.config.training.device == "cpu" else "a GPU"
+        raise RunError(f"it was begun on {device} and can go on only there")
+    return resume(path, dataset=data, progress=watch)
 
 
-def make_record(
-    task: Task,
-    *,
-    config: Config,
-    about: dict[str, Any],
-    history: list[dict[str, Any]],
-    labelled_rows: str,
-    quick: bool,
-    shared_device: bool,
-    commit: str | None,
-    note: str = "",
-    diverged: bool = False,
-) -> Record:
-    """The record of a run from what its directory holds."""
-    errors = tuple(epoch["test_error"] for epoch in history)
-    seconds = [epoch["seconds"] for epoch in history] or [0.0]
-    extra = about.get("extra", {"rows": 0})
+def _unusable(task: Task, path: Path, error: Exception) -> UnusableError:
+    return UnusableError(f"{task} was begun and cannot go on ({one_line(error)}); remove {path} to do it again.")
+
+
+def _record(task: Task, run: Run, store: Store, commit: str | None, note: str) -> Record:
+    """The record of a run from what its directory holds; with a note, of one that diverged."""
+    errors = tuple(epoch["test_error"] for epoch in run.history)
+    seconds = [epoch["seconds"] for epoch in run.history] or [0.0]
+    extra = run.about.get("extra", {"rows": 0})
     return Record(
         table=task.cell.table,
         cell=task.cell.name,
         seed=task.seed,
-        quick=quick,
-        config=config.with_values("data", folder=None),
-        labelled_rows=labelled_rows,
-        data=about["fingerprint"],
+        quick=store.quick,
+        config=run.config.with_values("data", folder=None),
+        labelled_rows=rows_hash(run.labels),
+        data=run.about["fingerprint"],
         test_error=errors,
-        final_error=None if diverged else errors[-1],
+        final_error=None if note else errors[-1],
         seconds=round(sum(seconds), 3),
         seconds_per_epoch=round(statistics.median(seconds), 4),
-        shared_device=shared_device,
-        environment=about["environment"],
-        commit=commit,
+        shared_device=store.is_shared(task),
+        environment=run.about["environment"],
+        commit=", then ".join(store.commits(task)) or commit,
         note=note,
         extra={"source": Path(extra["source"]).name, "rows": extra["rows"]} if extra["rows"] else {},
     )
 
 
-def commit() -> str | None:
-    """The commit this code is of: $SELFENS_COMMIT, else what git says of the folder the package lies in, if it is one."""
+class _Watch(Silent):
+    """The progress of a training: prints a line now and then, and notes what the record must say."""
+
+    warned: set[str] = set()  # shared by all runs of the process, which mostly have the same warnings
+
+    def __init__(self, task: Task, store: Store, device: DeviceUse, commit: str | None) -> None:
+        self.task, self.store, self.device, self.commit = task, store, device, commit
+        self.epochs, self.last = 0, time.monotonic()
+
+    def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
+        self.epochs = epochs
+        self.store.note_commit(self.task, self.commit)
+        self._say(f"goes on after epoch {first_epoch}/{epochs}" if first_epoch else f"started, {epochs} epochs")
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        self.look_at_device()
+        if time.monotonic() - self.last > LINE_EVERY_SECONDS:
+            self.last = time.monotonic()
+            self._say(f"epoch {record['epoch'] + 1}/{self.epochs}, test error {record['test_error']:.2f} %")
+
+    def warn(self, message: str) -> None:
+        if message not in self.warned:
+            self.warned.add(message)
+            self._say(f"warning: {message}")
+
+    def look_at_device(self) -> None:
+        """At every epoch: what is not noted before a checkpoint is not known after a kill."""
+        if self.device.is_shared():
+            self.store.mark_shared(self.task)
+
+    def _say(self, text: str) -> None:
+        try:
+            sys.stdout.write(f"{self.task}: {text}\n")
+            sys.stdout.flush()
+        except OSError:  # nobody reads it any more, so nobody wants the run: stop at a checkpoint
+            self._say = lambda text: None  # type: ignore[method-assign]
+            signal.raise_signal(signal.SIGTERM)
+
+
+class DeviceUse:
+    """Whether another run, of any command of this user on this machine, has been on the same device meanwhile.
+
+    Each run holds a shared lock on the device's file and appends a byte when it begins. So whoever comes later finds the
+    lock, and whoever was there before finds the file longer.
+    """
+
+    def __init__(self, device: str) -> None:
+        name = device if device == "cpu" else os.environ.get("CUDA_VISIBLE_DEVICES", device)
+        self.path = Path(tempfile.gettempdir()) / f"selfens-{os.getuid()}-{name.replace('/', '-')}.lock"
+        self._file: int | None = None
+        self._length = sys.maxsize
+        self._met_others = False
+
+    def __enter__(self) -> DeviceUse:
+        with contextlib.suppress(OSError):  # then nobody can know; the run itself does not need it
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            fcntl.lockf(self._file, fcntl.LOCK_EX)  # one at a time, because changing a lock's kind is not atomic
+            self._met_others = not locks.take(self._file)
+            locks.take(self._file, shared=True)
+            os.write(self._file, b".")
+            self._length = os.fstat(self._file).st_size
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+    def is_shared(self) -> bool:
+        return self._met_others or (self._file is not None and os.fstat(self._file).st_size > self._length)
+
+
+def current_commit() -> str | None:
+    """The commit of this code: $SELFENS_COMMIT, else what git says of the folder that holds the package, if it is one."""
     stated = os.environ.get("SELFENS_COMMIT")
     repository = Path(__file__).parents[2]
     if stated or not (repository / ".git").exists():
