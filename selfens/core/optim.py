@@ -50,7 +50,7 @@ class Optimizer(ABC):
     ) -> None:
         named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
         self.parameters = [parameter for _, parameter in named]
-        _check_parameters(self.parameters)
+        check_parameters(self.parameters)
         self.flat = flatten(self.parameters)
         self.rates: dict[str, Tensor] = {"learning_rate": self.flat.new_zeros(())}
         self.decay = self._vector([weight_decay if p.ndim >= 2 else 0.0 for p in self.parameters], neutral=0.0)
@@ -166,7 +166,8 @@ class Sgd(Optimizer):
         return {"velocity": self.velocity}
 
 
-def _check_parameters(parameters: Sequence[nn.Parameter]) -> None:
+def check_parameters(parameters: Sequence[nn.Parameter]) -> None:
+    """Refuse parameters that cannot be one flat tensor."""
     if not parameters:
         raise ConfigError("the network has no trainable parameters; nothing could be learned.")
     kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
