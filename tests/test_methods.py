@@ -1,33 +1,30 @@
 """Whole runs of the methods against double precision twins, and what every method of the registry must do."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from reference import losses as twin_losses
 from reference import schedules as twin_schedules
 from reference.algorithms import NormalizedNetwork, PlainNetwork, Trainer
+from support import At, config, differences, environment, features, images, left_behind
 from torch import nn
 
-from selfens import methods, networks, train
-from selfens.config import (
-    AugmentConfig,
-    Config,
-    DataConfig,
-    MethodConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-    TrainingConfig,
-)
-from selfens.core import schedules
+from selfens import methods, networks, resume, train
+from selfens.config import Config, DataConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
 from selfens.core.batch import Batch
+from selfens.core.evaluate import logits
 from selfens.core.optim import Adam
-from selfens.core.targets import EnsembleTargets
+from selfens.core.views import Views
 from selfens.data.dataset import Dataset
 from selfens.data.loader import Loader
-from selfens.data.sampler import Order
+from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError
-from selfens.methods import METHODS, Pi, Temporal
+from selfens.methods import METHODS, Pi, Temporal, TrainingRows
 from selfens.networks.layers import NormalizedLinear
+from selfens.training.setup import _rates as rates_of
 from selfens.training.step import Step
 
 ROWS, FEATURES, CLASSES, BATCH, EPOCHS = 23, 4, 3, 5, 5  # 4 steps an epoch, 3 rows left out of each
@@ -37,12 +34,15 @@ CPU = torch.device("cpu")
 
 
 class RecordedNoise(nn.Module):
-    """Noise in training; keeps what came in and what went out of every training pass."""
+    """Noise in training; keeps what came in and what went out of every training pass, of a teacher's too."""
 
     def __init__(self):
         super().__init__()
         self.passes = []
         self.generator = torch.Generator().manual_seed(5)
+
+    def __deepcopy__(self, memo):
+        return self
 
     def forward(self, x):
         if not self.training:
@@ -77,10 +77,10 @@ def double(tensor):
     return tensor.detach().numpy().astype(np.float64)
 
 
-def follow(twin, passes, inputs, num_views, weight_max):
-    """Let the twin train on the passes that the network saw."""
+def follow(twin, passes, inputs, num_passes, weight_max, batch=BATCH):
+    """Let the twin train on the passes that the networks saw."""
     row_of = {row.tobytes(): number for number, row in enumerate(inputs)}
-    passes = iter(passes)
+    passes, steps = iter(passes), ROWS // (batch - twin.first)
     for epoch in range(EPOCHS):
         rates = (
             twin_schedules.learning_rate(epoch, LEARNING_RATE, EPOCHS, up=3, down=2),
@@ -88,13 +88,13 @@ def follow(twin, passes, inputs, num_views, weight_max):
             twin_schedules.weight(epoch, weight_max, up=3),
         )
         visited = []
-        for _ in range(ROWS // BATCH):
-            views = [next(passes) for _ in range(num_views)]
-            rows = [row_of[row.tobytes()] for row in views[0][0]]
-            assert all(np.array_equal(clean, views[0][0]) for clean, _ in views)
+        for _ in range(steps):
+            views = [next(passes) for _ in range(num_passes)]
+            rows = [row_of[row.tobytes()] for row in views[0][0][:batch]]
+            assert all(np.array_equal(clean[:batch], views[0][0][:batch]) for clean, _ in views)
             twin.step(rows, [noisy for _, noisy in views], *rates)
-            visited += rows
-        assert len(set(visited)) == len(visited) == ROWS // BATCH * BATCH
+            visited += rows[twin.first :]
+        assert len(set(visited)) == len(visited) == steps * (batch - twin.first)
         twin.end_epoch()
     assert next(passes, None) is None
 
@@ -103,62 +103,84 @@ def assert_same_ensemble(ensemble, twin):
     np.testing.assert_allclose(ensemble.mean, [twin.ensemble.mean(row) for row in range(ROWS)], rtol=1e-5, atol=1e-5)
     counts = ensemble.count.tolist()
     assert counts == [len(past) for past in twin.ensemble.past]
-    assert sum(counts) == EPOCHS * (ROWS // BATCH) * BATCH
     assert len(set(counts)) > 1  # some rows were left out of an epoch, and kept Z and count
 
 
-def assert_same_parameters(network, twin):
-    for ours, theirs in zip(network.parameters(), twin.network.parameters, strict=True):
+def assert_same_parameters(network, parameters):
+    for ours, theirs in zip(network.parameters(), parameters, strict=True):
         np.testing.assert_allclose(double(ours), theirs, rtol=1e-5, atol=1e-5)
 
 
-def loader_of(inputs, labels, seed=0):
-    order = Order(np.arange(ROWS), labels != -1, BATCH, seed)
-    return Loader(torch.from_numpy(inputs), torch.from_numpy(labels), order, AugmentConfig())
+def loader_of(inputs, labels, seed=0, batch=BATCH, first=0):
+    sampler = Sampler(np.arange(ROWS), labels != -1, batch, seed, first=first)
+    views = Views((FEATURES,), noise=0.0, feature_dropout=0.0)
+    return Loader(torch.from_numpy(inputs), torch.from_numpy(labels), sampler, views)
 
 
-@pytest.mark.parametrize("name", ["supervised", "pi", "temporal"])
-def test_steps_follow_the_algorithm_for_five_epochs(name):
+def rows_of(labels, num_rows=None, num_classes=CLASSES):
+    counts = torch.bincount(labels[labels >= 0], minlength=num_classes).float()
+    return TrainingRows(num_rows or len(labels), num_classes, labels, counts, CPU)
+
+
+WHOLE = [
+    ("supervised", {}),
+    ("pi", {}),
+    ("temporal", {}),
+    ("mean-teacher", {"decay": 0.8}),
+    ("fixmatch", {"decay": 0.8, "threshold": 0.45}),
+    ("fixmatch", {"decay": 0.8, "threshold": 0.4, "alignment": True}),
+    ("fixmatch", {"decay": 0.8, "threshold": 0.95}),
+]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize(("name", "options"), WHOLE, ids=str)
+def test_steps_follow_the_algorithm_for_five_epochs(name, options, first):
     inputs, labels = inputs_and_labels()
     network, twin_network = plain_network()
-    method = methods.build(MethodConfig(name=name), ROWS, CLASSES, CPU)
-    loader = loader_of(inputs, labels, seed=1)
-    optimizer = Adam(network.parameters())
+    method, batch = methods.build(methods.options(name, **options)), BATCH + first
+    loader = loader_of(inputs, labels, 1, batch, first)
+    optimizer = Adam(network)
+    method.setup(network, rows_of(torch.from_numpy(labels)))
     step = Step(network=network, method=method, optimizer=optimizer, loader=loader, num_classes=CLASSES)
+    rates = rates_of(Config(optimizer=OptimizerConfig(learning_rate=LEARNING_RATE), schedule=SCHEDULE), WEIGHT)
     history = []
-    rate, beta1, weight = (
-        schedules.learning_rate(SCHEDULE, LEARNING_RATE),
-        schedules.beta1(SCHEDULE, OptimizerConfig()),
-        schedules.unsupervised_weight(SCHEDULE, WEIGHT),
-    )
     for epoch in range(EPOCHS):
-        step.set(learning_rate=rate(epoch), beta1=beta1(epoch), weight=weight(epoch))
+        step.set(**rates(epoch))
         for rows in loader.order(epoch):
             step(rows)
         method.end_epoch()
         means = step.take_means()
-        history.append((float(means["supervised"]), float(means["unsupervised"])))
+        history.append([float(means[part]) for part in method.parts])
 
-    twin = Trainer(name, twin_network, labels, CLASSES)
-    follow(twin, network[0].passes, inputs, method.num_views, WEIGHT)
-    assert_same_parameters(network, twin)
-    np.testing.assert_allclose(history, twin.history, rtol=1e-5, atol=1e-6)
+    twin = Trainer(name, twin_network, labels, CLASSES, first=first, **options)
+    follow(twin, network[0].passes, inputs, 2 if name in ("pi", "mean-teacher") else 1, WEIGHT, batch)
+    assert_same_parameters(network, twin_network.parameters)
+    np.testing.assert_allclose([record[:2] for record in history], twin.history, rtol=1e-5, atol=1e-6)
     if method.ensemble:
         assert_same_ensemble(method.ensemble, twin)
+    if method.evaluated(network) is not network:
+        assert_same_parameters(method.evaluated(network), twin.teacher.parameters)
+        assert not np.allclose(twin.teacher.parameters[0], twin_network.parameters[0], rtol=1e-3)
+    if name == "fixmatch":
+        np.testing.assert_allclose(method.predicted.mean, twin.predicted, rtol=1e-5)
+        kept = np.array([record[2] for record in history])
+        assert (kept == 0).all() if options["threshold"] == 0.95 else ((kept > 0) & (kept < 1)).any()
 
 
 def config_of(name, **method):
     return Config(
         data=DataConfig(name="mine"),
-        method=MethodConfig(name=name, weight_max=WEIGHT, **method),
+        method=methods.options(name, weight_max=WEIGHT, **method),
         optimizer=OptimizerConfig(learning_rate=LEARNING_RATE),
         schedule=SCHEDULE,
         training=TrainingConfig(batch_size=BATCH, device="cpu"),
     )
 
 
-@pytest.mark.parametrize("name", ["pi", "temporal"])
-@pytest.mark.parametrize(("scale", "factor"), [("none", 1.0), ("paper", 6 / ROWS), ("original", 6 / ROWS)])
+@pytest.mark.parametrize(
+    ("name", "scale", "factor"), [("pi", "paper", 6 / ROWS), ("temporal", "original", 6 / ROWS), ("temporal", "none", 1)]
+)
 def test_a_run_with_normalised_layers_follows_the_algorithm_for_five_epochs(tmp_path, name, scale, factor):
     inputs, labels = inputs_and_labels()
     data = Dataset.from_arrays(inputs, labels, inputs[:4], [0, 1, 2, 0])
@@ -169,8 +191,8 @@ def test_a_run_with_normalised_layers_follows_the_algorithm_for_five_epochs(tmp_
     passes = network[0].passes
     twin_network.calibrate(passes[0][1])  # one training pass before the first step, noise included
     twin = Trainer(name, twin_network, labels, CLASSES)
-    follow(twin, passes[1:], inputs, METHODS[name](MethodConfig(), 1, 1, CPU).num_views, WEIGHT * factor)
-    assert_same_parameters(network, twin)
+    follow(twin, passes[1:], inputs, len(methods.find(name).views), WEIGHT * factor)
+    assert_same_parameters(network, twin_network.parameters)
     for layer, mean in zip(network[1:], twin_network.running_means, strict=True):
         np.testing.assert_allclose(double(layer.running_mean), mean, rtol=1e-5, atol=1e-5)
     ours = [(epoch["supervised"], epoch["unsupervised"]) for epoch in run.history]
@@ -179,11 +201,118 @@ def test_a_run_with_normalised_layers_follows_the_algorithm_for_five_epochs(tmp_
         assert_same_ensemble(run.ensemble, twin)
 
 
+# the registry
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_options_survive_json(name):
+    for options in (methods.options(name), changed(methods.options(name))):
+        whole = Config(method=options)
+        again = Config.from_json(whole.to_json())
+        assert again == whole
+        assert type(again.method) is methods.find(name).Options
+        assert again.method.name == name
+
+
+def changed(options):
+    """Every number, switch and choice another than the default."""
+    values = {}
+    for item, _, expected, _ in type(options).describe():
+        value = getattr(options, item)
+        if isinstance(value, bool):
+            values[item] = not value
+        elif isinstance(value, float):
+            values[item] = value / 2
+        elif item != "targets":
+            values[item] = expected.split(", ")[-1]
+    assert not values or values != {item: getattr(options, item) for item in values}
+    return methods.options(options.name, **values)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_an_option_cannot_be_is_refused_in_a_sentence(name):
+    for item, default, expected, _ in methods.find(name).Options.describe():
+        wrong = ["x" * 40, None, [1]] if default in ("true", "false") or item != "targets" else [None, 3]
+        wrong += [float("nan"), float("inf")] if expected.startswith(("from", "at least", "more")) else []
+        wrong += [-0.5] if expected.startswith(("from 0", "at least 0")) else []
+        wrong += [1.0] if expected.endswith("below 1") else []
+        wrong += [1.5] if expected.endswith("to 1") else []
+        for value in wrong:
+            with pytest.raises(ConfigError, match=rf"method\.{item}.*[.?]$") as refusal:
+                methods.options(name, **{item: value})
+            assert "\n" not in str(refusal.value)
+    with pytest.raises(ConfigError, match=f"option of the method {name} 'method.deacy'"):
+        methods.options(name, deacy=0.5)
+
+
+def test_options_are_made_without_torch():
+    program = """
+import sys
+import selfens.config
+from selfens import methods, presets
+for name in methods.METHODS:
+    methods.options(name)
+    selfens.config.Config().with_overrides([f"method.name={name}"])
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment())
+
+
+def test_unknown_method_names_the_nearest():
+    with pytest.raises(ConfigError, match="no method 'temporel'; did you mean 'temporal'"):
+        methods.options("temporel")
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_resumed_in_mid_epoch_is_the_run_never_stopped(tmp_path, name, split):
+    """On images, preprocessed after the views, with sgd and a cosine, if split; on vectors in the usual way if not."""
+    more = ("training.labelled_per_batch=4", "optimizer.name=sgd", "schedule.name=cosine", "optimizer.weight_decay=0.01")
+    more += ("network.name=small", "data.preprocess_after_views=true", "augment.flip=true", "augment.translation=1")
+    settings = config(name, *(more if split else ()), epochs=2)
+    data = images() if split else features()
+    run = train(settings, tmp_path / "whole", dataset=data)
+    assert len(run.history) == 2
+    assert set(methods.find(name).parts) <= set(run.history[-1])
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "run", dataset=data, progress=At(0, 3, interrupt))
+    resume(tmp_path / "run", dataset=data)
+    assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "run")) == []
+
+
+def interrupt():
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("name", ["mean-teacher", "fixmatch"])
+def test_a_saved_run_predicts_with_the_averaged_weights(tmp_path, name):
+    run = train(config(name, "optimizer.learning_rate=0.05", epochs=2), tmp_path / "run", dataset=features())
+    state, x = left_behind(tmp_path / "run"), torch.from_numpy(features().test_inputs)
+    evaluated = {key.removeprefix("evaluated/") for key in state if key.startswith("evaluated/")}
+    assert evaluated == set(run.network.state_dict())
+    assert any(state[f"evaluated/{key}"] != state[f"network/{key}"] for key in evaluated)
+    for key, tensor in run.network.state_dict().items():
+        assert state[f"evaluated/{key}"][2] == tensor.numpy().tobytes()
+    assert logits(run.network, x).isfinite().all()
+
+
+def test_with_split_batches_only_the_second_part_is_remembered_and_w_is_not_scaled(tmp_path):
+    settings = ("training.labelled_per_batch=5", "method.weight_max=7", "schedule.rampup_epochs=0")
+    run = train(config("temporal", *settings, epochs=2), tmp_path / "run", dataset=features())
+    assert run.ensemble.count.tolist() == [2.0] * len(features().labels)  # 12 steps of 5 rows, each row once an epoch
+    assert [record["weight"] for record in run.history] == [0, 7]
+
+
+def test_alignment_without_a_label_of_each_class_is_refused():
+    method = methods.build(methods.options("fixmatch", alignment=True))
+    with pytest.raises(ConfigError, match="class number 1 has no label"):
+        method.setup(small_network(), rows_of(torch.tensor([0, 2, -1])))
+
+
 # every method
-
-
-def options_for(name):
-    return MethodConfig(name=name)
 
 
 @pytest.fixture
@@ -199,75 +328,110 @@ def small_network():
     return nn.Sequential(NormalizedLinear(FEATURES, 5, slope=0.1), NormalizedLinear(5, CLASSES))
 
 
-def seen_before(method, rows):
-    """A method one epoch old."""
+def set_up(options, network, batch):
+    """A method one epoch old, whose teacher is another network than the student."""
+    method = methods.build(options)
+    method.setup(network, rows_of(torch.tensor([0, 1, 2]), num_rows=10))
     if method.ensemble:
-        z = torch.softmax(torch.randn(len(rows), CLASSES, generator=torch.Generator().manual_seed(9)), dim=1)
-        method.ensemble.write(rows, z)
+        z = torch.softmax(torch.randn(len(batch.rows), CLASSES, generator=torch.Generator().manual_seed(9)), dim=1)
+        method.ensemble.write(batch.rows, z)
         method.ensemble.commit()
+    if method.evaluated(network) is not network:
+        with torch.no_grad():
+            for parameter in method.evaluated(network).parameters():
+                parameter.mul_(1.1)
     return method
 
 
+OPTIONS = {"fixmatch": {"threshold": 0.4}}
+
+
+@pytest.fixture
+def network():
+    return small_network()
+
+
 @pytest.fixture(params=METHODS)
-def method(request, batch):
-    return seen_before(methods.build(options_for(request.param), 10, CLASSES, CPU), batch.rows)
+def method(request, network, batch):
+    return set_up(methods.options(request.param, **OPTIONS.get(request.param, {})), network, batch)
 
 
 def losses_of(method, network, batch, weight=2.0):
-    batch = batch._replace(views=batch.views[: method.num_views])
-    return method.losses(network, batch, method.targets(batch.rows), torch.tensor(weight))
+    batch = batch._replace(views=batch.views[: len(method.views)])
+    return method.losses(network, batch, method.targets(batch.rows[batch.unlabelled]), torch.tensor(weight))
 
 
 def gradients_of(loss, network):
     return torch.autograd.grad(loss, list(network.parameters()), retain_graph=True)
 
 
-def test_losses_are_finite_numbers_and_add_up(method, batch):
-    losses = losses_of(method, small_network(), batch)
-    for loss in losses[:3]:
+def test_losses_are_finite_numbers_and_add_up(method, network, batch):
+    losses = losses_of(method, network, batch)
+    assert list(losses.parts) == list(method.parts)
+    for loss in (losses.total, *losses.parts.values()):
         assert loss.shape == ()
         assert loss.dtype == torch.float32
         assert loss.isfinite()
-    torch.testing.assert_close(losses.total, losses.supervised + 2.0 * losses.unsupervised, rtol=1e-6, atol=0)
-    assert (losses.unsupervised > 0) == method.uses_unlabeled
+    expected = losses.parts["supervised"] + 2.0 * losses.parts["unsupervised"]
+    torch.testing.assert_close(losses.total, expected, rtol=1e-6, atol=0)
+    assert (losses.parts["unsupervised"] > 0) == method.uses_unlabeled
 
 
-def test_probabilities_are_those_of_the_first_view_without_gradient(method, batch):
-    network = small_network()
+def test_predictions_are_those_of_the_first_view_without_gradient(method, network, batch):
     losses = losses_of(method, network, batch)
-    assert not losses.probabilities.requires_grad
-    torch.testing.assert_close(losses.probabilities.sum(dim=1), torch.ones(6), rtol=1e-6, atol=0)
-    expected = network(batch.views[0]).detach().softmax(dim=1)
-    torch.testing.assert_close(losses.probabilities, expected, rtol=1e-6, atol=1e-7)
+    assert not losses.predictions.requires_grad
+    torch.testing.assert_close(losses.predictions.sum(dim=1), torch.ones(6), rtol=1e-6, atol=0)
+    together = "strong" in method.views  # one pass, so the views share their batch means
+    inputs = torch.cat(batch.views[:2]) if together else batch.views[0]
+    expected = network(inputs).detach().softmax(dim=1)[:6]
+    torch.testing.assert_close(losses.predictions, expected, rtol=1e-6, atol=1e-7)
 
 
-def test_weight_zero_gives_the_supervised_gradient(method, batch):
-    network = small_network()
+def test_weight_zero_gives_the_supervised_gradient(method, network, batch):
     losses = losses_of(method, network, batch, weight=0.0)
-    both = gradients_of(losses.total, network), gradients_of(losses.supervised, network)
+    both = gradients_of(losses.total, network), gradients_of(losses.parts["supervised"], network)
     for total, supervised in zip(*both, strict=True):
         torch.testing.assert_close(total, supervised, rtol=1e-6, atol=1e-8)
 
 
-def test_cross_entropy_is_on_the_first_view_alone(method, batch):
-    network = small_network()
-    views = tuple(view.clone().requires_grad_() for view in batch.views[: method.num_views])
+def test_cross_entropy_is_only_on_the_first_view(method, batch):
+    network = nn.Linear(FEATURES, CLASSES)  # without batch means, through which each row reaches all others
+    method.setup(network, rows_of(torch.tensor([0, 1, 2]), num_rows=10))
+    views = tuple(view.clone().requires_grad_() for view in batch.views[: len(method.views)])
     losses = losses_of(method, network, batch._replace(views=views))
-    first, *others = torch.autograd.grad(losses.supervised, views, allow_unused=True)
+    first, *others = torch.autograd.grad(losses.parts["supervised"], views, allow_unused=True)
     assert first.any()
     assert all(other is None or not other.any() for other in others)
 
 
-def test_batch_without_labels_is_learnt_from_by_consistency_alone(method, batch):
+def test_batch_without_labels_is_learnt_from_only_by_consistency(method, network, batch):
     unlabelled = batch._replace(labels=torch.full((6,), -1), labelled=torch.zeros(6, dtype=torch.bool))
-    losses = losses_of(method, small_network(), unlabelled)
-    assert losses.supervised == 0
+    losses = losses_of(method, network, unlabelled)
+    assert losses.parts["supervised"] == 0
     assert losses.total.isfinite()
     assert (losses.total > 0) == method.uses_unlabeled
 
 
-def test_losses_change_neither_network_nor_batch_nor_ensemble(method, batch):
-    network = small_network()
+def test_a_split_batch_has_a_mean_of_each_part(method, batch):
+    """The labelled part twice over changes neither term, because each is divided by its own part."""
+    network = nn.Linear(FEATURES, CLASSES)
+    torch.nn.init.normal_(network.weight)
+    method.setup(network, rows_of(torch.tensor([0, 1, 2]), num_rows=10))
+    if method.ensemble:
+        method.ensemble.write(torch.arange(10), torch.eye(3)[torch.arange(10) % 3])
+        method.ensemble.commit()
+    once = [0, 2, 5, 1, 3, 4]
+    results = []
+    for order, first in ((once, 3), (once[:3] + once, 6)):
+        views = tuple(view[order] for view in batch.views)
+        split = Batch(batch.rows[order], views, batch.labels[order], batch.labelled[order], first)
+        results.append(losses_of(method, network, split).parts)
+    for part in ("supervised", "unsupervised"):
+        torch.testing.assert_close(results[0][part], results[1][part], rtol=1e-5, atol=1e-7)
+        assert results[0][part] > 0 or not method.uses_unlabeled
+
+
+def test_losses_change_neither_network_nor_batch_nor_what_is_remembered(method, network, batch):
     ensemble = {} if method.ensemble is None else method.ensemble.state_dict()
     state = network.state_dict() | {f"method.{k}": v for k, v in method.state_dict().items()}
     things = [*state.values(), *ensemble.values(), *batch.views, batch.rows, batch.labels, batch.labelled]
@@ -276,30 +440,40 @@ def test_losses_change_neither_network_nor_batch_nor_ensemble(method, batch):
     assert all(torch.equal(thing, kept) for thing, kept in zip(things, before, strict=True))
 
 
-def test_after_a_step_nothing_is_remembered_but_the_ensemble(method, batch):
-    before = {name: value.clone() for name, value in method.state_dict().items()}
-    losses = losses_of(method, small_network(), batch)
-    method.after_step(batch.rows, losses)
+def test_what_is_remembered_survives_a_round_trip(method, network, batch):
+    for _ in range(3):
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.mul_(0.9)
+        method.after_step(network, batch.rows, losses_of(method, network, batch).predictions)
     method.end_epoch()
-    assert set(method.state_dict()) == set(before)
+    state = {name: value.clone() for name, value in method.state_dict().items()}
+    fresh = set_up(method.options, network, batch)
+    fresh.load_state_dict(state)
+    assert all(torch.equal(value, state[name]) for name, value in fresh.state_dict().items())
     if method.ensemble:
-        seen = torch.zeros(10, dtype=torch.bool)
-        seen[batch.rows] = True
-        assert method.ensemble.count.tolist() == [2.0 if s else 0.0 for s in seen]
-        old_weight, new_weight = 0.6 * 0.4, 0.4  # of the two predictions so far
-        corrected = (method.ensemble.get(batch.rows).probabilities * (1 - 0.6**2)).numpy()
-        rest = corrected - new_weight * losses.probabilities.numpy()
-        np.testing.assert_allclose(rest.sum(axis=1), old_weight, rtol=1e-5)
+        fresh.ensemble.load_state_dict(method.ensemble.state_dict())
+    expected = losses_of(method, network, batch).total
+    assert torch.equal(losses_of(fresh, network, batch).total, expected)
 
 
-def test_the_network_itself_is_evaluated(method):
-    network = small_network()
-    assert method.evaluated(network) is network
+def test_only_a_method_with_averaged_weights_evaluates_another_network(method, network):
+    averages = hasattr(method, "teacher") or hasattr(method, "average")
+    assert (method.evaluated(network) is network) == (not averages)
 
 
-def test_unknown_method_names_the_nearest():
-    with pytest.raises(ConfigError, match="no method 'temporel'; did you mean 'temporal'"):
-        methods.build(MethodConfig(name="temporel"), 10, 3, CPU)
+def test_a_part_that_is_missing_is_said():
+    class Forgetful(methods.Method):
+        parts = ("supervised", "extra")
+
+        def losses(self, network, batch, targets, weight):
+            total = network(batch.views[0]).sum()
+            return methods.Losses(total, {"supervised": total}, torch.zeros(len(batch.rows), CLASSES))
+
+    network, loader = nn.Linear(FEATURES, CLASSES), loader_of(*inputs_and_labels())
+    step = Step(network=network, method=Forgetful(), optimizer=Adam(network), loader=loader, num_classes=CLASSES)
+    with pytest.raises(ConfigError, match="losses lack the part 'extra'"):
+        step(loader.order(0)[0])
 
 
 # each method
@@ -308,14 +482,14 @@ def test_unknown_method_names_the_nearest():
 def test_pi_draws_both_branches_towards_each_other(batch):
     views = tuple(view.clone().requires_grad_() for view in batch.views[:2])
     losses = losses_of(Pi(), small_network(), batch._replace(views=views))
-    first, second = torch.autograd.grad(losses.unsupervised, views)
+    first, second = torch.autograd.grad(losses.parts["unsupervised"], views)
     assert first.any()
     assert second.any()
 
 
 def test_pi_has_no_consistency_loss_for_two_like_views(batch):
     same = batch._replace(views=(batch.views[0], batch.views[0]))
-    assert losses_of(Pi(), small_network(), same).unsupervised == 0
+    assert losses_of(Pi(), small_network(), same).parts["unsupervised"] == 0
 
 
 def test_pi_passes_are_two_batches_with_means_of_their_own(batch):
@@ -323,7 +497,7 @@ def test_pi_passes_are_two_batches_with_means_of_their_own(batch):
     losses = losses_of(Pi(), network, batch._replace(views=views))
     z, z_tilde = (network(view).detach().softmax(dim=1) for view in views)
     expected = ((z - z_tilde) ** 2).sum() / (6 * CLASSES)
-    torch.testing.assert_close(losses.unsupervised.detach(), expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(losses.parts["unsupervised"].detach(), expected, rtol=1e-5, atol=0)
 
 
 def test_running_means_after_a_pi_step_come_from_the_second_pass():
@@ -331,7 +505,7 @@ def test_running_means_after_a_pi_step_come_from_the_second_pass():
     noise, layer = RecordedNoise(), NormalizedLinear(FEATURES, CLASSES, momentum=0.999)
     network, weight = nn.Sequential(noise, layer), double(layer.weight())
     loader = loader_of(inputs, labels)
-    optimizer = Adam(network.parameters())
+    optimizer = Adam(network)
     step = Step(network=network, method=Pi(), optimizer=optimizer, loader=loader, num_classes=CLASSES)
     step.set(learning_rate=0.5, beta1=0.9, weight=1.0)
     step(loader.order(0)[0])
@@ -340,50 +514,68 @@ def test_running_means_after_a_pi_step_come_from_the_second_pass():
     assert not np.allclose(double(layer.running_mean), 0.001 * (first @ weight.T).mean(axis=0), rtol=1e-2)
 
 
-@pytest.mark.parametrize("skip", [True, False])
-def test_temporal_skips_unseen_rows_or_compares_them_with_zeros(batch, skip):
-    ensemble = EnsembleTargets(10, CLASSES)
+def with_targets(batch, z_old, known, **options):
+    """Temporal ensembling that has seen some of the rows once."""
+    method = Temporal(methods.options("temporal", **options))
+    method.setup(nn.Identity(), rows_of(torch.tensor([0, 1, 2]), num_rows=10))
+    method.ensemble.write(batch.rows[known], z_old)
+    method.ensemble.commit()
+    return method
+
+
+@pytest.mark.parametrize("unseen", ["skip", "zero"])
+def test_temporal_skips_unseen_rows_or_compares_them_with_zeros(batch, unseen):
     known = torch.tensor([True, True, False, False, True, False])
     z_old = torch.softmax(torch.randn(3, CLASSES), dim=1)
-    ensemble.write(batch.rows[known], z_old)
-    ensemble.commit()
-    losses = losses_of(Temporal(ensemble, skip_unseen=skip), small_network(), batch)
+    losses = losses_of(with_targets(batch, z_old, known, unseen_rows=unseen), small_network(), batch)
     targets = torch.zeros(6, CLASSES)
     targets[known] = z_old
-    each = (losses.probabilities - targets).square().sum(dim=1)
-    expected = (each[known] if skip else each).sum() / (6 * CLASSES)
-    torch.testing.assert_close(losses.unsupervised.detach(), expected, rtol=1e-5, atol=0)
+    each = (losses.predictions - targets).square().sum(dim=1)
+    expected = (each[known] if unseen == "skip" else each).sum() / (6 * CLASSES)
+    torch.testing.assert_close(losses.parts["unsupervised"].detach(), expected, rtol=1e-5, atol=0)
 
 
 def test_temporal_with_certainty_weighs_rows_by_their_targets(batch):
-    ensemble = EnsembleTargets(10, CLASSES)
     known = torch.tensor([True, True, False, False, True, False])
     z_old = torch.tensor([[0.9, 0.1, 0.0], [0.4, 0.3, 0.3], [0.2, 0.8, 0.0]])
-    ensemble.write(batch.rows[known], z_old)
-    ensemble.commit()
-    losses = losses_of(Temporal(ensemble, certainty=True), small_network(), batch)
+    certain, plain = (
+        losses_of(with_targets(batch, z_old, known, certainty=certainty), small_network(), batch)
+        for certainty in (True, False)
+    )
     targets = torch.zeros(6, CLASSES)
     targets[known] = z_old
     counted = twin_losses.certainty(targets.tolist(), known)
-    expected = twin_losses.squared_difference(losses.probabilities.tolist(), targets.tolist(), counted)
-    assert float(losses.unsupervised.detach()) == pytest.approx(expected, rel=1e-4)
-    assert not torch.isclose(
-        losses.unsupervised, losses_of(Temporal(ensemble), small_network(), batch).unsupervised, rtol=1e-3
-    )
+    expected = twin_losses.squared_difference(certain.predictions.tolist(), targets.tolist(), counted)
+    found = certain.parts["unsupervised"].detach()
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+    assert not torch.isclose(found, plain.parts["unsupervised"].detach(), rtol=1e-3)
 
 
-def test_options_reach_the_methods():
-    method = methods.build(MethodConfig(certainty=True, variance=False, targets_type="float16"), 10, CLASSES, CPU)
-    assert (method.certainty, method.ensemble.square, method.ensemble.mean.dtype) == (True, None, torch.float16)
-    for unseen, skip in (("skip", True), ("zero", False)):
-        options = MethodConfig(decay=0.3, unseen_rows=unseen, consistency="cross_entropy")
-        method = methods.build(options, 10, CLASSES, CPU)
-        assert (method.ensemble.decay, method.skip_unseen) == (0.3, skip)
-        assert method.ensemble.mean.shape == (10, CLASSES)
-    batch = Batch(torch.arange(2), (torch.eye(2), torch.eye(2)), torch.tensor([0, 1]), torch.ones(2, dtype=torch.bool))
-    squared, entropy = (
-        losses_of(methods.build(MethodConfig(name="pi", consistency=c), 2, 2, CPU), nn.Identity(), batch).unsupervised
-        for c in ("squared", "cross_entropy")
-    )
-    assert squared == 0
-    assert entropy > 0.1
+def test_options_reach_the_ensemble(batch):
+    known = torch.ones(6, dtype=torch.bool)
+    options = {"decay": 0.3, "variance": False, "targets_type": "float16"}
+    ensemble = with_targets(batch, torch.full((6, CLASSES), 1 / 3), known, **options).ensemble
+    assert (ensemble.decay, ensemble.square, ensemble.mean.dtype) == (0.3, None, torch.float16)
+    assert ensemble.mean.shape == (10, CLASSES)
+
+
+@pytest.mark.parametrize("name", ["pi", "mean-teacher"])
+def test_the_way_predictions_are_compared_is_an_option(name, batch):
+    same = batch._replace(views=(batch.views[0], batch.views[0]))
+    for consistency, low, high in (("squared", -1e-9, 1e-9), ("cross_entropy", 0.1, 10)):
+        network, method = nn.Linear(FEATURES, CLASSES), methods.build(methods.options(name, consistency=consistency))
+        method.setup(network, rows_of(torch.tensor([0, 1, 2]), num_rows=10))
+        assert low < float(losses_of(method, network, same).parts["unsupervised"].detach()) < high
+
+
+def test_no_gradient_flows_into_the_labels_of_fixmatch_nor_into_views_below_the_threshold(batch):
+    network = nn.Linear(FEATURES, CLASSES)
+    for threshold in (0.0, 1.0):
+        method = methods.build(methods.options("fixmatch", threshold=threshold))
+        method.setup(network, rows_of(torch.tensor([0, 1, 2]), num_rows=10))
+        views = tuple(view.clone().requires_grad_() for view in batch.views[:2])
+        losses = losses_of(method, network, batch._replace(views=views))
+        weak, strong = torch.autograd.grad(losses.parts["unsupervised"], views, allow_unused=True)
+        assert not weak.any()
+        assert bool(strong.any()) == (threshold == 0)
+        assert float(losses.parts["kept"]) == (threshold == 0)

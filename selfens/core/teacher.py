@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from selfens.core.optim import flat_tensor, flatten
+from selfens.core.optim import check_parameters, flat_tensor, flatten
 from selfens.errors import ConfigError
 
 
@@ -30,10 +30,11 @@ class EmaTeacher:
             raise ConfigError(f"the teacher's decay is {decay}; expected a momentum from 0 to below 1.")
         try:
             self.network = copy.deepcopy(network)
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:
             raise ConfigError(f"the network cannot be copied to make a teacher ({error}).") from None
         own = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         followed = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        check_parameters(own)
         self._flat = flatten(own)
         self._student = flat_tensor(followed)
         self._parameters, self._followed = own, followed

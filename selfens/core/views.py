@@ -174,8 +174,8 @@ def _warp(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
     return moved + fill
 
 
-def _matrices(names: Sequence[str], which: Tensor, strength: Tensor) -> Tensor:
-    """[rows, 2, 3] the geometric operation of each image, the identity for the others."""
+def _matrices(names: Sequence[str], which: Tensor, strength: Tensor, aspect: float) -> Tensor:
+    """[rows, 2, 3] the geometric operation of each image, the identity for the others; `aspect` is height over width."""
 
     def of(name: str, size: float) -> Tensor:
         return strength * size * (which == names.index(name)) if name in names else torch.zeros_like(strength)
@@ -184,8 +184,8 @@ def _matrices(names: Sequence[str], which: Tensor, strength: Tensor) -> Tensor:
     cosine, sine = angle.cos(), angle.sin()
     across, down = of("shear_x", LARGEST_SHEAR), of("shear_y", LARGEST_SHEAR)
     right, below = of("shift_x", 2 * LARGEST_SHIFT), of("shift_y", 2 * LARGEST_SHIFT)  # a side is 2 long here
-    top = torch.stack([cosine, across - sine, right], dim=1)
-    bottom = torch.stack([sine + down, cosine, below], dim=1)
+    top = torch.stack([cosine, (across - sine) * aspect, right], dim=1)
+    bottom = torch.stack([(sine + down) / aspect, cosine, below], dim=1)
     return torch.stack([top, bottom], dim=1)
 
 
@@ -193,7 +193,8 @@ def _grey(images: Tensor) -> Tensor:
     """One channel; images of other than three channels by their mean."""
     if images.shape[1] != 3:
         return images.mean(dim=1, keepdim=True)
-    return (images * images.new_tensor(GREY).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
+    # Plain numbers: a tensor of them would be copied to a GPU at every step, which a CUDA graph does not allow.
+    return sum(part * images[:, i : i + 1] for i, part in enumerate(GREY))  # type: ignore[return-value]
 
 
 def brightness(images: Tensor, strength: Tensor) -> Tensor:
@@ -211,14 +212,22 @@ def saturation(images: Tensor, strength: Tensor) -> Tensor:
 
 
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
-    blurred = functional.avg_pool2d(functional.pad(images, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    blurred = _mean_of_three(_mean_of_three(images, dim=2), dim=3)
     return blurred + (images - blurred) * (1 + LARGEST_CHANGE * strength)
+
+
+def _mean_of_three(images: Tensor, dim: int) -> Tensor:
+    """Of each pixel and its two neighbours, borders repeated. (The compiler of torch 2.13 fails at padding them.)"""
+    size = images.shape[dim]
+    before = torch.cat([images.narrow(dim, 0, 1), images.narrow(dim, 0, size - 1)], dim=dim)
+    after = torch.cat([images.narrow(dim, 1, size - 1), images.narrow(dim, size - 1, 1)], dim=dim)
+    return (before + images + after) / 3
 
 
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
     """Fewer levels: from 8 bits down to 4."""
-    levels = 2.0 ** (8 - (strength.abs() * (8 - FEWEST_BITS + 1)).floor().clamp(max=8 - FEWEST_BITS))
-    return (images * 255 / 256 * levels).floor() / levels * 256 / 255
+    width = 2.0 ** (strength.abs() * (8 - FEWEST_BITS + 1)).floor().clamp(max=8 - FEWEST_BITS)
+    return ((images * 255).round() / width).floor() * width / 255
 
 
 def solarize(images: Tensor, strength: Tensor) -> Tensor:
@@ -249,7 +258,8 @@ OPERATIONS = (*GEOMETRIC, *COLOURS)
 def apply_operations(images: Tensor, names: Sequence[str], which: Tensor, strength: Tensor, pixels: bool) -> Tensor:
     """To image i the operation names[which[i]] at strength[i], from -1 to 1."""
     moves = (which > 0) & (which < len(GEOMETRIC))
-    warped = _warp(images, _matrices(names, which, strength), 0.5 if pixels else 0.0)
+    aspect = images.shape[2] / images.shape[3]
+    warped = _warp(images, _matrices(names, which, strength, aspect), 0.5 if pixels else 0.0)
     result = torch.where(moves.view(-1, 1, 1, 1), warped, images)
     for name in names[len(GEOMETRIC) :]:
         changed = COLOURS[name](images, strength.view(-1, 1, 1, 1)).clamp(0, 1)

@@ -1,15 +1,18 @@
-"""Algorithms 1 and 2 and supervised-only training as whole loops, in float64.
+"""Algorithms 1 and 2, supervised-only training, mean teacher and FixMatch as whole loops, in float64.
 
 The network is given as an object with `parameters` (a list of arrays), `forward(x)` and `gradients(loss)`, where loss is a
 function of forward passes; inputs of each pass, noise included, are given from outside.
 """
 
+import copy
+
 import numpy as np
 
-from reference import layers, losses
+from reference import alignment, layers, losses
 from reference.adam import AdamTwin
 from reference.differences import numerical_gradient
 from reference.targets import RowEnsemble
+from reference.teacher import TeacherTwin
 
 
 class PlainNetwork:
@@ -36,15 +39,20 @@ class PlainNetwork:
         return total
 
 
-def logit_gradients(z, labels, labelled, difference, weight):
-    """Of cross-entropy/|B| plus weight times sum(difference^2)/(C|B|), where d difference / d z = 1."""
+def logit_gradients(z, labels, labelled, difference, weight, first=0):
+    """Of the cross-entropy plus weight times sum(difference^2)/(C rows), where d difference / d z = 1.
+
+    With `first`, the cross-entropy is the mean over the first rows and the other term over the others; else both are over
+    all rows.
+    """
     count, classes = z.shape
     result = np.zeros_like(z)
     for i in range(count):
         if labelled[i]:
-            result[i] += (z[i] - np.eye(classes)[labels[i]]) / count
-        by_z = 2 * weight * difference[i] / (classes * count)
-        result[i] += z[i] * (by_z - (by_z * z[i]).sum())
+            result[i] += (z[i] - np.eye(classes)[labels[i]]) / (first or count)
+        if i >= first:
+            by_z = 2 * weight * difference[i] / (classes * (count - first))
+            result[i] += z[i] * (by_z - (by_z * z[i]).sum())
     return result
 
 
@@ -86,17 +94,28 @@ def probabilities(network, x):
 
 
 class Trainer:
-    """method: "pi", "temporal" or "supervised". One `step` for each minibatch, `end_epoch` after each epoch."""
+    """One `step` for each minibatch, `end_epoch` after each epoch.
 
-    def __init__(self, method, network, labels, num_classes, decay=0.6):
-        self.method, self.network, self.labels = method, network, labels
+    method     "supervised", "pi", "temporal", "mean-teacher" or "fixmatch"
+    decay      of the ensemble, the teacher or the averaged weights
+    first      labelled rows at the beginning of each batch, the only ones whose labels are used; 0: no such split
+    threshold, alignment  of fixmatch
+    """
+
+    def __init__(self, method, network, labels, num_classes, decay=0.6, first=0, threshold=0.95, alignment=False):
+        self.method, self.network, self.labels, self.first = method, network, labels, first
         self.adam = AdamTwin(network.parameters)
         self.ensemble = RowEnsemble(len(labels), num_classes, decay)
+        self.teacher = copy.deepcopy(network)
+        self.average = TeacherTwin(enumerate(self.teacher.parameters), decay)
+        self.prior = np.bincount([label for label in labels if label >= 0], minlength=num_classes) / sum(labels >= 0)
+        self.predicted, self.threshold, self.alignment = self.prior, threshold, alignment
         self.history, self.present = [], []
 
     def step(self, rows, passes, learning_rate, beta1, weight):
-        """passes: what the network sees, noise included; two arrays for the Π-model, one otherwise."""
-        labels = [self.labels[row] for row in rows]
+        """passes: what the network sees, noise included: an array for each pass."""
+        hidden = [self.first > 0 and i >= self.first for i in range(len(rows))]
+        labels = [-1 if hide else self.labels[row] for row, hide in zip(rows, hidden, strict=True)]
         labelled = [label >= 0 for label in labels]
         if isinstance(self.network, PlainNetwork):
             gradients = self._by_hand(rows, passes, labels, labelled, weight)
@@ -104,40 +123,64 @@ class Trainer:
             total = lambda: self._total(self._losses(rows, passes, labels, labelled), weight)  # noqa: E731
             gradients = [numerical_gradient(total, p) for p in self.network.parameters]
         self.present.append(self._losses(rows, passes, labels, labelled))
-        self.ensemble.write(rows, probabilities(self.network, passes[0]))
+        z = probabilities(self.network, passes[0])[: len(rows)]
+        self.ensemble.write(rows[self.first :], z[self.first :])
+        self.predicted = 0.99 * self.predicted + 0.01 * z[self.first :].mean(axis=0)
         if isinstance(self.network, NormalizedNetwork):
             self.network.move_running_means(passes[-1])
         self.adam.step(gradients, learning_rate, beta1)
+        self.average.update(dict(enumerate(self.network.parameters)), range(len(self.network.parameters)))
+        self.teacher.parameters = list(self.average.values.values())
 
     def _losses(self, rows, passes, labels, labelled):
-        logits = self.network.forward(passes[0])
-        supervised = losses.cross_entropy(logits, labels, labelled)
+        logits, counted = self.network.forward(passes[0])[: len(rows)], self.first or len(rows)
+        supervised = losses.cross_entropy(logits[:counted], labels[:counted], labelled[:counted])
         if self.method == "supervised":
             return supervised, 0.0
-        z = losses.softmax(logits)
-        if self.method == "pi":
-            return supervised, losses.squared_difference(z, probabilities(self.network, passes[1]))
+        if self.method == "fixmatch":
+            pseudo, kept = self._pseudo_labels(passes[0], len(rows))
+            return supervised, losses.cross_entropy(self.network.forward(passes[0])[len(rows) :], pseudo, kept)
+        z, rows = losses.softmax(logits)[self.first :], rows[self.first :]
+        if self.method in ("pi", "mean-teacher"):
+            other = self.network if self.method == "pi" else self.teacher
+            return supervised, losses.squared_difference(z, probabilities(other, passes[1])[self.first :])
         known = [self.ensemble.known(row) for row in rows]
         return supervised, losses.squared_difference(z, [self.ensemble.target(row) for row in rows], known)
+
+    def _pseudo_labels(self, joint, batch):
+        """The class of each weak view of the second part, and whether it is certain enough to be a label."""
+        z = probabilities(self.network, joint)[self.first : batch]
+        if self.alignment:
+            z = alignment.align(z, self.predicted, self.prior)
+        return z.argmax(axis=1), z.max(axis=1) >= self.threshold
 
     @staticmethod
     def _total(parts, weight):
         return parts[0] + weight * parts[1]
 
     def _by_hand(self, rows, passes, labels, labelled, weight):
-        network, z = self.network, probabilities(self.network, passes[0])
-        if self.method == "pi":
-            other = probabilities(network, passes[1])
-            nothing = [False] * len(rows)
-            first = network.backward(passes[0], logit_gradients(z, labels, labelled, z - other, weight))
-            second = network.backward(passes[1], logit_gradients(other, labels, nothing, other - z, weight))
-            return [a + b for a, b in zip(first, second, strict=True)]
+        network, first = self.network, self.first
+        z = probabilities(network, passes[0])
+        if self.method == "fixmatch":
+            pseudo, kept = self._pseudo_labels(passes[0], len(rows))
+            nothing = np.zeros((len(rows), z.shape[1]))
+            weak = logit_gradients(z[: len(rows)], labels, labelled, nothing, 0.0, first)
+            strong = logit_gradients(z[len(rows) :], pseudo, kept, np.zeros_like(z[len(rows) :]), 0.0)
+            return network.backward(passes[0], np.concatenate([weak, weight * strong]))
         difference = np.zeros_like(z)
-        if self.method == "temporal":
+        if self.method in ("pi", "mean-teacher"):
+            other = probabilities(network if self.method == "pi" else self.teacher, passes[1])
+            difference = z - other
+        elif self.method == "temporal":
             for i, row in enumerate(rows):
                 if self.ensemble.known(row):
                     difference[i] = z[i] - self.ensemble.target(row)
-        return network.backward(passes[0], logit_gradients(z, labels, labelled, difference, weight))
+        gradients = network.backward(passes[0], logit_gradients(z, labels, labelled, difference, weight, first))
+        if self.method == "pi":
+            nothing = [False] * len(rows)
+            by_other = logit_gradients(other, labels, nothing, other - z, weight, first)
+            gradients = [a + b for a, b in zip(gradients, network.backward(passes[1], by_other), strict=True)]
+        return gradients
 
     def end_epoch(self):
         self.ensemble.commit()

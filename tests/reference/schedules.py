@@ -31,3 +31,12 @@ def beta1(epoch, start=0.9, end=0.5, epochs=300, down=50):
 def weight(epoch, maximum, up=80):
     """Zero on the first epoch, then ramped up; never ramped down."""
     return 0.0 if epoch == 0 else maximum * rampup(epoch, up)
+
+
+def warmup_cosine(epoch, epochs, warmup):
+    """A line from 0 to 1, then half a period of a cosine from 1 to 0."""
+    if epoch < warmup:
+        return epoch / warmup
+    if epoch >= epochs:
+        return 0.0
+    return 0.5 + 0.5 * math.cos(math.pi * (epoch - warmup) / (epochs - warmup))

@@ -1,0 +1,182 @@
+"""The order of an epoch: every promise about which rows a batch holds, over sizes drawn at random."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfens.config import TrainingConfig
+from selfens.core.views import Views
+from selfens.data.loader import Loader
+from selfens.data.sampler import Sampler
+from selfens.errors import ConfigError
+
+ALL, EPOCHS = ("shuffled", "stratified", "repeated"), st.integers(0, 50)
+NONE, ONE = st.none(), st.integers(0, 200)
+
+
+@st.composite
+def samplers(draw, batches, per_epoch=NONE):
+    """Any number of rows, any of them labelled, with gaps between their numbers as held-out rows leave them."""
+    labelled = np.array(draw(st.lists(st.booleans(), min_size=2, max_size=120)))
+    visited = np.flatnonzero(draw(st.permutations([True] * len(labelled) + [False] * 7))).astype(np.int64)
+    others = int((~labelled).sum())
+    wanted = draw(per_epoch)
+    wanted = None if wanted is None or others == 0 else 1 + wanted % others
+    size = draw(st.integers(2, 40))
+    return Sampler(visited, labelled, size, draw(st.integers(0, 99)), draw(st.sampled_from(batches)), wanted)
+
+
+def labelled_rows(sampler):
+    return sampler.visited[sampler.labelled]
+
+
+def counts_per_batch(sampler, epoch):
+    return np.isin(sampler.of_epoch(epoch), labelled_rows(sampler)).sum(axis=1)
+
+
+@given(samplers(ALL, NONE | ONE), EPOCHS)
+def test_an_epoch_is_full_batches_of_visited_rows_and_depends_only_on_seed_and_epoch(sampler, epoch):
+    rows = sampler.of_epoch(epoch)
+    assert rows.shape == (sampler.steps, sampler.batch_size)
+    assert sampler.steps == sampler.rows_per_epoch // sampler.batch_size
+    assert np.isin(rows, sampler.visited).all()
+    np.testing.assert_array_equal(rows, sampler.of_epoch(epoch))
+
+
+@given(samplers(("shuffled", "stratified"), NONE | ONE), EPOCHS)
+def test_no_row_is_visited_twice(sampler, epoch):
+    rows = sampler.of_epoch(epoch)
+    assert len(np.unique(rows)) == rows.size
+
+
+@given(samplers(("stratified", "repeated"), NONE | ONE), EPOCHS)
+def test_labelled_rows_are_spread_evenly(sampler, epoch):
+    counts = counts_per_batch(sampler, epoch)
+    assert counts.max() - counts.min() <= 1
+    wanted = max(len(labelled_rows(sampler)), sampler.steps if sampler.batches == "repeated" and sampler.labelled.any() else 0)
+    assert counts.sum() == min(wanted, sampler.steps * sampler.batch_size)
+
+
+@given(samplers(("stratified",)), EPOCHS)
+def test_batches_without_a_labelled_row_are_spread_too(sampler, epoch):
+    """Between two batches with one lie as many without, or one more."""
+    with_one = np.flatnonzero(counts_per_batch(sampler, epoch))
+    if 2 < len(with_one) < sampler.steps:
+        gaps = np.diff(with_one)
+        assert gaps.max() - gaps.min() <= 1
+
+
+@given(samplers(("repeated",), NONE | ONE), EPOCHS)
+def test_with_repeats_no_batch_lacks_a_labelled_row_nor_holds_one_twice(sampler, epoch):
+    rows = sampler.of_epoch(epoch)
+    if sampler.labelled.any():
+        assert counts_per_batch(sampler, epoch).min() >= 1
+    assert all(len(np.unique(batch)) == len(batch) for batch in rows)
+    others, times = np.unique(rows[~np.isin(rows, labelled_rows(sampler))], return_counts=True)
+    assert (times == 1).all()
+    repeats = np.array([(rows == row).sum() for row in labelled_rows(sampler)])
+    if len(repeats) and len(repeats) <= sampler.steps * sampler.batch_size:
+        assert repeats.max() - repeats.min() <= 1
+
+
+@given(samplers(("shuffled", "stratified"), ONE), EPOCHS)
+def test_all_labelled_rows_and_so_many_others_are_drawn(sampler, epoch):
+    rows = sampler.of_epoch(epoch)
+    found = np.isin(labelled_rows(sampler), rows).sum()
+    assert found == min(len(labelled_rows(sampler)), rows.size)
+    if sampler.per_epoch is not None:
+        assert sampler.per_epoch - sampler.batch_size < rows.size - found <= sampler.per_epoch
+
+
+def test_other_rows_are_drawn_each_epoch_and_all_of_them_in_time():
+    sampler = Sampler(np.arange(60), np.arange(60) < 20, 10, 3, per_epoch=10)
+    drawn = [set(sampler.of_epoch(epoch).ravel()) - set(range(20)) for epoch in range(40)]
+    assert all(len(rows) == 10 for rows in drawn)
+    assert len({frozenset(rows) for rows in drawn}) > 30
+    assert set.union(*drawn) == set(range(20, 60))
+
+
+def test_another_seed_is_another_order():
+    orders = [Sampler(np.arange(50), np.arange(50) < 3, 10, seed, batches) for seed in (0, 1) for batches in ALL]
+    assert len({sampler.of_epoch(0).tobytes() for sampler in orders}) == len(orders)
+
+
+def test_more_than_there_are_is_refused_with_their_number():
+    with pytest.raises(ConfigError, match="extra_per_epoch is 46, but there are only 45 unlabeled rows"):
+        Sampler(np.arange(50), np.arange(50) < 5, 10, 0, per_epoch=46)
+
+
+# The split sampler
+
+
+@st.composite
+def split_samplers(draw):
+    labelled = np.array(draw(st.lists(st.booleans(), min_size=2, max_size=120).filter(any)))
+    visited = np.flatnonzero(draw(st.permutations([True] * len(labelled) + [False] * 7))).astype(np.int64)
+    first = draw(st.integers(1, int(labelled.sum())))
+    return Sampler(visited, labelled, first + draw(st.integers(1, 30)), draw(st.integers(0, 99)), first=first)
+
+
+@given(split_samplers(), EPOCHS)
+def test_a_split_batch_begins_with_labelled_rows_and_the_rest_visits_each_row_once(sampler, epoch):
+    rows = sampler.of_epoch(epoch)
+    each = sampler.batch_size - sampler.first
+    assert rows.shape == (sampler.steps, sampler.batch_size)
+    assert sampler.steps == len(sampler.visited) // each
+    labelled, others = rows[:, : sampler.first], rows[:, sampler.first :]
+    assert np.isin(labelled, labelled_rows(sampler)).all()
+    times = np.array([(labelled == row).sum() for row in labelled_rows(sampler)])
+    assert times.max() - times.min() <= 1
+    assert len(np.unique(others)) == others.size > len(sampler.visited) - each
+    assert np.isin(others, sampler.visited).all()
+    np.testing.assert_array_equal(rows, sampler.of_epoch(epoch))
+
+
+def test_labelled_rows_of_split_batches_come_in_another_order_each_round_and_epoch():
+    sampler = Sampler(np.arange(60), np.arange(60) < 4, 6, 0, first=4)
+    rounds = [tuple(batch[:4]) for epoch in range(3) for batch in sampler.of_epoch(epoch)]
+    assert all(sorted(batch) == [0, 1, 2, 3] for batch in rounds)
+    assert len(set(rounds)) > 15
+
+
+def test_a_set_smaller_than_a_split_batch_is_one_step():
+    sampler = Sampler(np.arange(10), np.arange(10) < 4, 100, 0, first=3)
+    assert (sampler.steps, sampler.batch_size) == (1, 13)
+    assert sorted(sampler.of_epoch(0)[0, 3:]) == list(range(10))
+
+
+def test_more_labelled_rows_per_batch_than_there_are_is_refused():
+    with pytest.raises(ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows; expected at most"):
+        Sampler(np.arange(50), np.arange(50) < 4, 10, 0, first=5)
+    with pytest.raises(ConfigError, match="only 4 labelled rows for this process"):
+        Sampler(np.arange(50), np.arange(50) < 4, 10, 0, first=5, processes=2)
+
+
+@pytest.mark.parametrize("first", [10, 11])
+def test_a_batch_of_only_labelled_rows_is_refused(first):
+    with pytest.raises(ConfigError, match=rf"labelled_per_batch is {first} and training.batch_size 10; expected fewer"):
+        TrainingConfig(batch_size=10, labelled_per_batch=first)
+
+
+@pytest.mark.parametrize("other", [{"rows": "labelled"}, {"batches": "stratified"}, {"batches": "repeated"}])
+def test_the_split_sampler_with_another_one_is_refused(other):
+    with pytest.raises(ConfigError, match="a sampler of its own"):
+        TrainingConfig(labelled_per_batch=5, **other)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_the_loader_hides_the_labels_of_the_second_part_and_no_others(first):
+    labels = torch.where(torch.arange(40) < 30, torch.arange(40) % 3, -1)
+    sampler = Sampler(np.arange(40), (labels >= 0).numpy(), 8, 0, first=first)
+    loader = Loader(torch.arange(40.0)[:, None], labels, sampler, Views((1,)))
+    for rows in loader.visit(loader.order(0)):
+        batch = loader.batch(rows, ("none",))
+        known = labels[rows].clone()
+        if first:
+            known[first:] = -1
+        assert torch.equal(batch.labels, known)
+        assert torch.equal(batch.labelled, known >= 0)
+        assert torch.equal(batch.views[0][:, 0].long(), batch.rows)
+        assert torch.equal(batch.rows[batch.unlabelled], rows[first:])
