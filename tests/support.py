@@ -74,7 +74,6 @@ def config(method: str = "temporal", *overrides: str, name: str = "arrays", epoc
         f"training.batch_size={BATCH}",
         "training.threads=1",
         "training.device=cpu",
-        "training.report=false",
     ]
     return Config().with_overrides([*basic, *overrides])
 

@@ -61,7 +61,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The strings alone, without reading the tensors."""
+    """Only the strings, without reading the tensors."""
     with _opened(path) as file:
         return dict(file.metadata() or {})
 

@@ -34,9 +34,9 @@ class TrainingPredictions(NamedTuple):
     """What a run makes of training rows."""
 
     probabilities: NDArray[np.float32]
-    """[rows, classes] the ensemble's, where the run has one and it has seen the row; else the network's."""
+    """[rows, classes] the ensemble's, if the run has one and it has seen the row; else the network's."""
     variance: NDArray[np.float32] | None
-    """[rows, classes] of the predictions behind the ensemble; NaN where there are none, None where it is not kept."""
+    """[rows, classes] of the predictions behind the ensemble; NaN if there are none, None if it is not kept."""
 
     @property
     def predicted(self) -> NDArray[np.int64]:
@@ -54,7 +54,7 @@ class TrainingPredictions(NamedTuple):
 class Run:
     """Everything a run left behind.
 
-    network  the module to load the weights into, needed only where the run was given a module of your own
+    network  the module to load the weights into, needed only if the run was given a module of your own
     """
 
     def __init__(self, path: str | Path, *, network: nn.Module | None = None, device: str = "auto") -> None:
@@ -81,7 +81,7 @@ class Run:
     def test_error(self) -> float | None:
         """In percent, after the checkpoint's epoch, whose weights predict: never the best epoch's."""
         records = self.history[: self.directory.reached()[0]]  # a crash may have left later ones
-        return records[-1]["test_error"] if records else None
+        return records[-1].get("test_error") if records else None
 
     @property
     def labels(self) -> LabelChoice:
@@ -105,11 +105,11 @@ class Run:
         """The trained network, in evaluation mode: preprocessed inputs to logits."""
         self.directory.check_not_lost()
         if self.directory.reached() == (0, 0):
-            raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens resume {self.path}).")
+            raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens.resume).")
         tensors = self.network_checkpoint.tensors
         weights = tensors.get("evaluated") or tensors["network"]
         with random_state_kept():  # weights are drawn before they are overwritten
-            network = self._given_network or self._built_network()
+            network = self._built_network() if self._given_network is None else self._given_network
         try:
             network.load_state_dict(weights)
         except RuntimeError as error:
@@ -128,16 +128,19 @@ class Run:
 
     @cached_property
     def ensemble(self) -> EnsembleTargets | None:
-        """The targets as of the last checkpoint, where the method keeps any; those in a file are read where they are."""
+        """The targets as of the last checkpoint, if the method keeps any; those in a file are read from there."""
         if self.checkpoint.targets_file:
             return EnsembleTargets.read(self.checkpoint.targets_file)
         state = self.checkpoint.tensors.get("targets")
         if state is None:
             return None
-        num_rows, num_classes = state["mean"].shape
-        dtype = str(state["mean"].dtype).removeprefix("torch.")
-        ensemble = EnsembleTargets(num_rows, num_classes, dtype=dtype, variance="square" in state)
-        ensemble.load_state_dict(state)
+        try:
+            num_rows, num_classes = state["mean"].shape
+            dtype = str(state["mean"].dtype).removeprefix("torch.")
+            ensemble = EnsembleTargets(num_rows, num_classes, dtype=dtype, variance="square" in state)
+            ensemble.load_state_dict(state)
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise RunError(f"the targets of {self.path} are damaged ({str(error).splitlines()[0]}).") from None
         return ensemble
 
     def on(self, device: str) -> Run:
@@ -157,8 +160,8 @@ class Run:
         config = self.config
         if source is None and os.sep in config.data.name and not os.path.exists(config.data.name):
             raise RunError(
-                f"{config.data.name}, the data of {self.path}, is not there any more; say where it is now (--data PATH; in "
-                "Python run.dataset(source=PATH)), or put it back."
+                f"{config.data.name}, the data of {self.path}, is not there any more; say where it is now "
+                "(run.dataset(source=PATH)), or put it back."
             )
         extra = config.data.extra
         if extra is not None and os.sep in extra and not os.path.exists(extra):
@@ -247,7 +250,7 @@ class Run:
         return self.predict_rows(dataset.test_inputs)
 
     def evaluate(self, dataset: Dataset | None = None) -> dict[str, Any]:
-        """The test error computed anew, in percent, over every test row, and the error of each class."""
+        """The test error computed again, in percent, over every test row, and the error of each class."""
         data = dataset or self.dataset()
         wrong = self.test_probabilities(data).argmax(axis=1) != data.test_labels
         per_class = {
