@@ -29,10 +29,13 @@ def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def flat_tensor(parameters: Sequence[nn.Parameter]) -> Tensor | None:
-    """The one tensor that these parameters, and no others, are views into; None if there is none."""
+    """The one tensor that these parameters, and no others, are views into; None if there is none, or no longer."""
     flat: Tensor | None = getattr(parameters[0], "flat", None) if parameters else None
-    shared = flat is not None and all(getattr(parameter, "flat", None) is flat for parameter in parameters)
-    return flat if shared and flat is not None and flat.numel() == sum(map(nn.Parameter.numel, parameters)) else None
+    if flat is None or flat.numel() != sum(parameter.numel() for parameter in parameters):
+        return None
+    pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
+    same = (p.data_ptr() == piece.data_ptr() for p, piece in zip(parameters, pieces, strict=True))
+    return flat if all(same) else None
 
 
 class Optimizer(ABC):
@@ -47,16 +50,16 @@ class Optimizer(ABC):
     ) -> None:
         named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
         self.parameters = [parameter for _, parameter in named]
-        _check_parameters(self.parameters)
+        check_parameters(self.parameters)
         self.flat = flatten(self.parameters)
         self.rates: dict[str, Tensor] = {"learning_rate": self.flat.new_zeros(())}
-        self.decay = self._vector([weight_decay if p.ndim >= 2 else 0.0 for p in self.parameters])
-        self.multiplier = self._vector(_multipliers([name for name, _ in named], multipliers or {}))
+        self.decay = self._vector([weight_decay if p.ndim >= 2 else 0.0 for p in self.parameters], neutral=0.0)
+        self.multiplier = self._vector(_multipliers([name for name, _ in named], multipliers or {}), neutral=1.0)
 
-    def _vector(self, values: Sequence[float]) -> Tensor | float:
-        """One value per parameter as a vector over the flat tensor; a plain number if they are all the same."""
-        if len(set(values)) == 1:
-            return values[0]
+    def _vector(self, values: Sequence[float], neutral: float) -> Tensor | None:
+        """One value per parameter as a vector over the flat tensor; None if they all change nothing."""
+        if set(values) == {neutral}:
+            return None
         sizes = torch.tensor([parameter.numel() for parameter in self.parameters])
         return torch.tensor(values).repeat_interleave(sizes).to(self.flat)
 
@@ -66,15 +69,15 @@ class Optimizer(ABC):
         pairs = zip(gradients, self.parameters, strict=True)
         gradient = torch.cat([(p.new_zeros(p.shape) if g is None else g).reshape(-1) for g, p in pairs])
         rate = self.rates["learning_rate"]
-        self.flat.sub_(self._update(gradient, rate if self.multiplier == 1.0 else rate * self.multiplier))
+        self.flat.sub_(self._update(gradient, rate if self.multiplier is None else rate * self.multiplier))
 
     @abstractmethod
     def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
         """What is subtracted from the parameters; `rate` is the learning rate, one for all or one for each number."""
 
     def _decayed(self, gradient: Tensor) -> Tensor:
-        """The gradient with that of the weight decay."""
-        return gradient if self.decay == 0.0 else gradient + self.decay * self.flat
+        """The gradient, or what an update makes of it, with the weight decay."""
+        return gradient if self.decay is None else gradient + self.decay * self.flat
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
@@ -136,7 +139,7 @@ class AdamW(_Moments):
     def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
         first_weight, second_weight = self._average(gradient)
         root = (self.second / second_weight).sqrt() + self.epsilon
-        return rate * (self.first / first_weight / root + self.decay * self.flat)
+        return rate * self._decayed(self.first / first_weight / root)
 
 
 @final
@@ -163,7 +166,8 @@ class Sgd(Optimizer):
         return {"velocity": self.velocity}
 
 
-def _check_parameters(parameters: Sequence[nn.Parameter]) -> None:
+def check_parameters(parameters: Sequence[nn.Parameter]) -> None:
+    """Refuse parameters that cannot be one flat tensor."""
     if not parameters:
         raise ConfigError("the network has no trainable parameters; nothing could be learned.")
     kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
