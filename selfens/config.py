@@ -212,7 +212,7 @@ class ScheduleConfig(Section):
         for name, length in (("rampdown_epochs", self.rampdown), ("warmup_epochs", self.warmup_epochs)):
             if length > self.epochs:
                 raise ConfigError(
-                    f"schedule.{name} is {length:g}; expected from 0 to the number of epochs, {self.epochs}."
+                    f"schedule.{name} is {length!r}; expected from 0 to the number of epochs, {self.epochs}."
                 )
 
     @property
@@ -324,6 +324,11 @@ class Config:
         for name, kind in SECTIONS.items():
             if not isinstance(getattr(self, name), kind):
                 raise ConfigError(f"section '{name}' is {getattr(self, name)!r}; expected a {kind.__name__}.")
+        if self.method.name not in methods.METHODS:
+            raise ConfigError(
+                f"method is {type(self.method).__qualname__}, but no method has these options by name; pass a method of your "
+                "own, with its options, to train(..., method=...)."
+            )
         if self.training.rows == "labelled" and self.data.extra is not None:
             raise ConfigError(
                 "training.rows is 'labelled', which visits no unlabeled rows; leave out data.extra or set rows=all."
@@ -366,6 +371,7 @@ class Config:
         """
         split = sorted((_split_override(text) for text in overrides), key=lambda part: part[:2] != ("method", "name"))
         config = self
+        values: dict[str, dict[str, Any]] = {}  # set together at the end, because one may go only with another
         for section, key, text in split:
             if (section, key) == ("method", "name"):
                 config = config.with_values("method", name=text)
@@ -373,9 +379,8 @@ class Config:
                 hints = field_types(type(getattr(config, section)))
                 if key not in hints:
                     raise ConfigError(_unknown_field(section, config.method.name, key, hints))
-                value = parse(f"{section}.{key}", text, hints[key])
-                config = config.with_values(section, **{key: value})
-        return config
+                values.setdefault(section, {})[key] = parse(f"{section}.{key}", text, hints[key])
+        return replace(config, **{name: replace(getattr(config, name), **changed) for name, changed in values.items()})
 
     def with_values(self, section: str, **values: Any) -> Config:
         """This config with some fields of one section replaced; another `name` of `method` brings that method's options."""

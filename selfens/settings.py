@@ -8,6 +8,7 @@ class Options(Section):
 
 from __future__ import annotations
 
+import functools
 import math
 import types
 import typing
@@ -65,7 +66,8 @@ class Section:
 
     @classmethod
     def _settings(cls) -> Iterator[tuple[Field[Any], Any]]:
-        return ((item, field_types(cls)[item.name]) for item in fields(cls))
+        hints = field_types(cls)
+        return ((item, hints[item.name]) for item in fields(cls))
 
     @classmethod
     def describe(cls) -> list[tuple[str, str, str, str]]:
@@ -78,6 +80,11 @@ class Section:
 
 def field_types(section: Any) -> dict[str, Any]:
     """The type of each setting, resolved."""
+    return _field_types(section)
+
+
+@functools.cache
+def _field_types(section: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(section)
     return {item.name: hints[item.name] for item in fields(section)}
 

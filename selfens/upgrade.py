@@ -19,10 +19,11 @@ def upgrade_config(raw: dict[str, Any]) -> dict[str, Any]:
     >>> upgrade_config({"method": {"name": "pi", "weight_max": 100.0, "decay": 0.6}, "training": {"report": True}})
     {'method': {'name': 'pi', 'weight_max': 100.0}, 'training': {}}
     """
-    upgraded = {name: dict(values) if isinstance(values, dict) else values for name, values in raw.items()}
+    upgraded = {section: dict(values) if isinstance(values, dict) else values for section, values in raw.items()}
     method, training = upgraded.get("method"), upgraded.get("training")
-    if isinstance(method, dict) and method.get("name", "temporal") in methods.METHODS:
-        known = {"name", *field_types(methods.find(method.get("name", "temporal")).Options)}
+    name = method.get("name", "temporal") if isinstance(method, dict) else None
+    if isinstance(method, dict) and isinstance(name, str) and name in methods.METHODS:
+        known = {"name", *field_types(methods.find(name).Options)}
         first_edition = set(field_types(methods.find("temporal").Options))
         upgraded["method"] = {key: value for key, value in method.items() if key in known or key not in first_edition}
     if isinstance(training, dict):

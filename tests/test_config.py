@@ -12,9 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfens import presets
-from selfens.config import AugmentConfig, Config, DataConfig, MethodConfig, ScheduleConfig
+from selfens import methods, presets
+from selfens.config import AugmentConfig, Config, DataConfig, ScheduleConfig
 from selfens.errors import ConfigError
+from selfens.methods import METHODS
+from selfens.settings import field_types
+from selfens.upgrade import upgrade_config
+
+ROOT = Path(__file__).parents[1]
 
 momentum = st.floats(0, 1, exclude_max=True)
 positive = st.floats(1e-6, 1e6)
@@ -26,36 +31,38 @@ DRAWN = {
     "data.image_size": st.integers(4, 1024),
     "data.label_noise": st.floats(0, 100),
     "data.validation": momentum,
+    "data.preprocess_after_views": st.booleans(),
     "augment.flip": st.booleans(),
     "augment.shared_flip": st.booleans(),
     "augment.shared_translation": st.booleans(),
     "augment.translation": st.integers(0, 100),
-    "data.extra_per_epoch": st.none() | st.integers(1, 10**6),
+    "augment.operations": st.integers(0, 9),
+    "augment.cutout": st.floats(0, 1),
+    "augment.noise": st.floats(0, 10),
+    "augment.feature_dropout": momentum,
     "network.name": st.sampled_from(["conv13", "small", "my.module:factory"]),
     "network.noise": st.floats(0, 10),
     "network.dropout": momentum,
     "network.mean_momentum": momentum,
     "network.width": st.none() | st.integers(1, 1000),
-    "method.name": st.sampled_from(["supervised", "pi", "temporal"]),
-    "method.weight_max": st.floats(0, 1e6),
-    "method.decay": momentum,
-    "method.certainty": st.booleans(),
-    "method.variance": st.booleans(),
-    "method.targets": st.sampled_from(["device", "ram", "folder/z.targets"]),
     "optimizer.learning_rate": positive,
     "optimizer.beta1": momentum,
     "optimizer.beta1_end": momentum,
     "optimizer.beta2": momentum,
     "optimizer.epsilon": positive,
+    "optimizer.weight_decay": st.floats(0, 1),
+    "optimizer.momentum": momentum,
+    "optimizer.multipliers": st.sampled_from(["", "body:0.1", "body:0.1, head:1"]),
     "schedule.epochs": st.integers(100, 1000),
     "schedule.rampup_epochs": st.none() | st.floats(0, 1e4),
     "schedule.rampdown_epochs": st.none() | st.floats(0, 100),
     "schedule.rampup_constant": st.floats(0.1, 100),
     "schedule.rampdown_constant": st.floats(0.1, 100),
+    "schedule.warmup_epochs": st.floats(0, 100),
+    "schedule.weight_rampup_epochs": st.none() | st.floats(0, 1e4),
     "training.batch_size": st.integers(2, 10**5),
     "training.threads": st.none() | st.integers(1, 64),
     "training.checkpoint_every": st.integers(1, 100),
-    "training.report": st.booleans(),
     "seed.base": seeds,
     "seed.labels": st.none() | seeds,
     "seed.split": st.none() | seeds,
@@ -63,20 +70,46 @@ DRAWN = {
 }
 
 
-def choices():
-    """The fields that take one of a few words, from their types."""
-    found = {}
-    for section in fields(Config):
-        for name, hint in typing.get_type_hints(type(getattr(Config(), section.name))).items():
-            if typing.get_origin(hint) is typing.Literal:
-                found[f"{section.name}.{name}"] = st.sampled_from(
-                    sorted(set(typing.get_args(hint)) - {"file", "added"})
-                )
-    return found
+METHOD_DRAWN = {
+    "weight_max": st.floats(0, 1e6),
+    "decay": momentum,
+    "threshold": st.floats(0, 1),
+    "certainty": st.booleans(),
+    "variance": st.booleans(),
+    "alignment": st.booleans(),
+    "targets": st.sampled_from(["device", "ram", "folder/z.targets"]),
+}
+"""Options of any method, by name."""
+TOGETHER = {"data.labels_file", "data.extra", "data.extra_index", "data.extra_rows", "data.extra_per_epoch"} | {
+    "training.labelled_per_batch"
+}
+"""Settings that go only with others."""
 
 
-VALUES = DRAWN | choices()
-overrides = st.fixed_dictionaries({}, optional=VALUES)
+def choices(section):
+    """The settings that take one of a few words, from their types."""
+    words = {name: set(typing.get_args(hint)) - {"file", "added"} for name, hint in field_types(section).items()}
+    literal = [name for name, hint in field_types(section).items() if typing.get_origin(hint) is typing.Literal]
+    return {name: st.sampled_from(sorted(words[name])) for name in literal}
+
+
+SECTIONS = {section.name: type(getattr(Config(), section.name)) for section in fields(Config)}
+VALUES = DRAWN | {
+    f"{section}.{name}": values
+    for section, kind in SECTIONS.items()
+    if section != "method"
+    for name, values in choices(kind).items()
+}
+
+
+@st.composite
+def overrides(draw):
+    """Any settings, with the options of one of the methods."""
+    method = draw(st.sampled_from(sorted(METHODS)))
+    drawn = draw(st.fixed_dictionaries({}, optional={k: v for k, v in VALUES.items() if k != "training.batches"}))
+    kind = methods.find(method).Options
+    own = {f"method.{name}": (METHOD_DRAWN | choices(kind))[name] for name in field_types(kind)}
+    return {"method.name": method} | drawn | draw(st.fixed_dictionaries({}, optional=own))
 
 
 def value_at(config, path):
@@ -84,8 +117,9 @@ def value_at(config, path):
     return getattr(getattr(config, section), name)
 
 
-def every_path():
-    return [f"{s.name}.{f.name}" for s in fields(Config) for f in fields(getattr(Config(), s.name))]
+def every_path(config=None):
+    """Every setting; of those of methods, the ones of temporal ensembling unless told otherwise."""
+    return [f"{s.name}.{f.name}" for s in fields(Config) for f in fields(getattr(config or Config(), s.name))]
 
 
 def from_dict_at(path, value):
@@ -96,29 +130,33 @@ def from_dict_at(path, value):
 # there and back
 
 
-def test_every_field_is_drawn_below():
-    assert set(VALUES) == set(every_path()) - {"data.labels_file", "data.extra", "data.extra_index", "data.extra_rows"}
+def test_every_setting_is_drawn_above():
+    assert set(VALUES) == {path for path in every_path() if not path.startswith("method.")} - TOGETHER
 
 
-@given(overrides)
-def test_any_overrides_arrive_and_survive_json(drawn):
-    config = Config().with_overrides([f"{path}={value}" for path, value in drawn.items()])
+@given(overrides(), st.randoms())
+def test_any_overrides_arrive_in_any_order_and_survive_json(drawn, order):
+    texts = [f"{path}={value}" for path, value in drawn.items()]
+    order.shuffle(texts)
+    config = Config().with_overrides(texts)
     for path, value in drawn.items():
         assert value_at(config, path) == value
         assert type(value_at(config, path)) is type(value)
     assert Config.from_json(config.to_json()) == config
-    untouched = set(every_path()) - set(drawn)
-    assert all(value_at(config, path) == value_at(Config(), path) for path in untouched)
+    default = Config(method=methods.options(drawn["method.name"]))
+    assert all(value_at(config, path) == value_at(default, path) for path in set(every_path(default)) - set(drawn))
 
 
 def test_json_is_sections_of_fields():
     raw = json.loads(Config().to_json())
-    assert [f"{section}.{name}" for section, values in raw.items() for name in values] == every_path()
+    found = [f"{section}.{name}" for section, values in raw.items() for name in values]
+    assert [path for path in found if path != "method.name"] == every_path()
+    assert raw["method"]["name"] == "temporal"
 
 
 def test_json_may_leave_fields_out():
     config = Config.from_json('{"method": {"name": "pi"}}')
-    assert config == Config(method=MethodConfig(name="pi"))
+    assert config == Config(method=methods.options("pi"))
     assert Config.from_json("{}") == Config()
 
 
@@ -132,8 +170,8 @@ def test_labels_file_goes_with_its_choice():
 
 def test_whole_numbers_are_welcome_where_numbers_are_expected():
     config = from_dict_at("method.weight_max", 30)
-    assert config == Config(method=MethodConfig(weight_max=30.0))
-    assert config.to_json() == Config(method=MethodConfig(weight_max=30.0)).to_json()
+    assert config == Config(method=methods.options("temporal", weight_max=30.0))
+    assert config.to_json() == Config(method=methods.options("temporal", weight_max=30.0)).to_json()
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("Yes", True), ("1", True), ("off", False), ("0", False)])
@@ -167,6 +205,18 @@ def test_with_values_changes_one_section_and_checks_it():
         Config().with_values("schedule", epochs=0)
 
 
+def test_another_method_brings_its_own_options():
+    config = Config().with_values("method", decay=0.9)
+    assert config.with_values("method", name="temporal") == config
+    assert config.with_values("method", name="pi", weight_max=3) == Config(method=methods.options("pi", weight_max=3.0))
+    assert config.with_overrides(["method.decay=0.5", "method.name=mean-teacher"]).method.decay == 0.5
+
+
+def test_multipliers_are_read_by_the_beginnings_of_names():
+    config = Config().with_overrides(["optimizer.multipliers=backbone.1:0.1, head : 2"])
+    assert config.optimizer.learning_rate_multipliers == {"backbone.1": 0.1, "head": 2.0}
+
+
 def test_seeds_not_set_are_the_base_seed():
     seed = Config().with_overrides(["seed.base=7", "seed.labels=0"]).seed
     assert [seed.of(part) for part in ("labels", "split", "training")] == [0, 7, 7]
@@ -184,6 +234,9 @@ def test_seeds_not_set_are_the_base_seed():
         ("data.preprocess=zac", r"no choice for data\.preprocess 'zac'; did you mean 'zca'"),
         ("method.consistency=square", r"method\.consistency 'square'; did you mean 'squared'"),
         ("training.device=gpu", r"training\.device 'gpu'.*Known: auto, cpu, cuda"),
+        ("method.name=temporale", "no method 'temporale'; did you mean 'temporal'"),
+        ("method.threshold=0.9", "no option of the method temporal 'method.threshold'"),
+        ("training.report=false", "no field in section 'training' 'report'"),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(override, message):
@@ -211,6 +264,16 @@ def test_what_is_not_an_override_is_refused(override):
         ("schedule.rampup_epochs=long", r"schedule\.rampup_epochs is 'long'; expected a number"),
         ("augment.flip=maybe", r"augment\.flip is 'maybe'; expected true or false"),
         ("augment.flip=", r"augment\.flip is ''; expected true or false"),
+        (
+            "optimizer.multipliers=head",
+            "optimizer.multipliers holds 'head'; expected the beginning of a parameter's name",
+        ),
+        ("optimizer.multipliers=head:-1", "optimizer.multipliers holds 'head:-1'"),
+        ("optimizer.multipliers=head:inf", "optimizer.multipliers holds 'head:inf'"),
+        ("optimizer.multipliers=head:nan", "optimizer.multipliers holds 'head:nan'"),
+        ("optimizer.multipliers=head:x", "optimizer.multipliers is 'x'; expected a number"),
+        ("method.targets=RAM", "method.targets is 'RAM'; expected device, ram or the path of a file"),
+        ("training.labelled_per_batch=100", "labelled_per_batch is 100 and training.batch_size 100; expected fewer"),
     ],
 )
 def test_mistyped_overrides_are_refused_with_their_path(override, message):
@@ -218,10 +281,9 @@ def test_mistyped_overrides_are_refused_with_their_path(override, message):
         Config().with_overrides([override])
 
 
-def wrong_values(path):
-    """Values of every type that this field does not take."""
-    section, name = path.split(".")
-    hint = str(typing.get_type_hints(type(getattr(Config(), section)))[name])
+def wrong_values(hint):
+    """Values of every type that a setting does not take."""
+    hint = str(hint)
     takes = {
         "text": "str" in hint or "Literal" in hint, "number": "float" in hint, "whole": "int" in hint or "float" in hint,
         "bool": "bool" in hint, "none": "None" in hint,
@@ -230,11 +292,17 @@ def wrong_values(path):
     return [value for kind, value in candidates.items() if not takes[kind]] + [[1], {}]
 
 
-@pytest.mark.parametrize("path", every_path())
-def test_a_value_of_another_type_is_refused_with_its_path(path):
-    for value in wrong_values(path):
-        with pytest.raises(ConfigError, match=path.replace(".", r"\.") + " is .*; expected"):
-            from_dict_at(path, value)
+def test_a_value_of_another_type_is_refused_with_its_path():
+    for section, kind in SECTIONS.items():
+        for method in sorted(METHODS) if section == "method" else [None]:
+            kind = methods.find(method).Options if method else kind
+            for name, hint in field_types(kind).items():
+                for value in wrong_values(hint):
+                    with pytest.raises(ConfigError, match=rf"{section}\.{name} is .*; expected"):
+                        Config.from_dict({section: {name: value} | ({"name": method} if method else {})})
+    for value in (3, None, ["pi"], {}):
+        with pytest.raises(ConfigError, match=r"method\.name is .* expected text"):
+            Config.from_dict({"method": {"name": value}})
 
 
 OUT_OF_RANGE = [
@@ -246,7 +314,11 @@ OUT_OF_RANGE = [
     ("optimizer.beta2", 1.0), ("optimizer.beta2", -0.1), ("optimizer.epsilon", 0.0), ("schedule.epochs", 0),
     ("schedule.rampup_epochs", -1.0), ("schedule.rampdown_epochs", -1.0), ("schedule.rampdown_epochs", 301.0),
     ("training.batch_size", 1), ("training.threads", 0), ("training.checkpoint_every", 0), ("seed.base", -1),
-    ("seed.labels", 2**32), ("seed.split", -1), ("seed.training", -1),
+    ("seed.labels", 2**32), ("seed.split", -1), ("seed.training", -1), ("data.image_size", 3), ("data.image_size", 1025),
+    ("data.extra_per_epoch", 0), ("data.extra_rows", 0), ("augment.operations", -1), ("augment.cutout", 1.5),
+    ("augment.noise", -0.1), ("augment.feature_dropout", 1.0), ("optimizer.weight_decay", -0.1),
+    ("optimizer.momentum", 1.0), ("schedule.warmup_epochs", 301.0), ("schedule.weight_rampup_epochs", -1.0),
+    ("schedule.rampup_constant", -5.0), ("schedule.rampdown_constant", -5.0), ("training.labelled_per_batch", 0),
 ]  # fmt: skip
 
 
@@ -274,11 +346,18 @@ def test_a_whole_number_beyond_all_floats_is_refused_with_its_path():
         from_dict_at("method.weight_max", 10**400)
 
 
-@pytest.mark.parametrize("path", ["schedule.rampup_constant", "schedule.rampdown_constant"])
-def test_ramps_cannot_overshoot(path):
-    """exp(-c ...) with c below 0 would start above 1 and run to e^12 times the learning rate."""
-    with pytest.raises(ConfigError, match=path.replace(".", r"\.")):
-        from_dict_at(path, -5.0)
+@pytest.mark.parametrize(
+    ("method", "option", "value"),
+    [
+        ("mean-teacher", "decay", 1.0),
+        ("fixmatch", "threshold", 1.1),
+        ("fixmatch", "decay", -0.1),
+        ("pi", "weight_max", -1.0),
+    ],
+)
+def test_an_option_out_of_range_is_refused_with_its_path(method, option, value):
+    with pytest.raises(ConfigError, match=rf"method[.]{option} is {value}; expected"):
+        methods.options(method, **{option: value})
 
 
 @pytest.mark.parametrize(
@@ -296,6 +375,34 @@ def test_ramps_cannot_overshoot(path):
 def test_json_that_is_no_config_is_refused(text, message):
     with pytest.raises(ConfigError, match=message):
         Config.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["training.labelled_per_batch=5", "training.rows=labelled"], "it is a sampler of its own"),
+        (["training.labelled_per_batch=5", "training.batches=repeated"], "it is a sampler of its own"),
+        (["training.labelled_per_batch=5", "data.extra_per_epoch=9"], "are both set"),
+        (
+            ["data.extra=digits", "training.rows=labelled"],
+            "training.rows is 'labelled', which visits no unlabeled rows",
+        ),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        Config().with_overrides(overrides)
+
+
+@pytest.mark.parametrize("values", [{"extra_index": "tiny_index.pkl"}, {"extra_rows": 5}])
+def test_extra_rows_are_not_chosen_from_nothing(values):
+    with pytest.raises(ConfigError, match=r"say which extra rows to take, but data\.extra is none"):
+        DataConfig(**values)
+
+
+def test_options_of_a_method_without_a_name_are_refused():
+    with pytest.raises(ConfigError, match=r"no method has these options by name; pass a method of your own"):
+        Config(method=methods.Options())
 
 
 def test_section_of_another_kind_is_refused():
@@ -336,8 +443,8 @@ def test_what_all_of_the_papers_runs_share(name):
     assert network.initial_weights == "normal"
     assert (config.augment.translation, config.augment.shared_flip) == (2, True)
     assert (config.training.batch_size, config.training.rows) == (100, "all")
-    assert (config.method.decay, config.method.consistency) == (0.6, "squared")
-    assert config.method.weight_scale == "original"
+    expected = {"decay": 0.6, "consistency": "squared", "weight_scale": "original"}
+    assert {name: getattr(config.method, name, value) for name, value in expected.items()} == expected
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
@@ -345,14 +452,13 @@ def test_presets_are_whole_and_documented(name):
     config = presets.get(name)
     assert Config.from_json(config.to_json()) == config
     assert f"selfens train {name.removesuffix('-temporal')}" in presets.PRESETS[name].__doc__
-    assert config.method.name == name.rpartition("-")[2]
+    assert config.method.name == name.partition("-")[2]
 
 
 @pytest.mark.parametrize("name", [name for name in presets.PRESETS if name.endswith("-supervised")])
 def test_supervised_presets_differ_from_the_pi_model_only_in_the_method(name):
     supervised, other = presets.get(name), presets.get(name.replace("supervised", "pi"))
     assert replace(supervised, method=other.method) == other
-    assert supervised.method.weight_max == 0
 
 
 def test_name_of_the_data_alone_means_temporal_ensembling():
@@ -367,16 +473,15 @@ def test_unknown_preset_names_the_nearest():
 
 
 @pytest.mark.parametrize("data", presets.RATES)
-@pytest.mark.parametrize("method", ["supervised", "pi", "temporal"])
-def test_another_method_brings_its_own_rates(data, method):
-    for start in ("supervised", "pi", "temporal"):
-        assert presets.with_method(presets.get(f"{data}-{start}"), method) == presets.get(f"{data}-{method}")
+def test_another_method_brings_its_own_rates(data):
+    for method in ("supervised", "pi", "temporal"):
+        for start in ("supervised", "pi", "temporal"):
+            assert presets.with_method(presets.get(f"{data}-{start}"), method) == presets.get(f"{data}-{method}")
 
 
-def test_another_method_on_data_of_ones_own_keeps_the_rates():
-    config = Config(data=DataConfig(name="mine.npz"), method=MethodConfig(weight_max=12.0))
-    changed = presets.with_method(config, "pi")
-    assert changed == replace(config, method=MethodConfig(name="pi", weight_max=12.0))
+def test_another_method_on_data_of_ones_own_has_its_own_options_and_the_same_learning_rate():
+    config = Config(data=DataConfig(name="mine.npz")).with_values("optimizer", learning_rate=0.1)
+    assert presets.with_method(config, "pi") == replace(config, method=methods.options("pi"))
 
 
 @pytest.mark.parametrize(
@@ -403,9 +508,60 @@ OURS = re.compile(r"H200; ([\d.]+)(?: ± ([\d.]+))? % \(seeds? (\d+)(?:-(\d+))?"
 def test_the_error_that_a_preset_gives_as_ours_is_that_of_the_records(name):
     mean, deviation, first, last = OURS.search(presets.PRESETS[name].__doc__).groups()
     data, method = name.split("-")
-    cell = Path(__file__).parents[1] / f"results/runs/{data}/{method}-aug-{presets.get(name).data.labels}"
+    cell = ROOT / f"results/runs/{data}/{method}-aug-{presets.get(name).data.labels}"
     records = [json.loads(path.read_text()) for path in sorted(cell.iterdir())]
     assert [record["seed"] for record in records] == list(range(int(first), int(last or first) + 1))
     errors = [record["final_error"] for record in records]
     assert f"{statistics.mean(errors):.2f}" == mean
     assert (f"{statistics.stdev(errors):.2f}" if len(errors) > 1 else None) == deviation
+
+
+# Configs of the first edition
+
+
+@pytest.mark.parametrize(
+    ("method", "kept"),
+    [("temporal", None), ("pi", {"weight_max", "weight_scale", "consistency"}), ("supervised", set())],
+)
+def test_a_config_of_the_first_edition_becomes_one_of_the_second(method, kept):
+    raw = json.loads((ROOT / "tests/data/first-edition/temporal/config.json").read_text())
+    raw["method"]["name"] = method
+    upgraded = upgrade_config(raw)
+    config = Config.from_dict(upgraded)
+    assert set(upgraded["method"]) == {"name"} | (set(raw["method"]) - {"name"} if kept is None else kept)
+    assert all(config.to_dict()["method"][name] == raw["method"][name] for name in upgraded["method"])
+    assert "report" in raw["training"]
+    assert "report" not in upgraded["training"]
+    others = {section: values for section, values in raw.items() if section not in ("method", "training")}
+    assert all(config.to_dict()[section] | values == config.to_dict()[section] for section, values in others.items())
+    assert Config.from_dict(upgrade_config(config.to_dict())) == config
+
+
+@pytest.mark.parametrize(
+    "raw", [{"method": 3}, {"method": {"name": ["pi"]}}, {"method": {"nme": "pi"}}, {"training": []}, {"datum": {}}]
+)
+def test_what_is_no_config_of_the_first_edition_is_refused_as_any_other(raw):
+    with pytest.raises(ConfigError):
+        Config.from_dict(upgrade_config(raw))
+
+
+def test_the_config_of_every_record_can_be_read_and_is_the_same_for_all_seeds_of_a_cell():
+    cells = {}
+    for path in sorted((ROOT / "results/runs").rglob("*.json")):
+        record = json.loads(path.read_text())
+        config = Config.from_dict(upgrade_config(record["config"]))
+        assert Config.from_json(config.to_json()) == config
+        assert config.seed.base == record["seed"]
+        same = config.with_values("seed", base=0).with_values("training", device="auto", checkpoint_every=None)
+        cells.setdefault(path.parent, set()).add(same.to_json())
+    assert len(cells) > 10
+    assert all(len(configs) == 1 for configs in cells.values())
+
+
+@pytest.mark.parametrize("name", [name for name, preset in presets.PRESETS.items() if OURS.search(preset.__doc__)])
+def test_the_records_that_a_preset_is_held_to_are_of_its_config(name):
+    config = presets.get(name)
+    cell = ROOT / f"results/runs/{config.data.name}/{config.method.name}-aug-{config.data.labels}"
+    for path in cell.iterdir():
+        found = Config.from_dict(upgrade_config(json.loads(path.read_text())["config"]))
+        assert replace(found, seed=config.seed, training=config.training).with_values("data", folder=None) == config

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from selfens.errors import SelfensWarning
-from selfens.training.progress import Bar, Silent, Untroubled, describe
+from selfens.training.progress import Bar, Expected, Silent, WithoutExpectedWarnings, describe
 
 RECORD = {
     "epoch": 120,
@@ -29,12 +29,17 @@ RECORD = {
         (0, "test error 12.34 %"),
     ],
 )
-def test_where_there_is_less_room_less_is_said(room, line):
+def test_if_there_is_less_room_less_is_said(room, line):
     assert describe(RECORD, room) == line
 
 
 def test_without_an_error_the_loss_is_said():
     assert describe(RECORD | {"test_error": None}, 18) == "loss 1.2345"
+
+
+def test_the_loss_of_a_method_with_other_parts_is_the_total():
+    own = {"epoch": 1, "reconstruction": 0.5, "total": 0.75, "weight": 1.0, "images_per_second": 1.0, "test_error": 1.0}
+    assert describe(own) == "loss 0.7500  test error 1.00 %  1 img/s"
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
@@ -51,20 +56,17 @@ def test_the_bar_and_the_time_left_fit_the_terminal(width):
     assert line.rstrip().endswith(("-:--:--", "0:00:00"))
 
 
-def test_the_bar_never_goes_back_when_a_record_comes_after_the_next_epochs_steps():
+def test_the_bar_follows_the_steps_and_begins_where_a_resumed_run_does():
     bar = Bar()
     bar.bar.live.console = bar.console = Console(file=io.StringIO(), width=100, force_terminal=True)
     bar.start("title", epochs=300, first_epoch=120, steps_per_epoch=10)
-    reached = []
-    for epoch, step in [(120, 9), (121, 0), (121, 4)]:
-        bar.step(epoch, step)
-        reached.append(bar.bar.tasks[0].completed)
-    bar.epoch(RECORD)  # of epoch 120
+    reached = [bar.bar.tasks[0].completed]
+    bar.step(120, 9)
     reached.append(bar.bar.tasks[0].completed)
-    bar.step(121, 5)
+    bar.epoch(RECORD)
     reached.append(bar.bar.tasks[0].completed)
     bar.close()
-    assert reached == [1209, 1210, 1214, 1214, 1215]
+    assert reached == [1200, 1209, 1210]
 
 
 def test_warnings_of_what_is_meant_to_be_so_are_left_out_whoever_shows_the_rest():
@@ -74,9 +76,9 @@ def test_warnings_of_what_is_meant_to_be_so_are_left_out_whoever_shows_the_rest(
         def warn(self, message):
             seen.append(message)
 
-    progress = Untroubled(Keep())
-    progress.warn("there are no test rows, so no test error is reported.")
+    progress = WithoutExpectedWarnings(Keep())
+    progress.warn(Expected("there are no test rows, so no test error is reported."))
     progress.warn("all is lost.")
     assert seen == ["all is lost."]
     with pytest.warns(SelfensWarning, match="all is lost"):
-        Untroubled().warn("all is lost.")
+        WithoutExpectedWarnings().warn("all is lost.")

@@ -1,6 +1,6 @@
 """train() and resume() from Python: what a run does, and what it leaves behind."""
 
-import copy
+import itertools
 import json
 import random
 import signal
@@ -28,16 +28,21 @@ from support import (
 from torch import nn
 
 import selfens
+from selfens import methods
 from selfens.config import Config
 from selfens.core import evaluate
 from selfens.core.device import float32_mode
 from selfens.core.losses import cross_entropy, squared_difference
 from selfens.core.schedules import gaussian_rampup
+from selfens.core.teacher import EmaTeacher
 from selfens.data.loader import Loader
 from selfens.errors import ConfigError, DivergedError, RunError, SelfensWarning
-from selfens.methods import METHODS, Losses, Method
-from selfens.training.progress import Silent
-from selfens.training.setup import Session
+from selfens.methods import METHODS, Losses, Method, WeightedOptions
+from selfens.training import loop
+from selfens.training.distributed import Group
+from selfens.training.evaluate import EvaluatedRows, misclassified
+from selfens.training.progress import Lines, Silent
+from selfens.training.step import Step
 
 HISTORY_FIELDS = {
     "epoch",
@@ -72,33 +77,28 @@ def plain_network(seed: int = 0) -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, CLASSES))
 
 
-class MeanTeacher(Method):
+class OwnTeacher(Method):
     """Targets from a running average of the weights; the average is what is tested."""
 
-    num_views = 2
+    Options = WeightedOptions
+    views = ("weak", "weak")
 
-    def __init__(self, student: nn.Module, decay: float = 0.9) -> None:
-        super().__init__()
-        self.student = (student,)  # in a tuple, so that its weights are not saved twice
-        self.teacher = copy.deepcopy(student).requires_grad_(False)
-        self.decay = decay
+    def setup(self, network, rows):
+        self.teacher = EmaTeacher(network, 0.9)
 
     def losses(self, network, batch, targets, weight):
         logits = network(batch.views[0])
-        with torch.no_grad():
-            wanted = self.teacher(batch.views[1]).softmax(dim=1)
         z = logits.softmax(dim=1)
         supervised = cross_entropy(logits, batch.labels, batch.labelled)
-        unsupervised = squared_difference(z, wanted)
-        return Losses(supervised, unsupervised, supervised + weight * unsupervised, z.detach())
+        unsupervised = squared_difference(z, self.teacher.probabilities(batch.views[1]))
+        parts = {"supervised": supervised, "unsupervised": unsupervised}
+        return Losses(supervised + weight * unsupervised, parts, z.detach())
 
-    @torch.no_grad()
-    def after_step(self, rows, losses):
-        for mine, theirs in zip(self.teacher.parameters(), self.student[0].parameters(), strict=True):
-            mine.lerp_(theirs, 1 - self.decay)
+    def after_step(self, network, rows, predictions):
+        self.teacher.update()
 
     def evaluated(self, network):
-        return self.teacher
+        return self.teacher.network
 
 
 @pytest.fixture
@@ -107,9 +107,9 @@ def visits(monkeypatch):
     seen: list[np.ndarray] = []
     draw = Loader.batch
 
-    def batch(self, rows, num_views):
+    def batch(self, rows, views):
         seen.append(rows.numpy())
-        return draw(self, rows, num_views)
+        return draw(self, rows, views)
 
     monkeypatch.setattr(Loader, "batch", batch)
     return seen
@@ -118,26 +118,29 @@ def visits(monkeypatch):
 # What a run leaves behind
 
 
-def test_the_history_has_one_record_per_epoch_with_all_fields(tmp_path):
-    run = selfens.train(config(epochs=4), tmp_path / "run", dataset=features())
-    assert [record["epoch"] for record in run.history] == [0, 1, 2, 3]
-    assert all(set(record) == HISTORY_FIELDS for record in run.history)
-    assert all(record["seconds"] > 0 and record["images_per_second"] > 0 for record in run.history)
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished run of each method, only to be looked at."""
+    folder = tmp_path_factory.mktemp("done")
+    return {method: selfens.train(config(method), folder / method, dataset=features()) for method in METHODS}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_history_has_one_record_per_epoch_with_all_fields_that_add_up(done, method):
+    run = done[method]
+    assert [record["epoch"] for record in run.history] == [0, 1, 2]
+    for record in run.history:
+        assert set(record) == HISTORY_FIELDS | set(methods.find(method).parts)
+        assert min(record["seconds"], record["images_per_second"]) > 0
+        assert record["total"] == pytest.approx(record["supervised"] + record["weight"] * record["unsupervised"])
     assert run.finished
 
 
-def test_the_losses_of_a_record_add_up(tmp_path):
-    run = selfens.train(config("pi", epochs=4), tmp_path / "run", dataset=features())
-    for record in run.history:
-        assert record["total"] == pytest.approx(record["supervised"] + record["weight"] * record["unsupervised"])
-
-
-def test_the_run_directory_holds_the_documented_files(tmp_path):
-    selfens.train(config(), tmp_path / "run", dataset=features())
-    found = {path.name for path in (tmp_path / "run").iterdir()}
+@pytest.mark.parametrize("method", METHODS)
+def test_the_run_directory_holds_the_documented_files_and_no_others(done, method):
     documented = {"config.json", "run.json", "labels.json", "preprocess.safetensors", "history.jsonl"}
-    assert found == documented | {"checkpoint.safetensors", "targets", "lock"}
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert {path.name for path in done[method].path.iterdir()} == documented | {"checkpoint.safetensors", "lock"}
+    assert {path.name for path in done[method].path.parent.iterdir()} == set(METHODS)
 
 
 def test_the_config_comes_back_equal(tmp_path):
@@ -147,10 +150,9 @@ def test_the_config_comes_back_equal(tmp_path):
     assert Config.from_json((tmp_path / "run" / "config.json").read_text()) == settings
 
 
-def test_labels_json_holds_the_rows_in_use_and_their_labels(tmp_path):
-    data = features()
-    run = selfens.train(config(), tmp_path / "run", dataset=data)
-    raw = json.loads((tmp_path / "run" / "labels.json").read_text())
+def test_labels_json_holds_the_rows_in_use_and_their_labels(done):
+    data, run = features(), done["pi"]
+    raw = json.loads((run.path / "labels.json").read_text())
     assert len(raw["rows"]) == 12
     assert raw["labels"] == data.labels[raw["rows"]].tolist()
     assert np.bincount(raw["labels"]).tolist() == [4, 4, 4]
@@ -158,10 +160,10 @@ def test_labels_json_holds_the_rows_in_use_and_their_labels(tmp_path):
     assert raw["corrupted"] == raw["validation"] == []
 
 
-def test_run_json_says_what_the_run_ran_on(tmp_path):
+def test_run_json_says_what_the_run_ran_on(done):
     data = features()
-    selfens.train(config(), tmp_path / "run", dataset=data)
-    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    about = json.loads((done["pi"].path / "run.json").read_text())
+    assert about["format"] == "2"
     assert about["fingerprint"] == data.fingerprint()
     assert (about["rows"], about["labelled"], about["test_rows"]) == (ROWS, 12, 30)
     assert about["classes"] == ["0", "1", "2"]
@@ -176,17 +178,11 @@ def test_run_json_says_what_the_run_ran_on(tmp_path):
     assert (recorded["device_type"], recorded["precision"]) == ("cpu", "fp32")
 
 
-@pytest.mark.parametrize(("method", "files"), [("supervised", 0), ("pi", 0), ("temporal", 1)])
-def test_only_temporal_ensembling_keeps_a_targets_file_and_only_the_latest(tmp_path, method, files):
-    run = selfens.train(config(method), tmp_path / "run", dataset=features())
-    assert len(list((tmp_path / "run" / "targets").iterdir())) == files
-    assert (run.ensemble is not None) == (method == "temporal")
-
-
-def test_the_ensemble_of_a_run_has_seen_every_row_once_per_epoch(tmp_path):
-    run = selfens.train(config(epochs=3), tmp_path / "run", dataset=features())
-    assert run.ensemble.count.tolist() == [3] * ROWS
-    assert torch.allclose(run.ensemble.all().probabilities.sum(dim=1), torch.ones(ROWS))
+def test_only_temporal_ensembling_keeps_an_ensemble_which_has_seen_every_row_once_per_epoch(done):
+    assert [name for name, run in done.items() if run.ensemble is not None] == ["temporal"]
+    ensemble = done["temporal"].ensemble
+    assert ensemble.count.tolist() == [3] * ROWS
+    assert torch.allclose(ensemble.all().probabilities.sum(dim=1), torch.ones(ROWS))
 
 
 def test_a_run_predicts_class_names(tmp_path):
@@ -203,37 +199,49 @@ def test_a_run_predicts_class_names(tmp_path):
 # Every method on every kind of data
 
 
-@pytest.mark.parametrize("kind", ["features", "images"])
+@pytest.mark.filterwarnings("ignore:strong views change no colours")
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_on_features_and_on_small_images(tmp_path, method, kind):
-    data, extra = (features(), ()) if kind == "features" else (images(), SMALL_IMAGES)
-    run = selfens.train(config(method, *extra, epochs=2), tmp_path / "run", dataset=data)
-    assert len(run.history) == 2
+def test_every_method_trains_on_small_images_too(tmp_path, method):
+    data = images()
+    run = selfens.train(config(method, *SMALL_IMAGES, epochs=2), tmp_path / "run", dataset=data)
     assert all(np.isfinite(record["total"]) for record in run.history)
     assert run.evaluate(data)["test_error"] == run.test_error
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_training_lowers_the_error_of_every_method(tmp_path, method):
-    run = selfens.train(config(method, "network.dropout=0", epochs=40), tmp_path / "run", dataset=features())
+    teacher = ["method.decay=0.9"] * (method in ("mean-teacher", "fixmatch"))
+    run = selfens.train(config(method, "network.dropout=0", *teacher, epochs=30), tmp_path / "run", dataset=features())
     assert run.test_error < 25  # chance is 67
+
+
+COSINE = ("schedule.name=cosine", "schedule.warmup_epochs=0.5", "schedule.weight_rampup_epochs=1")
+OTHER_PARTS = {
+    "sgd": ("optimizer.name=sgd", "optimizer.weight_decay=1e-3"),
+    "adamw": ("optimizer.name=adamw", "optimizer.weight_decay=0.1", "optimizer.multipliers=hidden1:0.5"),
+    "cosine": COSINE,
+    "split": ("training.labelled_per_batch=4",),
+    "after views": ("data.preprocess_after_views=true", "training.residence=ram"),
+}
+
+
+@pytest.mark.parametrize("parts", OTHER_PARTS)
+def test_every_optimizer_schedule_and_sampler_trains(tmp_path, parts):
+    settings = config("temporal", "network.dropout=0", *OTHER_PARTS[parts], epochs=20)
+    run = selfens.train(settings, tmp_path / "run", dataset=features())
+    assert run.test_error < 40
+    assert ("beta1" in run.history[0]) == (parts != "sgd")
 
 
 # Seeds
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_same_seed_gives_the_same_bits(tmp_path, method):
-    one, two = (selfens.train(config(method), tmp_path / name, dataset=features()) for name in ("one", "two"))
-    assert differences(left_behind(one.path), left_behind(two.path)) == []
-
-
-def test_the_same_seed_gives_the_same_bits_whatever_was_drawn_before(tmp_path):
-    selfens.train(config(), tmp_path / "one", dataset=features())
+def test_the_same_seed_gives_the_same_bits_whatever_was_drawn_before(tmp_path, done, method):
     torch.manual_seed(123)
     np.random.seed(5)  # noqa: NPY002  the global state is the point
-    selfens.train(config(), tmp_path / "two", dataset=features())
-    assert weights(tmp_path / "one") == weights(tmp_path / "two")
+    again = selfens.train(config(method), tmp_path / "again", dataset=features())
+    assert differences(left_behind(done[method].path), left_behind(again.path)) == []
 
 
 def test_datasets_of_the_same_fingerprint_give_the_same_bits_whatever_their_layout(tmp_path):
@@ -247,14 +255,14 @@ def test_datasets_of_the_same_fingerprint_give_the_same_bits_whatever_their_layo
     assert len({weights(tmp_path / name) for name in given}) == 1
 
 
-def test_another_seed_gives_other_labels_and_weights(tmp_path):
-    one = selfens.train(config(), tmp_path / "one", dataset=features())
+def test_another_seed_gives_other_labels_and_weights(tmp_path, done):
+    one = done["temporal"]
     two = selfens.train(config("temporal", "seed.base=1"), tmp_path / "two", dataset=features())
     assert one.labels.rows.tolist() != two.labels.rows.tolist()
     assert weights(one.path) != weights(two.path)
 
 
-def test_the_label_seed_changes_the_labels_alone(tmp_path, visits):
+def test_the_label_seed_changes_only_the_labels(tmp_path, visits):
     one = selfens.train(config(), tmp_path / "one", dataset=features())
     first, visits[:] = list(visits), []
     two = selfens.train(config("temporal", "seed.labels=1"), tmp_path / "two", dataset=features())
@@ -262,14 +270,14 @@ def test_the_label_seed_changes_the_labels_alone(tmp_path, visits):
     assert np.array_equal(first, visits)  # the order is of the training seed
 
 
-def test_the_training_seed_changes_the_training_alone(tmp_path):
-    one = selfens.train(config(), tmp_path / "one", dataset=features())
+def test_the_training_seed_changes_only_the_training(tmp_path, done):
+    one = done["temporal"]
     two = selfens.train(config("temporal", "seed.training=1"), tmp_path / "two", dataset=features())
     assert one.labels.rows.tolist() == two.labels.rows.tolist()
     assert weights(one.path) != weights(two.path)
 
 
-def test_the_split_seed_changes_the_validation_rows_alone(tmp_path):
+def test_the_split_seed_changes_only_the_validation_rows(tmp_path):
     runs = [
         selfens.train(
             config("temporal", "data.validation=0.5", f"seed.split={seed}"), tmp_path / str(seed), dataset=features()
@@ -294,9 +302,28 @@ def test_validation_rows_are_reported_on_and_never_visited(tmp_path, visits):
     assert run.ensemble.count[sorted(held_out)].sum() == 0
 
 
-def test_without_a_validation_split_there_is_no_validation_error(tmp_path):
-    run = selfens.train(config(), tmp_path / "run", dataset=features())
-    assert {record["validation_error"] for record in run.history} == {None}
+def test_without_a_validation_split_there_is_no_validation_error(done):
+    assert {record["validation_error"] for record in done["temporal"].history} == {None}
+
+
+def test_the_split_sampler_begins_each_batch_with_labelled_rows_and_only_the_others_write_targets(tmp_path, visits):
+    settings = config("temporal", "training.labelled_per_batch=4", "training.batch_size=10", epochs=2)
+    run = selfens.train(settings, tmp_path / "run", dataset=features())
+    labelled = set(run.labels.rows.tolist())
+    for rows in visits:
+        assert set(rows[:4].tolist()) <= labelled
+    each_epoch = ROWS // 6
+    others = np.concatenate([rows[4:] for rows in visits[1 : each_epoch + 1]])
+    assert sorted(others) == list(range(ROWS))
+    assert run.ensemble.count.tolist() == [2] * ROWS
+    assert run.history[-1]["weight"] == run.config.method.weight_max  # not scaled by M/N
+
+
+def test_more_labelled_rows_per_batch_than_there_are_is_refused_before_a_run_is_made(tmp_path):
+    settings = config("fixmatch", "training.labelled_per_batch=13", "training.batch_size=20")
+    with pytest.raises(ConfigError, match=r"labelled_per_batch is 13, but there are only 12 labelled rows"):
+        selfens.train(settings, tmp_path / "run", dataset=features())
+    assert not (tmp_path / "run").exists()
 
 
 def test_every_row_is_visited_once_per_epoch(tmp_path, visits):
@@ -322,7 +349,7 @@ def test_fewer_rows_than_a_batch_make_one_smaller_batch(tmp_path, visits):
     assert run.finished
 
 
-def test_labelled_rows_alone_can_be_trained_on(tmp_path, visits):
+def test_only_labelled_rows_can_be_trained_on(tmp_path, visits):
     settings = config("supervised", "training.rows=labelled", "training.batch_size=6")
     run = selfens.train(settings, tmp_path / "run", dataset=features())
     assert set(np.concatenate(visits).tolist()) == set(run.labels.rows.tolist())
@@ -411,8 +438,7 @@ def test_a_method_of_ones_own_is_trained_tested_by_its_own_network_and_resumed(t
     data = features()
 
     def parts():
-        network = plain_network()
-        return {"dataset": data, "network": network, "method": MeanTeacher(network)}
+        return {"dataset": data, "network": plain_network(), "method": OwnTeacher()}
 
     whole = selfens.train(config(epochs=4), tmp_path / "whole", **parts())
     with crashed():
@@ -427,31 +453,75 @@ def test_a_method_of_ones_own_is_trained_tested_by_its_own_network_and_resumed(t
 
 
 class Halved(Method):
-    """Supervised-only with half the loss: nothing to save, so no file could tell."""
+    """Supervised-only with half the loss, under a name of its own: nothing to save, so no file could tell."""
 
-    num_views = 1
+    parts = ("half",)
     uses_unlabeled = False
 
     def losses(self, network, batch, targets, weight):
         logits = network(batch.views[0])
         loss = cross_entropy(logits, batch.labels, batch.labelled) / 2
-        return Losses(loss, torch.zeros_like(loss), loss, logits.detach().softmax(dim=1))
+        return Losses(loss, {"half": loss}, logits.detach().softmax(dim=1))
 
 
-@pytest.mark.parametrize("configured", ["supervised", "temporal"])
-def test_a_method_of_ones_own_must_be_passed_again(tmp_path, configured):
-    settings = config(configured)
+def test_a_method_with_parts_of_its_own_reports_them(tmp_path, capsys):
+    run = selfens.train(config(epochs=2), tmp_path / "run", dataset=features(), method=Halved(), progress=Lines())
+    assert [record["half"] for record in run.history] == [record["total"] for record in run.history]
+    assert f"loss {run.history[1]['total']:.4f}  test error" in capsys.readouterr().out
+
+
+class PartMissing(Halved):
+    parts = ("half", "quarter")
+
+
+def test_a_method_that_does_not_give_its_parts_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="the method's losses lack the part 'quarter'"):
+        selfens.train(config(epochs=2), tmp_path / "run", dataset=features(), method=PartMissing())
+
+
+@pytest.mark.parametrize("option", ["method.targets=ram", "method.certainty=true"])
+def test_options_that_a_method_of_ones_own_does_not_heed_are_refused(tmp_path, option):
+    with pytest.raises(ConfigError, match=rf"{option.partition('=')[0]} is .*, but a method of your own was passed"):
+        selfens.train(config("temporal", option), tmp_path / "run", dataset=features(), method=Halved())
+    assert not (tmp_path / "run").exists()
+
+
+class ForOtherRows(Halved):
+    def setup(self, network, rows):
+        self.ensemble = selfens.EnsembleTargets(rows.num_rows + 1, rows.num_classes)
+
+
+def test_an_ensemble_of_other_rows_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=f"the method's ensemble has {ROWS + 1} rows; expected {ROWS}"):
+        selfens.train(config(), tmp_path / "run", dataset=features(), method=ForOtherRows())
+
+
+def test_a_view_that_does_not_exist_is_refused(tmp_path):
+    class Sideways(Halved):
+        views = ("weak", "sideways")
+
+    with pytest.raises(ConfigError, match="sideways"):
+        selfens.train(config(), tmp_path / "run", dataset=features(), method=Sideways())
+
+
+def test_a_method_of_ones_own_must_be_passed_again(tmp_path):
     with crashed():
-        selfens.train(settings, tmp_path / "run", dataset=features(), method=Halved(), progress=CrashAt(1, 0))
-    with pytest.raises(RunError, match="method="):
+        selfens.train(config(), tmp_path / "run", dataset=features(), method=Halved(), progress=CrashAt(1, 0))
+    with pytest.raises(RunError, match="begun with a method of your own.*method="):
         selfens.resume(tmp_path / "run", dataset=features())
 
 
-def test_arrays_of_ones_own_must_be_passed_again(tmp_path):
-    selfens.train(config(), tmp_path / "run", dataset=features())
+def test_arrays_of_ones_own_must_be_passed_again(done):
     for again in (selfens.resume, lambda path: selfens.load_run(path).evaluate()):
         with pytest.raises(RunError, match="pass the dataset again"):
-            again(tmp_path / "run")
+            again(done["temporal"].path)
+
+
+@pytest.mark.parametrize("part", ["network", "method"])
+def test_a_part_of_ones_own_is_not_passed_to_a_run_that_was_begun_without(done, part):
+    given = {"network": plain_network(), "method": Halved()}[part]
+    with pytest.raises(RunError, match=f"begun without a {part} of your own"):
+        selfens.resume(done["temporal"].path, dataset=features(), **{part: given})
 
 
 # The loss stops being finite
@@ -469,7 +539,7 @@ class Exploding(nn.Module):
         return self.inner(x) * (float("inf") if self.calls > self.after else 1.0)
 
 
-def test_a_loss_that_stops_being_finite_names_epoch_checkpoint_and_what_to_try(tmp_path):
+def test_a_loss_that_stops_being_finite_is_explained_and_the_last_good_checkpoint_survives(tmp_path):
     with pytest.raises(DivergedError) as raised:
         selfens.train(config(epochs=6), tmp_path / "run", dataset=features(), network=Exploding(after=2 * STEPS + 1))
     message = str(raised.value)
@@ -478,11 +548,6 @@ def test_a_loss_that_stops_being_finite_names_epoch_checkpoint_and_what_to_try(t
     assert "optimizer.beta2=0.99" in message
     assert "schedule.rampup_epochs=3.2" in message
     assert "\n" not in message
-
-
-def test_the_last_good_checkpoint_survives_and_loads(tmp_path):
-    with pytest.raises(DivergedError):
-        selfens.train(config(epochs=6), tmp_path / "run", dataset=features(), network=Exploding(after=2 * STEPS + 1))
     run = selfens.load_run(tmp_path / "run", network=Exploding(after=10**6))
     assert (run.checkpoint.epoch, len(run.history), run.finished) == (2, 2, False)
     assert np.isfinite(run.predict_proba(features().test_inputs)).all()
@@ -507,103 +572,6 @@ class SignalAt(CrashAt):
         if self.countdown == 0:
             signal.raise_signal(signal.SIGINT)
         self.countdown -= 1
-
-
-@pytest.fixture
-def evaluating_later(monkeypatch):
-    """As on a GPU: an epoch is evaluated piece by piece between the steps of the next one."""
-    begin = Session.__init__
-
-    def begin_and_evaluate_later(self, *arguments):
-        begin(self, *arguments)
-        self.evaluates_later = True
-
-    monkeypatch.setattr(Session, "__init__", begin_and_evaluate_later)
-    monkeypatch.setattr(evaluate, "BATCH", 7)
-
-
-def numbers_of(run):
-    return [{k: v for k, v in r.items() if k not in ("seconds", "images_per_second")} for r in run.history]
-
-
-class Watching(Silent):
-    """Notes the epoch of each step, and each record, as they come."""
-
-    def __init__(self):
-        self.seen = []
-
-    def step(self, epoch, step):
-        self.seen.append(epoch)
-
-    def epoch(self, record):
-        self.seen.append(f"record {record['epoch']}")
-
-
-class ThroughItself(nn.Module):
-    """Calls its parts by functions that hold on to the module they were made for, which a copy of it would keep."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.mean, self.last = nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)
-        self.parts = [lambda x: self.mean(self.layer(x)).relu(), lambda x: self.last(x)]
-
-    def forward(self, x):
-        for part in self.parts:
-            x = part(x)
-        return x
-
-
-@pytest.mark.parametrize("every", [1, 3, 10])
-@pytest.mark.parametrize("own", [None, plain_network, ThroughItself])
-def test_an_epoch_evaluated_beside_the_next_ones_steps_makes_the_same_run(tmp_path, every, own, request):
-    settings = config("temporal", f"training.checkpoint_every={every}", "data.validation=0.2", epochs=5)
-    torch.manual_seed(0)
-    network = own and own()
-    other, watching = copy.deepcopy(network), Watching()
-    if own is ThroughItself:
-        other = ThroughItself()
-        other.load_state_dict(network.state_dict())
-    at_once = selfens.train(settings, tmp_path / "at once", dataset=features(), network=network)
-    request.getfixturevalue("evaluating_later")
-    later = selfens.train(settings, tmp_path / "later", dataset=features(), network=other, progress=watching)
-    assert numbers_of(later) == numbers_of(at_once)
-    assert weights(later.path) == weights(at_once.path)
-    first_record = watching.seen.index("record 0")
-    assert (1 in watching.seen[:first_record]) == (every > 1)  # steps of the second epoch do not wait for it
-
-
-def test_a_record_is_written_as_soon_as_it_is_known(tmp_path, evaluating_later):
-    watching = Watching()
-    settings = config("temporal", "training.checkpoint_every=10", epochs=3)
-    selfens.train(settings, tmp_path / "run", dataset=features(), progress=watching)
-    steps_before = [watching.seen[: watching.seen.index(f"record {epoch}")].count(epoch + 1) for epoch in (0, 1)]
-    pieces = -(-len(features().test_labels) // 7)
-    assert pieces - 2 < STEPS
-    # Two pieces when the epoch ends and one after each step; they are brought together after one more.
-    assert steps_before == [pieces - 2] * 2
-
-
-def test_a_network_that_cannot_be_evaluated_later_is_evaluated_at_once_and_says_so(tmp_path, evaluating_later):
-    scripted = torch.jit.script(plain_network())
-    with pytest.warns(SelfensWarning, match="^steps wait for each evaluation, because the network cannot be evaluated"):
-        run = selfens.train(config(epochs=3), tmp_path / "run", dataset=features(), network=scripted)
-    assert len(run.history) == 3
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cells, self.last = nn.GRU(1, 8, batch_first=True), nn.Linear(8, CLASSES)
-
-    def forward(self, x):
-        return self.last(self.cells(x.flatten(1)[:, :, None])[0][:, -1])
-
-
-def test_recurrent_layers_are_not_lent_other_weights_because_they_would_lay_out_their_own_anew(
-    tmp_path, evaluating_later
-):
-    with pytest.warns(SelfensWarning, match="^steps wait for each evaluation.*GRU cannot be lent other weights"):
-        selfens.train(config(epochs=2), tmp_path / "run", dataset=features(), network=Recurrent())
 
 
 class Around(nn.Module):
@@ -635,56 +603,21 @@ def test_a_network_without_shapes_yet_is_refused(tmp_path):
         selfens.train(config(), tmp_path / "run", dataset=features(), network=network)
 
 
-@pytest.mark.parametrize(("seconds", "reached"), [(0.0, 2), (1e6, 0)])
-def test_on_a_gpu_checkpoints_are_some_seconds_apart(tmp_path, evaluating_later, monkeypatch, seconds, reached):
-    monkeypatch.setattr("selfens.training.loop.SECONDS_BETWEEN_CHECKPOINTS", seconds)
-    with crashed():
-        selfens.train(config(epochs=4), tmp_path / "run", dataset=features(), progress=CrashAt(2, 1))
-    left = selfens.load_run(tmp_path / "run")
-    assert left.directory.reached() == (reached, 0)
-    assert left.history
-    assert left.test_error == (left.history[1]["test_error"] if reached else None)
-    resumed = selfens.resume(tmp_path / "run", dataset=features())
-    assert [record["epoch"] for record in resumed.history] == [0, 1, 2, 3]
-
-
 class OnePartUnknown(Method):
     """Reports an unsupervised part that is not a number, and does not train on it."""
 
-    num_views = 1
     uses_unlabeled = False
 
     def losses(self, network, batch, targets, weight):
         scores = network(batch.views[0])
         loss = cross_entropy(scores, batch.labels, batch.labelled)
-        return Losses(loss, loss.detach() * float("nan"), loss, scores.softmax(dim=1))
+        parts = {"supervised": loss, "unsupervised": loss.detach() * float("nan")}
+        return Losses(loss, parts, scores.detach().softmax(dim=1))
 
 
 def test_a_reported_part_that_is_no_number_does_not_end_a_run_whose_loss_is(tmp_path):
     run = selfens.train(config(epochs=2), tmp_path / "run", dataset=features(), method=OnePartUnknown())
     assert len(run.history) == 2
-
-
-def test_a_stop_keeps_the_record_of_the_epoch_before(tmp_path, evaluating_later):
-    settings = config("temporal", "training.checkpoint_every=10", epochs=4)
-    with pytest.raises(KeyboardInterrupt, match="stopped in epoch 3"):
-        selfens.train(settings, tmp_path / "run", dataset=features(), progress=SignalAt(2, 3))
-    stopped = selfens.load_run(tmp_path / "run")
-    assert [record["epoch"] for record in stopped.history] == [0, 1]
-    resumed = selfens.resume(tmp_path / "run", dataset=features())
-    whole = selfens.train(settings, tmp_path / "whole", dataset=features())
-    assert numbers_of(resumed) == numbers_of(whole)
-
-
-def test_divergence_known_late_neither_replaces_the_checkpoint_nor_is_taken_for_another_epoch(
-    tmp_path, evaluating_later
-):
-    settings, network = config("supervised", "training.checkpoint_every=2", epochs=6), Exploding(after=2 * STEPS + 1)
-    with pytest.raises(DivergedError, match="in epoch 3; the last good checkpoint, after epoch 2"):
-        selfens.train(settings, tmp_path / "run", dataset=features(), network=network)
-    run = selfens.load_run(tmp_path / "run", network=network)
-    assert run.directory.reached() == (2, 0)
-    assert [record["epoch"] for record in run.history] == [0, 1]
 
 
 def test_a_stop_after_the_loss_diverged_does_not_replace_the_last_good_checkpoint(tmp_path):
@@ -709,18 +642,24 @@ def test_divergence_after_a_stop_in_mid_epoch_names_the_checkpoint_there_is(tmp_
     assert "no checkpoint" not in str(raised.value)
 
 
-# Warnings where self-ensembling cannot be working
+# Warnings if self-ensembling cannot be working
 
 
-@pytest.mark.parametrize("method", ["pi", "temporal"])
-def test_nothing_unlabeled_is_warned_of(tmp_path, method):
+def test_nothing_unlabeled_is_warned_of(tmp_path):
     with pytest.warns(SelfensWarning, match="nothing unlabeled"):
-        selfens.train(config(method, "data.labels=none"), tmp_path / "run", dataset=features())
+        selfens.train(config("pi", "data.labels=none", epochs=1), tmp_path / "run", dataset=features())
 
 
 def test_a_negligible_weight_is_warned_of(tmp_path):
     with pytest.warns(SelfensWarning, match="reaches only 2e-05"):
-        selfens.train(config("temporal", "method.weight_max=1e-4"), tmp_path / "run", dataset=features())
+        selfens.train(config("temporal", "method.weight_max=1e-4", epochs=1), tmp_path / "run", dataset=features())
+
+
+def test_strong_views_without_colours_are_warned_of(tmp_path):
+    with pytest.warns(SelfensWarning, match="strong views change no colours.*data.preprocess_after_views=true"):
+        selfens.train(config("fixmatch", *SMALL_IMAGES, epochs=1), tmp_path / "run", dataset=images())
+    settings = config("fixmatch", *SMALL_IMAGES, "data.preprocess_after_views=true", epochs=1)
+    selfens.train(settings, tmp_path / "other", dataset=images())
 
 
 class Constant(nn.Module):
@@ -750,10 +689,9 @@ def test_supervised_training_is_not_warned_of_its_targets(tmp_path):
     selfens.train(collapsing("supervised"), tmp_path / "run", dataset=features(), network=Constant())
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_no_test_rows_are_warned_of_and_no_error_is_reported(tmp_path, method):
+def test_no_test_rows_are_warned_of_and_no_error_is_reported(tmp_path):
     with pytest.warns(SelfensWarning, match="no test rows"):
-        run = selfens.train(config(method), tmp_path / "run", dataset=features(test_rows=0))
+        run = selfens.train(config(epochs=1), tmp_path / "run", dataset=features(test_rows=0))
     assert run.test_error is None
 
 
@@ -827,7 +765,7 @@ def test_float32_settings_that_threads_share_are_put_back_by_the_last():
     assert float32_settings() == before
 
 
-def test_they_are_left_alone_where_training_fails(tmp_path):
+def test_they_are_left_alone_if_training_fails(tmp_path):
     data, network = features(), Exploding(after=3)
     before = surroundings()
     with pytest.raises(DivergedError):
@@ -835,14 +773,16 @@ def test_they_are_left_alone_where_training_fails(tmp_path):
     assert surroundings() == before
 
 
-def test_training_works_outside_the_main_thread(tmp_path):
-    selfens.train(config(), tmp_path / "one", dataset=features())
-    worker = threading.Thread(
-        target=selfens.train, args=(config(), tmp_path / "two"), kwargs={"dataset": features()}, daemon=True
-    )
-    worker.start()
-    worker.join(60)
-    assert weights(tmp_path / "one") == weights(tmp_path / "two")
+def test_training_works_outside_the_main_thread_and_in_two_at_once(tmp_path, done):
+    def start(name):
+        given = {"args": (config(), tmp_path / name), "kwargs": {"dataset": features()}}
+        worker = threading.Thread(target=selfens.train, daemon=True, **given)
+        worker.start()
+        return worker
+
+    for worker in [start("one"), start("two")]:
+        worker.join(60)
+    assert weights(tmp_path / "one") == weights(tmp_path / "two") == weights(done["temporal"].path)
 
 
 def test_nothing_is_printed_by_default(tmp_path, capfd):
@@ -853,7 +793,7 @@ def test_nothing_is_printed_by_default(tmp_path, capfd):
 # The unsupervised weight
 
 
-@pytest.mark.parametrize("method", ["pi", "temporal"])
+@pytest.mark.parametrize("method", ["pi", "temporal", "mean-teacher"])
 def test_the_weight_is_w_max_times_m_over_n_times_the_ramp_and_zero_in_epoch_0(tmp_path, method):
     settings = config(method, "method.weight_max=20", "schedule.rampup_epochs=4", epochs=6)
     found = [record["weight"] for record in selfens.train(settings, tmp_path / "run", dataset=features()).history]
@@ -862,8 +802,33 @@ def test_the_weight_is_w_max_times_m_over_n_times_the_ramp_and_zero_in_epoch_0(t
     assert found[1:] == pytest.approx([20 * 12 / ROWS * ramp(epoch) for epoch in range(1, 6)])
 
 
-def test_the_weight_of_supervised_training_is_zero(tmp_path):
-    run = selfens.train(config("supervised"), tmp_path / "run", dataset=features())
+def test_the_ramp_of_the_weight_can_be_its_own(tmp_path):
+    settings = config("fixmatch", "schedule.weight_rampup_epochs=0", "schedule.rampup_epochs=2", epochs=3)
+    history = selfens.train(settings, tmp_path / "run", dataset=features()).history
+    assert [record["weight"] for record in history] == [1.0] * 3  # from the first step, and not scaled by default
+    assert history[0]["learning_rate"] < history[2]["learning_rate"]
+
+
+def test_a_cosine_falls_at_every_step(tmp_path, monkeypatch):
+    seen = []
+    genuine = Step.set
+
+    def watched(self, **rates):
+        seen.append(rates["learning_rate"])
+        genuine(self, **rates)
+
+    monkeypatch.setattr(Step, "set", watched)
+    settings = config("pi", "schedule.name=cosine", "schedule.warmup_epochs=1", epochs=3)
+    history = selfens.train(settings, tmp_path / "run", dataset=features()).history
+    progress = np.arange(3 * STEPS) / STEPS
+    cosine = 0.01 * (1 + np.cos(np.pi * (progress - 1) / 2)) / 2
+    assert seen == pytest.approx(np.where(progress < 1, 0.01 * progress, cosine), abs=0.01 / STEPS)
+    assert all(one != next_one for one, next_one in itertools.pairwise(seen))
+    assert [record["learning_rate"] for record in history] == seen[::STEPS]
+
+
+def test_the_weight_of_supervised_training_is_zero(done):
+    run = done["supervised"]
     assert {record["weight"] for record in run.history} == {0.0}
     assert {record["unsupervised"] for record in run.history} == {0.0}
 
@@ -909,23 +874,16 @@ def test_learning_rate_and_beta1_follow_their_ramps(tmp_path):
 # What is given
 
 
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
-        (
-            lambda path: selfens.train("digits", path),
-            r"config is 'digits' \(str\); expected a Config, such as presets.get",
-        ),
-        (
-            lambda path: selfens.train(config(), path, dataset="w.npz"),
-            r"dataset is 'w.npz' \(str\); expected a Dataset",
-        ),
-        (lambda path: selfens.resume(path, dataset="w.npz"), r"dataset is 'w.npz' \(str\); expected a Dataset"),
-    ],
-)
-def test_an_argument_of_another_kind_is_named(tmp_path, call, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        call(tmp_path / "run")
+def test_an_argument_of_another_kind_is_named(tmp_path):
+    for settings, given, sentence in [
+        ("digits", {}, r"config is 'digits' \(str\); expected a Config, such as presets.get"),
+        (config(), {"dataset": "w.npz"}, r"dataset is 'w.npz' \(str\); expected a Dataset"),
+        (config(), {"network": "mlp"}, r"network is 'mlp' \(str\); expected a module"),
+        (config(), {"method": "pi"}, r"method is 'pi' \(str\); expected an instance of a Method"),
+        (config(), {"method": Halved}, r"method is .*Halved.*; expected an instance of a Method"),
+    ]:
+        with pytest.raises(ConfigError, match=sentence):
+            selfens.train(settings, tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
 
 
@@ -933,29 +891,31 @@ def test_an_argument_of_another_kind_is_named(tmp_path, call, sentence):
 
 
 def test_the_error_reported_is_the_last_epochs_not_the_best(tmp_path, monkeypatch):
-    wrong = iter([12, 3, 9])
-    monkeypatch.setattr(
-        "selfens.training.setup.evaluate.error_counts", lambda *arguments: iter([torch.tensor(next(wrong))])
-    )
+    errors = iter([12.0, 3.0, 9.0])
+    monkeypatch.setattr(loop, "misclassified", lambda network, rows, *more: next(errors) if rows.total else None)
     run = selfens.train(config(), tmp_path / "run", dataset=features())
-    assert run.test_error == 100.0 * 9 / 30
+    assert run.test_error == 9
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_evaluate_gives_the_last_epochs_error_again(tmp_path, method):
-    data = features()
-    run = selfens.train(config(method), tmp_path / "run", dataset=data)
-    again = selfens.load_run(tmp_path / "run").evaluate(data)
+def test_evaluate_gives_the_last_epochs_error_again(done, method):
+    data, run = features(), done[method]
+    again = selfens.load_run(run.path).evaluate(data)
     assert again["test_error"] == run.test_error == run.history[-1]["test_error"]
     assert (again["rows"], set(again["per_class"])) == (30, {"0", "1", "2"})
     wrong = run.predict(data.test_inputs) != np.array(data.classes)[data.test_labels]
     assert again["errors"] == wrong.sum()
 
 
-def test_evaluation_covers_every_test_row(tmp_path):
-    run = selfens.train(config(), tmp_path / "run", dataset=features(test_rows=31))
-    assert run.evaluate(features(test_rows=31))["rows"] == 31
-    assert (run.test_error * 31 / 100) == pytest.approx(round(run.test_error * 31 / 100))
+def test_the_share_misclassified_is_over_every_row(monkeypatch):
+    monkeypatch.setattr(evaluate, "BATCH", 7)
+    labels = torch.arange(31) % CLASSES
+    inputs = nn.functional.one_hot(labels, CLASSES).float()
+    inputs[-2:] = inputs[-2:].roll(1, dims=1)
+    network = nn.Identity()
+    assert misclassified(network, EvaluatedRows(inputs, labels, 31), "fp32", Group()) == 100 * 2 / 31
+    assert misclassified(network, EvaluatedRows(inputs[:0], labels[:0], 31), "fp32", Group()) == 0
+    assert misclassified(network, EvaluatedRows(inputs[:0], labels[:0], 0), "fp32", Group()) is None
 
 
 def test_the_batch_size_is_what_was_asked_for(tmp_path, visits):

@@ -132,7 +132,9 @@ def test_sizes_are_parts_of_the_images_side(side):
     """A bright left half, whose border a full shift moves by 0.3 of the side, and a square cut out of a quarter of it."""
     image = torch.zeros(1, 1, side, side)
     image[..., : side // 2] = 1
-    shifted = apply_operations(image, GEOMETRIC, torch.tensor([GEOMETRIC.index("shift_x")]), torch.tensor([-1.0]), False)
+    shifted = apply_operations(
+        image, GEOMETRIC, torch.tensor([GEOMETRIC.index("shift_x")]), torch.tensor([-1.0]), False
+    )
     middle = shifted[0, 0, side // 2]
     assert float(middle.sum()) == pytest.approx(side / 2, abs=0.5)
     assert float((middle * torch.arange(side)).sum() / middle.sum()) == pytest.approx(side * 0.55 - 0.5, abs=0.5)

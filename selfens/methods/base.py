@@ -110,16 +110,17 @@ class Method(ABC):
         """All there is to save; the ensemble is saved apart, because its rows may be divided among processes."""
         return {
             f"{name}.{key}": tensor
-            for name, part in self._stateful().items()
+            for name, part in self.stateful().items()
             for key, tensor in part.state_dict().items()
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, part in self._stateful().items():
+        for name, part in self.stateful().items():
             own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
             part.load_state_dict(own)
 
-    def _stateful(self) -> dict[str, Any]:
+    def stateful(self) -> dict[str, Any]:
+        """The attributes that have a `state_dict`, but for the ensemble."""
         return {
             name: part for name, part in vars(self).items() if hasattr(part, "state_dict") and part is not self.ensemble
         }

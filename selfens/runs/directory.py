@@ -40,17 +40,20 @@ from selfens.upgrade import upgrade_config
 
 FORMAT, FIRST_EDITION = "2", "1"
 REPORT = "report.html"
-ABOUT_KEYS = (
-    "fingerprint",
-    "rows",
-    "classes",
-    "input_shape",
-    "input_type",
-    "own_data",
-    "own_network",
-    "own_method",
-    "environment",
-)
+ABOUT: dict[str, type] = {
+    "fingerprint": str,
+    "rows": int,
+    "classes": list,
+    "input_shape": list,
+    "input_type": str,
+    "own_data": bool,
+    "own_network": bool,
+    "own_method": bool,
+    "environment": dict,
+}
+"""What run.json must hold."""
+PARTS = ("network", "optimizer", "step", "random")
+"""What a checkpoint must hold."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class RunDirectory:
                 f"{path} was written in format {about.get('format')}; this version of selfens reads formats "
                 f"{FIRST_EDITION} and {FORMAT}."
             )
-        missing = [key for key in ABOUT_KEYS if key not in about]
+        missing = [key for key, kind in ABOUT.items() if not isinstance(about.get(key), kind)]
         if missing:
             raise RunError(f"{directory.path / 'run.json'} lacks {', '.join(missing)}; it is damaged.")
         return directory
@@ -209,9 +212,12 @@ class RunDirectory:
         records = []
         for line in self._read(path.name).splitlines() if path.exists() else []:
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except json.JSONDecodeError:
                 break
+            if not isinstance(record, dict):
+                break
+            records.append(record)
         return records
 
     def truncate_history(self, epochs: int) -> None:
@@ -241,16 +247,21 @@ class RunDirectory:
         """The epoch and the step at which the checkpoint continues; (0, 0) if there is none."""
         if not self.has_checkpoint():
             return 0, 0
-        return self._position(read_metadata(self.path / "checkpoint.safetensors"))
+        epoch, step, _ = self._position(read_metadata(self.path / "checkpoint.safetensors"))
+        return epoch, step
 
-    def _position(self, metadata: dict[str, str]) -> tuple[int, int]:
+    def _position(self, metadata: dict[str, str]) -> tuple[int, int, float]:
+        """The epoch, the step and the seconds spent in the epoch."""
         try:
-            position = int(metadata["epoch"]), int(metadata["step"])
+            position = int(metadata["epoch"]), int(metadata["step"]), float(metadata.get("seconds", 0))
         except (KeyError, ValueError):
-            position = None
-        if metadata.get("format") not in (FORMAT, FIRST_EDITION) or position is None:
-            raise RunError(f"the checkpoint of {self.path} is of another version or program, or damaged.")
+            position = -1, -1, 0.0
+        if metadata.get("format") not in (FORMAT, FIRST_EDITION) or min(position) < 0:
+            raise self._damaged_checkpoint()
         return position
+
+    def _damaged_checkpoint(self) -> RunError:
+        return RunError(f"the checkpoint of {self.path} is of another version or program, or damaged.")
 
     def load_checkpoint(self, *, with_targets: bool = True) -> Checkpoint:
         """The whole state, or all but the targets, which the network does not need."""
@@ -259,14 +270,16 @@ class RunDirectory:
             raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens.resume).")
         path = self.path / "checkpoint.safetensors"
         flat, metadata = load_tensors(path, but="" if with_targets else "targets/")
-        epoch, step = self._position(metadata)
+        epoch, step, seconds = self._position(metadata)
         tensors: dict[str, dict[str, Tensor]] = {}
         for key, tensor in flat.items():
             part, _, name = key.partition("/")
             tensors.setdefault(part, {})[name] = tensor
+        if any(part not in tensors for part in PARTS):
+            raise self._damaged_checkpoint()
         if metadata.get("targets") and with_targets:  # the first edition kept them in a file of each checkpoint's own
             tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
-        return Checkpoint(epoch, step, tensors, self._targets_file(metadata), float(metadata.get("seconds", 0)))
+        return Checkpoint(epoch, step, tensors, self._targets_file(metadata), seconds)
 
     def _targets_file(self, metadata: dict[str, str]) -> dict[str, str]:
         try:

@@ -90,7 +90,7 @@ class Run:
     def test_error(self) -> float | None:
         """In percent, after the checkpoint's epoch, whose weights predict: never the best epoch's."""
         records = self.history[: self.directory.reached()[0]]  # a crash may have left later ones
-        return records[-1]["test_error"] if records else None
+        return records[-1].get("test_error") if records else None
 
     @property
     def labels(self) -> LabelChoice:
@@ -118,7 +118,7 @@ class Run:
         tensors = self.network_checkpoint.tensors
         weights = tensors.get("evaluated") or tensors["network"]
         with random_state_kept():  # weights are drawn before they are overwritten
-            network = self._given_network or self._built_network()
+            network = self._built_network() if self._given_network is None else self._given_network
         try:
             network.load_state_dict(weights)
         except RuntimeError as error:
@@ -143,10 +143,13 @@ class Run:
         state = self.checkpoint.tensors.get("targets")
         if state is None:
             return None
-        num_rows, num_classes = state["mean"].shape
-        dtype = str(state["mean"].dtype).removeprefix("torch.")
-        ensemble = EnsembleTargets(num_rows, num_classes, dtype=dtype, variance="square" in state)
-        ensemble.load_state_dict(state)
+        try:
+            num_rows, num_classes = state["mean"].shape
+            dtype = str(state["mean"].dtype).removeprefix("torch.")
+            ensemble = EnsembleTargets(num_rows, num_classes, dtype=dtype, variance="square" in state)
+            ensemble.load_state_dict(state)
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise RunError(f"the targets of {self.path} are damaged ({str(error).splitlines()[0]}).") from None
         return ensemble
 
     def on(self, device: str) -> Run:

@@ -138,8 +138,7 @@ def _run(
 ) -> Run:
     """The one path of new and resumed runs. `prepare` decides what is trained on, `begin` creates the run or loads its
     checkpoint. A run that is resumed is locked before anything is read, a new one as soon as it exists."""
-    if given.dataset is not None:
-        check_kind("dataset", given.dataset, Dataset, "a Dataset, such as Dataset.from_npz(path) reads")
+    given.check()
     with ExitStack() as stack:
         stack.enter_context(TORCH_GLOBALS_LOCK)
         group = stack.enter_context(distributed.joined(device))

@@ -171,8 +171,9 @@ class Bar(Quiet):
 
 def describe(record: dict[str, Any], room: float = math.inf) -> str:
     """The losses, the error and the speed of an epoch in one line; fewer of them if there is no room."""
-    loss = f"loss {record['supervised']:.4f}"
-    losses = f"{loss} + {record['weight']:.3g} x {record['unsupervised']:.5f}"
+    both = "supervised" in record and "unsupervised" in record  # a method may have other parts
+    loss = f"loss {record['supervised' if both else 'total']:.4f}"
+    losses = f"{loss} + {record['weight']:.3g} x {record['unsupervised']:.5f}" if both else loss
     names = {"validation_error": "validation error", "test_error": "test error"}
     errors = [f"{name} {record[key]:.2f} %" for key, name in names.items() if record.get(key) is not None]
     speed = f"{record['images_per_second']:,.0f} img/s"

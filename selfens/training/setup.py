@@ -21,6 +21,7 @@ from selfens import methods, networks
 from selfens.config import Config
 from selfens.core import optim, schedules
 from selfens.core.device import environment, resolve_precision, resolve_switch
+from selfens.core.teacher import EmaTeacher
 from selfens.core.views import Views
 from selfens.data import prefetch, preprocess
 from selfens.data.dataset import UNLABELED, Dataset
@@ -28,7 +29,7 @@ from selfens.data.labels import LabelChoice
 from selfens.data.loader import Loader
 from selfens.data.rows import Picked
 from selfens.data.sampler import Sampler
-from selfens.errors import ConfigError
+from selfens.errors import ConfigError, check_kind
 from selfens.methods.base import Method, TrainingRows, WeightedOptions
 from selfens.networks.layers import synchronize_means
 from selfens.training.distributed import MIN, Group
@@ -46,6 +47,17 @@ class Given(NamedTuple):
     dataset: Dataset | None = None
     network: nn.Module | None = None
     method: Method | None = None
+
+    def check(self) -> None:
+        """Refuse what is of another kind, such as the name or the class of a method."""
+        expected: list[tuple[str, Any, type, str]] = [
+            ("dataset", self.dataset, Dataset, "a Dataset, such as Dataset.from_npz(path) reads"),
+            ("network", self.network, nn.Module, "a module from inputs to logits"),
+            ("method", self.method, Method, "an instance of a Method, such as selfens.methods.Pi()"),
+        ]
+        for name, part, kind, words in expected:
+            if part is not None:
+                check_kind(name, part, kind, words)
 
     def about(self) -> dict[str, bool]:
         """For run.json: which parts must be passed again."""
@@ -156,14 +168,17 @@ class Parts:
 def build(prepared: Prepared, given: Given, group: Group, warn: Callable[[str], None]) -> Parts:
     """All parts, on the device. What may be refused comes first; targets may be a large file, so they come last."""
     config, device, data = prepared.config, prepared.device, prepared.data
-    network = given.network or networks.build(config.network, data.input_shape, data.num_classes)
+    network = given.network
+    if network is None:
+        network = networks.build(config.network, data.input_shape, data.num_classes)
     compiled = resolve_switch(config.training.compile, device)
     # After a network of the user's own, because two threads must not import the same modules at a time.
     compiler = start_compiler() if compiled and device.type == "cuda" else None
     rows = _own_rows(prepared, group)
     sampler = _sampler(config, rows, group)
     residence, loader = _loader(prepared, rows, sampler, group)
-    method = given.method or methods.build(config.method)
+    method = methods.build(config.method) if given.method is None else given.method
+    _check_options_used(config, given)
     loader.views.check(method.views)
     _set_up_network(network, prepared, loader, group, warn, is_new=given.network is None)
     optimizer = _optimizer(config, network)
@@ -367,6 +382,8 @@ def _set_up_method(
             device=prepared.device,
         ),
     )
+    _check_shareable(method, prepared, rows, group)
+    group.broadcast([*method.state_dict().values()])  # what it drew itself is different in each process
     if method.ensemble is None:
         return
     method.ensemble.to(prepared.device)
@@ -379,6 +396,32 @@ def _set_up_method(
         raise ConfigError(
             f"the method's ensemble has {method.ensemble.num_rows} rows; expected {len(rows.owned)}, those that `setup` was "
             "told of."
+        )
+
+
+def _check_options_used(config: Config, given: Given) -> None:
+    """Refuse options that a method passed by the user would not heed: it has options of its own."""
+    for name, default in (("targets", "device"), ("certainty", False)):
+        value = getattr(config.method, name, default)
+        if given.method is not None and value != default:
+            raise ConfigError(
+                f"method.{name} is {value!r}, but a method of your own was passed, which has its own options; leave it out."
+            )
+
+
+def _check_shareable(method: Method, prepared: Prepared, rows: OwnRows, group: Group) -> None:
+    """Refuse what a method keeps by row outside of its ensemble: averages over the processes would mix up their rows."""
+    numbers = (prepared.data.num_rows, len(rows.owned))
+    by_row = [
+        name
+        for name, part in method.stateful().items()
+        if not isinstance(part, nn.Module | EmaTeacher)  # whose weights may have as many rows by chance
+        and any(tensor.ndim and len(tensor) in numbers for tensor in part.state_dict().values())
+    ]
+    if by_row and group.size > 1:
+        raise ConfigError(
+            f"{type(method).__name__} keeps '{by_row[0]}' by row, and {group.size} processes have different rows; keep it in "
+            "method.ensemble (an EnsembleTargets), or use one process."
         )
 
 
