@@ -243,7 +243,7 @@ def test_the_card_of_a_run_stopped_within_an_epoch_names_no_error(trained, tmp_p
 def test_a_folder_of_photos_gives_a_file_for_bytes_of_its_size(typed, tmp_path, monkeypatch):
     from PIL import Image
 
-    from selfens.data.folder import decode
+    from selfens.data.images import decode
 
     monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
     for number in range(40):

@@ -13,9 +13,10 @@ from support import CLASSES, SMALL_IMAGES, config, differences, features, images
 from selfens import Dataset, load_run, resume, train
 from selfens.data import preprocess, sources
 from selfens.data.extra_rows import find
+from selfens.data.extra_rows import open_tiny_images as open_images
+from selfens.data.extra_rows import tiny_images_of_classes as images_of_classes
 from selfens.data.labels import choose_labels
 from selfens.data.rows import is_mapped
-from selfens.data.tiny_images import images_of_classes, open_images
 from selfens.errors import ConfigError, DataError, SelfensWarning
 from selfens.experiments.extra_images import ExtraImages
 from selfens.experiments.records import Store
@@ -229,14 +230,14 @@ def test_the_rows_of_a_named_data_set_will_do():
 @pytest.mark.parametrize(
     ("array", "sentence"),
     [
-        (bytes_like((5, 3, 16, 16)), r"shape \(5, 3, 16, 16\); expected rows of shape \(3, 32, 32\), .*resized"),
-        (bytes_like((5, 1, 32, 32)), r"an array of shape \(5, 1, 32, 32\)"),
-        (bytes_like((5, 3072)), r"an array of shape \(5, 3072\)"),
-        (np.array(3, np.uint8), r"an array of shape \(\)"),
-        (bytes_like((0, 3, 32, 32)), "holds no rows"),
-        (np.zeros((5, 3, 32, 32), bool), "holds bool; expected numbers"),
+        (bytes_like((5, 3, 16, 16)), r"rows of shape \(3, 16, 16\); expected \(3, 32, 32\) as .*resized"),
+        (bytes_like((5, 1, 32, 32)), r"rows of shape \(1, 32, 32\)"),
+        (bytes_like((5, 3072)), r"rows of shape \(3072,\)"),
+        (np.array(3, np.uint8), r"have shape \(\)"),
+        (bytes_like((0, 3, 32, 32)), "which is empty"),
+        (np.zeros((5, 3, 32, 32), bool), "holds bool .*expected numbers of the same type"),
         (np.zeros((5, 3, 32, 32), np.float32), "float32 and the training inputs are uint8.*same type"),
-        (np.full((5, 3, 32, 32), 256), "int64 from 256 to 256; the training inputs are bytes, so expected 0 to 255"),
+        (np.full((5, 3, 32, 32), 256), "holds int64 .*integers from 0 to 255 are bytes"),
         (np.full((5, 3, 32, 32), "a"), "expected numbers"),
     ],
 )

@@ -1,7 +1,7 @@
-"""Inputs that are not one array in memory: rows of a file, of several arrays, some of the rows of another. Plain numpy.
+"""Inputs that are not one array in memory: a transposed file, some rows of a source, several sources in a row. Plain numpy.
 
-Each of them answers what is asked of an array of inputs (`shape`, `dtype`, `len`, and rows by number, slice or mask), and reads
-when it is asked. So a data set larger than memory is used like any other, a few rows at a time.
+Each has the parts of an array that inputs need (`shape`, `dtype`, `len`, rows by number, slice or mask) and reads rows only
+when asked, so a data set larger than memory is used like any other.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class LazyRows(ABC):
 Source = NDArray[Any] | LazyRows
 
 
-class Turned(LazyRows):
-    """An array whose rows are read with their axes in another order, as channels-last images or column-major planes."""
+class Transposed(LazyRows):
+    """An array whose rows are read with their axes permuted: channels-last images, column-major planes."""
 
     def __init__(self, array: NDArray[Any], axes: Sequence[int]) -> None:
         self.array, self.axes = array, (0, *axes)
@@ -83,7 +83,7 @@ class Turned(LazyRows):
         return is_mapped(self.array)
 
 
-class Picked(LazyRows):
+class Selected(LazyRows):
     """Some rows of another source, in the order given."""
 
     def __init__(self, source: Source, rows: Numbers) -> None:
@@ -99,8 +99,8 @@ class Picked(LazyRows):
         return is_mapped(self.source)
 
 
-class Stacked(LazyRows):
-    """Sources of one shape and type, one after another."""
+class Concatenated(LazyRows):
+    """Sources of the same shape and type, one after another."""
 
     def __init__(self, parts: Sequence[Source]) -> None:
         self.parts = tuple(parts)
@@ -123,10 +123,7 @@ class Stacked(LazyRows):
 
 
 def memory_left() -> int:
-    """Bytes of RAM that may be taken without pushing others out, as far as the system says.
-
-    Processes that train together on a machine (torchrun says how many) are given equal parts.
-    """
+    """Bytes of RAM that are available, shared equally among the processes that train together on this machine."""
     sharing = launcher.size_here()
     try:
         with open("/proc/meminfo") as lines:
@@ -136,7 +133,7 @@ def memory_left() -> int:
 
 
 def is_mapped(source: Source) -> bool:
-    """Whether rows come from a file rather than from memory."""
+    """Whether any rows come from a file rather than from memory."""
     if isinstance(source, LazyRows):
         return source.is_mapped
     array: Any = source
@@ -148,15 +145,15 @@ def is_mapped(source: Source) -> bool:
 
 
 def pieces(source: Source, size: int, rows: Numbers | None = None) -> Iterator[NDArray[Any]]:
-    """`size` rows at a time, as arrays that may be written to; of all rows, or of those given."""
+    """`size` rows at a time, all or only `rows`, as writable arrays."""
     for start in range(0, len(source) if rows is None else len(rows), size):
         wanted = slice(start, start + size)
         piece = np.ascontiguousarray(source[wanted if rows is None else rows[wanted]])
-        yield piece if piece.flags.writeable else piece.copy()  # torch warns of what it may not write to
+        yield piece if piece.flags.writeable else piece.copy()  # torch warns of read-only arrays
 
 
 def read_into(source: Source, rows: Numbers, out: NDArray[Any]) -> None:
-    """Copy rows to `out`, without holding Python's lock where the source is one plain array."""
+    """Copy rows to `out`, without holding the GIL if the source is one plain array."""
     if isinstance(source, np.ndarray) and source.flags.c_contiguous:
         np.take(source, rows, axis=0, out=out, mode="clip")  # other modes go through a copy
     else:

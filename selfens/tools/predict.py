@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from selfens.data import folder
+from selfens.data.arrays import read_inputs
 from selfens.data.dataset import Dataset
-from selfens.data.inputs import read_inputs
-from selfens.data.listing import all_images, is_image
+from selfens.data.folder import all_images, is_folder_source
+from selfens.data.images import decode_all, is_image
 from selfens.errors import DataError
 from selfens.files.tables import cell, check_replaceable, write_csv
 from selfens.runs.run import Run
@@ -23,7 +23,7 @@ OF_TRAINING_ROWS = ["row", "class", "probability", "deviation"]
 
 def is_images(inputs: Path) -> bool:
     """Whether this is a folder or CSV of images, or an image; refused if it is not there."""
-    if folder.is_folder_source(inputs):
+    if is_folder_source(inputs):
         return True
     if not os.path.exists(inputs):
         raise DataError(f"there is no file or folder {inputs}; check its path.")
@@ -51,8 +51,7 @@ def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]
         raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
     _check_output(output, inputs, OF_IMAGES)
     paths = all_images(inputs)
-    decoded = folder.decode_all(paths, run.input_shape[1])
-    folder.check_failures(decoded, inputs)
+    decoded = decode_all(paths, run.input_shape[1], inputs)
     probabilities = run.predict_proba(decoded.images)
     ranked = np.argsort(-probabilities, axis=1, kind="stable")
     readable = [path for path, kept in zip(paths, decoded.readable, strict=True) if kept]
@@ -86,5 +85,5 @@ def predict_training_rows(run: Run, dataset: Dataset, output: Path) -> int:
 def _check_output(output: Path, inputs: Path, header: list[str]) -> None:
     """Refuse to write over what is predicted on, or over anything but earlier predictions."""
     if output.exists() and output.samefile(inputs):
-        raise DataError(f"{output} is what is to be predicted on; name another file for the predictions by -o.")
+        raise DataError(f"{output} is what is to be predicted on; name another file for the predictions.")
     check_replaceable(output, header)

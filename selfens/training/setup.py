@@ -32,7 +32,7 @@ from selfens.data import preprocess
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import LabelChoice
 from selfens.data.loader import Loader
-from selfens.data.rows import Picked
+from selfens.data.rows import Selected
 from selfens.data.sampler import Order
 from selfens.errors import ConfigError, RunError, root_cause
 from selfens.methods.base import Method
@@ -117,7 +117,7 @@ class Session:
         self.kinds[self.visited] = np.where(labels[self.visited] == UNLABELED, WITHOUT_LABEL, LABELLED)
         self.owned = self.group.share(self.kinds)
         order = self._order()
-        inputs = data.inputs if self.group.size == 1 else Picked(data.inputs, self.owned)
+        inputs = data.inputs if self.group.size == 1 else Selected(data.inputs, self.owned)
         self.residence = stream.choose_residence(config.training.residence, inputs, data.name, device)
         self.loader = Loader(
             stream.from_residence(self.residence, inputs, fitted, order.batch_size, device),

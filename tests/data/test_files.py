@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from selfens.data import files, formats
+from selfens.data import cifar_svhn as files
 from selfens.errors import DataError
 
 STYLES = ["python2", "protocol2", "old-numpy", "protocol4", "binary"]
@@ -164,7 +164,7 @@ def test_labels_stored_as_doubles_are_read_and_agree_with_scipy(tmp_path, offici
 def test_a_small_mat_file_that_unpacks_to_a_huge_one_is_refused(tmp_path, official, monkeypatch):
     official.written["train_32x32.mat"] = np.zeros((50, 3072), np.uint8), np.ones(50, int)
     official.svhn(tmp_path)
-    monkeypatch.setattr(formats, "LARGEST_CONTENT", 10_000)
+    monkeypatch.setattr(files, "LARGEST_CONTENT", 10_000)
     assert (tmp_path / "train_32x32.mat").stat().st_size < 10_000
     with pytest.raises(DataError, match="compressed part is cut short or too large"):
         files.read_svhn(tmp_path)
