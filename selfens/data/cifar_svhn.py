@@ -15,34 +15,24 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from importlib.util import find_spec
 from itertools import islice
 from os.path import isdir, isfile  # unlike pathlib's, these take a folder without read permission as missing
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.errors import DataError, unknown_name
+from selfens.data.dataset import Dataset, Labels
+from selfens.errors import DataError
 
 IMAGE_SHAPE = (3, 32, 32)
 IMAGE_BYTES = math.prod(IMAGE_SHAPE)
 LARGEST_CONTENT = 2**30  # the largest official file has 182 MB; a hostile one must not fill the memory
 
 Images = NDArray[np.uint8]
-Labels = NDArray[np.int64]
-
-
-class Splits(NamedTuple):
-    """The two splits of an official data set, in the order of its files."""
-
-    train_x: Images
-    train_y: Labels
-    test_x: Images
-    test_y: Labels
-    classes: tuple[str, ...]
+Split = tuple[Images, Labels]
 
 
 @dataclass(frozen=True)
@@ -94,7 +84,6 @@ LAYOUTS = {
         Layout("cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", "", 1, 100),
     ),
 }
-SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")
 PUBLISHED = {
     "cifar10": [
         Published(f"{_CIFAR}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py"),
@@ -113,7 +102,7 @@ PUBLISHED = {
 # leaves nothing that looks like data
 
 
-def load(name: str, folder: Path, *, offline: bool, progress: bool) -> Splits:
+def load(name: str, folder: Path, *, offline: bool, progress: bool) -> Dataset:
     """An official data set from `folder`, downloaded there first if it is missing."""
     wanted = PUBLISHED[name]
     if name in LAYOUTS:
@@ -179,23 +168,19 @@ def _fetch(published: Published, temporary: Path, progress: bool) -> Path:
 # What is in the files
 
 
-def read_cifar(folder: Path, name: str) -> Splits:
+def read_cifar(folder: Path, name: str) -> Dataset:
     """CIFAR-10 or CIFAR-100 (fine labels) from whichever official layout lies in the folder, or is the folder."""
-    if name not in LAYOUTS:
-        raise DataError(unknown_name("CIFAR data set", name, LAYOUTS))
     found = find_cifar(folder, name)
     if found is None:
-        wanted = " or ".join(layout.folder for layout in LAYOUTS[name])
-        raise DataError(f"{folder} holds no files of {name}; expected the folder {wanted}, unpacked.")
+        raise _not_here(name, PUBLISHED[name], folder, "was not downloaded")
     place, layout = found
     if missing := layout.missing(place):
         raise DataError(
             f"{place} lacks {', '.join(missing)}; expected {', '.join(layout.files)}: "
             "add what is missing, or remove the folder to have it downloaded again."
         )
-    train_x, train_y = _read_batches(place, layout.train, layout)
-    test_x, test_y = _read_batches(place, (layout.test,), layout)
-    return Splits(train_x, train_y, test_x, test_y, _read_names(place / layout.names, layout))
+    train, test = (_read_batches(place, files, layout) for files in (layout.train, (layout.test,)))
+    return _dataset(name, train, test, _read_names(place / layout.names, layout))
 
 
 def find_cifar(folder: Path, name: str) -> tuple[Path, Layout] | None:
@@ -210,24 +195,28 @@ def find_svhn(folder: Path, file: str) -> Path | None:
     return next((path for path in (folder / file, folder / "svhn" / file) if isfile(path)), None)
 
 
-def read_svhn(folder: Path) -> Splits:
+def read_svhn(folder: Path) -> Dataset:
     """SVHN's cropped digits, train and test (not extra), with label 10 as the digit 0 that it stands for."""
-    paths = [find_svhn(folder, file) for file in SVHN_FILES]
-    missing = [file for file, path in zip(SVHN_FILES, paths, strict=True) if path is None]
-    if missing:
-        raise DataError(f"{folder} lacks {' and '.join(missing)} of SVHN; put them there or in its sub-folder svhn.")
-    (train_x, train_y), (test_x, test_y) = (_read_mat(path) for path in paths if path is not None)
-    return Splits(train_x, train_y, test_x, test_y, tuple("0123456789"))
+    paths = [find_svhn(folder, published.file) for published in PUBLISHED["svhn"]]
+    if None in paths:
+        raise _not_here("svhn", PUBLISHED["svhn"], folder, "was not downloaded")
+    train, test = (_read_mat(path) for path in paths if path is not None)
+    return _dataset("svhn", train, test, tuple("0123456789"))
 
 
-def _read_batches(place: Path, files: Sequence[str], layout: Layout) -> tuple[Images, Labels]:
+def _dataset(name: str, train: Split, test: Split, classes: tuple[str, ...]) -> Dataset:
+    (x, y), (test_x, test_y) = train, test
+    return Dataset(inputs=x, labels=y, test_inputs=test_x, test_labels=test_y, classes=classes, name=name)
+
+
+def _read_batches(place: Path, files: Sequence[str], layout: Layout) -> Split:
     read = _read_records if isinstance(layout.label_at, int) else _read_pickled_batch
     batches = [read(place / file, layout) for file in files]
     images = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, *IMAGE_SHAPE)
     return images, np.concatenate([labels for _, labels in batches])
 
 
-def _read_records(path: Path, layout: Layout) -> tuple[Images, Labels]:
+def _read_records(path: Path, layout: Layout) -> Split:
     """A binary file of records: one or two label bytes, then the pixels."""
     content = _read_bytes(path)
     label_at = int(layout.label_at)
@@ -239,7 +228,7 @@ def _read_records(path: Path, layout: Layout) -> tuple[Images, Labels]:
     return rows[:, label_at + 1 :], labels
 
 
-def _read_pickled_batch(path: Path, layout: Layout) -> tuple[Images, Labels]:
+def _read_pickled_batch(path: Path, layout: Layout) -> Split:
     batch = read_pickle(path)
     pixels, labels = getattr(batch.get("data"), "values", None), batch.get(str(layout.label_at))
     if pixels is None or pixels.shape[1] != IMAGE_BYTES or not len(pixels):
@@ -271,7 +260,7 @@ def _read_names(path: Path, layout: Layout) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read_mat(path: Path) -> tuple[Images, Labels]:
+def _read_mat(path: Path) -> Split:
     content = _read_bytes(path)
     try:
         arrays = _mat_arrays(content)
@@ -331,7 +320,7 @@ class _Array:
 
     def fill(self, state: Any) -> None:
         _version, shape, element, column_major, content = state
-        if element is not _Name.UINT8 or not isinstance(content, bytes):
+        if element is not _UINT8 or not isinstance(content, bytes):
             raise ValueError("it holds an array of something other than uint8")
         rows, columns = shape
         if not (type(rows) is int and type(columns) is int and rows >= 0 and rows * columns == len(content)):
@@ -339,34 +328,24 @@ class _Array:
         self.values = np.frombuffer(content, np.uint8).reshape(rows, columns, order="F" if column_major else "C")
 
 
-class _Name(Enum):
-    """All that a name in a pickle can stand for."""
-
-    RECONSTRUCT = "the function that makes an empty array"
-    ARRAY = "the type of arrays"
-    DTYPE = "the function that makes a type of elements"
-    UINT8 = "the only type of elements"
-    ENCODE = "the function by which Python 3 writes bytes under protocol 2"
+class _Name(str):
+    """A name in the pickle: text, which cannot be called."""
 
 
 _NAMES = {
-    ("numpy.core.multiarray", "_reconstruct"): _Name.RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _Name.RECONSTRUCT,
-    ("numpy", "ndarray"): _Name.ARRAY,
-    ("numpy", "dtype"): _Name.DTYPE,
-    ("_codecs", "encode"): _Name.ENCODE,
+    "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray._reconstruct",
+    "numpy.ndarray",
+    "numpy.dtype",
+    "_codecs.encode",
 }
-# Numbers, strings, lists, tuples, dicts, None, booleans, the memo, names and calls; the calls are overridden below
+_UINT8 = _Name("uint8")
 _OPERATIONS = (
-    pickle.PROTO + pickle.FRAME + pickle.STOP + pickle.MARK + pickle.PUT + pickle.BINPUT + pickle.LONG_BINPUT
-    + pickle.MEMOIZE + pickle.GET + pickle.BINGET + pickle.LONG_BINGET + pickle.INT + pickle.BININT + pickle.BININT1
-    + pickle.BININT2 + pickle.LONG + pickle.LONG1 + pickle.STRING + pickle.BINSTRING + pickle.SHORT_BINSTRING
-    + pickle.UNICODE + pickle.BINUNICODE + pickle.SHORT_BINUNICODE + pickle.BINBYTES + pickle.SHORT_BINBYTES
-    + pickle.NONE + pickle.NEWTRUE + pickle.NEWFALSE + pickle.EMPTY_LIST + pickle.EMPTY_DICT + pickle.EMPTY_TUPLE
-    + pickle.TUPLE + pickle.TUPLE1 + pickle.TUPLE2 + pickle.TUPLE3 + pickle.LIST + pickle.DICT + pickle.APPEND
-    + pickle.APPENDS + pickle.SETITEM + pickle.SETITEMS + pickle.GLOBAL + pickle.STACK_GLOBAL + pickle.REDUCE
-    + pickle.BUILD
-)  # fmt: skip
+    b"\x80\x95.(pqr\x94ghj"  # protocol, frame, stop, mark, the memo
+    b"NIJKML\x8a\x88\x89STUVX\x8cBC"  # None, numbers, booleans, strings
+    b"]lea})t\x85\x86\x87dsu"  # lists, tuples, dictionaries
+    b"c\x93Rb"  # names, calls and states
+)
 
 
 class _Unpickler(pickle._Unpickler):
@@ -382,25 +361,25 @@ class _Unpickler(pickle._Unpickler):
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
-        self.bytes_to_encode = len(content)  # encoding one long text again and again would fill the memory
+        self.bytes_to_encode = len(content)
 
     def find_class(self, module: str, name: str) -> _Name:
-        if (module, name) not in _NAMES:
+        if f"{module}.{name}" not in _NAMES:
             raise ValueError(
                 f"it asks for {f'{module}.{name}'[:60]!r}, which no official file needs and which was not run"
             )
-        return _NAMES[module, name]
+        return _Name(name)
 
     def load_reduce(self) -> None:
         """The only three calls that the official files make, done here."""
         arguments, function = self.stack.pop(), self.stack.pop()
         match function, arguments:
-            case _Name.RECONSTRUCT, (_Name.ARRAY, _, _):
+            case _Name("_reconstruct"), (_Name("ndarray"), _, _):
                 self.append(_Array())
-            case _Name.DTYPE, ("u1" | b"u1", _, _):
-                self.append(_Name.UINT8)
-            case _Name.ENCODE, (str(text), "latin1" | b"latin1") if len(text) <= self.bytes_to_encode:
-                self.bytes_to_encode -= len(text)
+            case _Name("dtype"), ("u1" | b"u1", _, _):
+                self.append(_UINT8)
+            case _Name("encode"), (str(text), "latin1" | b"latin1") if len(text) <= self.bytes_to_encode:
+                self.bytes_to_encode -= len(text)  # encoding one long text again and again would fill the memory
                 self.append(text.encode("latin-1"))
             case _:
                 raise ValueError("it makes a call that no official file makes")
@@ -409,7 +388,7 @@ class _Unpickler(pickle._Unpickler):
         state = self.stack.pop()
         if isinstance(array := self.stack[-1], _Array):
             array.fill(state)
-        elif array is not _Name.UINT8:  # whose state is the byte order, which bytes do not have
+        elif array is not _UINT8:  # whose state is the byte order, which bytes do not have
             raise ValueError("it gives a state to something that has none")
 
     def load_setitems(self) -> None:

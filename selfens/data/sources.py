@@ -95,11 +95,7 @@ def load(
         return _digits(split_seed)
     if name in SOURCES:
         offline = offline or os.environ.get("SELFENS_OFFLINE", "") not in ("", "0")
-        splits = cifar_svhn.load(str(name), data_folder(data_dir), offline=offline, progress=progress)
-        train_x, train_y, test_x, test_y, classes = splits
-        return Dataset(
-            inputs=train_x, labels=train_y, test_inputs=test_x, test_labels=test_y, classes=classes, name=str(name)
-        )
+        return cifar_svhn.load(str(name), data_folder(data_dir), offline=offline, progress=progress)
     if str(name).endswith(".npz"):
         return Dataset.from_npz(name)
     if is_npy_folder(name):
