@@ -17,6 +17,7 @@ from selfens.data.folder import load_folder
 from selfens.data.images import decode
 from selfens.errors import DataError
 
+QUICKLY = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--set", "training.report=false", "--quiet"]
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
 
 
@@ -138,8 +139,7 @@ def test_what_is_passed_over_is_noted(tmp_path):
 
 def test_notes_reach_a_person_once(tmp_path, capsys):
     (photos(tmp_path / "p") / "bird").mkdir()
-    words = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
-    _, _, err = typed(capsys, "train", "./p", "--run", "run", *words)
+    _, _, err = typed(capsys, "train", "./p", "--run", "run", *QUICKLY)
     assert re.fullmatch(r"warning: .* has no image in 'bird', so no such class is trained on\.\n", err)
     assert "bird" not in typed(capsys, "audit", "run", "--folds", 2, "--quiet")[2]
 
@@ -299,7 +299,7 @@ def test_what_may_not_be_read_gets_one_sentence(tmp_path, place):
 def test_what_is_not_there_is_said_to_be_missing(tmp_path, capsys):
     assert typed(capsys, "train", "./nothere")[2] == "error: there is no file or folder ./nothere; check its path.\n"
     photos(tmp_path / "p")
-    typed(capsys, "train", "./p", "--size", 8, "--epochs", 1, "--run", "run", "--quiet")
+    typed(capsys, "train", "./p", "--run", "run", *QUICKLY)
     code, _, err = typed(capsys, "predict", "run", "nothere", "-o", "out.csv")
     assert (code, err) == (1, "error: there is no file or folder nothere; check its path.\n")
 
@@ -380,11 +380,11 @@ def typed(capsys, *words):
 def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
     photos(tmp_path / "digits")  # a preset has this name too, so the folder is written as a path
     code, out, err = typed(
-        capsys, "train", "./digits", "--size", 8, "--epochs", 30, "--run", "run", "--set", "network.width=8"
+        capsys, "train", "./digits", "--size", 8, "--epochs", 20, "--run", "run", "--set", "network.width=8"
     )
     assert (code, err) == (0, "")
     assert "temporal, small (" in out
-    assert "30 epochs, w_max 30" in out
+    assert "20 epochs, w_max 30" in out
     assert "images of 8 x 8" in out
     run = load_run("run")
     assert run.config.data.image_size == 8
@@ -424,7 +424,7 @@ def test_a_folder_that_cannot_be_trained_on_gets_one_sentence(tmp_path, capsys, 
 
 def test_a_run_on_features_cannot_predict_images(tmp_path, capsys):
     np.savez("f.npz", x_train=np.random.default_rng(0).normal(size=(20, 3)), y_train=np.arange(20) % 2)
-    typed(capsys, "train", "f.npz", "--epochs", 1, "--run", "run", "--quiet")
+    typed(capsys, "train", "f.npz", "--epochs", 1, "--run", "run", "--quiet", "--set", "training.report=false")
     picture(tmp_path / "p" / "1.png")
     code, _, err = typed(capsys, "predict", "run", "p", "-o", "out.csv")
     assert code == 1
@@ -435,11 +435,10 @@ def test_labels_of_an_audit_follow_their_files_when_images_are_added(tmp_path, c
     root = photos(tmp_path / "p" / "train")
     for name, colour in COLOURS.items():
         picture(tmp_path / "p" / "test" / name / "t.png", colour)
-    words = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
-    assert typed(capsys, "train", "./p", "--run", "first", *words)[0] == 0
+    assert typed(capsys, "train", "./p", "--run", "first", *QUICKLY)[0] == 0
     typed(capsys, "audit", "first", "-o", "issues.csv")
     picture(root / "blue" / "0 added.png", COLOURS["blue"])  # sorts before the others and shifts their rows
-    assert typed(capsys, "train", "./p", "--run", "second", "--labels-file", "issues.csv", *words)[0] == 0
+    assert typed(capsys, "train", "./p", "--run", "second", "--labels-file", "issues.csv", *QUICKLY)[0] == 0
     run = load_run("second")
     names = run.dataset().row_names
     for row, label in zip(run.labels.rows, run.labels.labels, strict=True):
@@ -448,8 +447,7 @@ def test_labels_of_an_audit_follow_their_files_when_images_are_added(tmp_path, c
 
 def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_path, capsys):
     photos(tmp_path / "p")
-    words = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
-    assert typed(capsys, "train", "./p", "--run", "first", *words)[0] == 0
+    assert typed(capsys, "train", "./p", "--run", "first", *QUICKLY)[0] == 0
     typed(capsys, "suggest", "first", "-n", 3, "-o", "next.csv")
     with open("next.csv", newline="") as file:
         lines = list(csv.DictReader(file))
@@ -457,9 +455,9 @@ def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_p
         writer = csv.DictWriter(file, fieldnames=lines[0])
         writer.writeheader()
         writer.writerows(line | {"label": name} for line, name in zip(lines, COLOURS, strict=True))
-    code, _, err = typed(capsys, "train", "./p", "--run", "second", "--add-labels", "filled.csv", *words)
+    code, _, err = typed(capsys, "train", "./p", "--run", "second", "--add-labels", "filled.csv", *QUICKLY)
     assert (code, err, len(load_run("second").labels.rows)) == (0, "", 18)
-    code, _, err = typed(capsys, "train", "./p", "--run", "third", "--labels-file", "filled.csv", *words)
+    code, _, err = typed(capsys, "train", "./p", "--run", "third", "--labels-file", "filled.csv", *QUICKLY)
     assert (code, len(load_run("third").labels.rows)) == (0, 3)
     assert re.match(r"warning: 15 labels of the data are not used, because .*filled.csv does not name", err)
     code, _, err = typed(capsys, "train", "./p", "--labels-file", "filled.csv", "--add-labels", "filled.csv")

@@ -258,11 +258,7 @@ def test_a_crafted_pickle_takes_neither_memory_nor_time(tmp_path, official, atta
 def test_a_pickle_cut_short_anywhere_is_refused(tmp_path, official, style, file):
     path = official.cifar(tmp_path, "cifar10", style) / file
     content = path.read_bytes()
-    ends = {
-        *range(0, len(content), 101),
-        *range(min(300, len(content))),
-        *range(max(0, len(content) - 300), len(content)),
-    }
+    ends = {*range(0, len(content), 307), *range(120), *range(len(content) - 60, len(content))}
     for end in ends:
         path.write_bytes(content[:end])
         with pytest.raises(DataError, match=f"{file} "):
@@ -274,7 +270,7 @@ def test_a_mat_file_cut_short_is_refused(tmp_path, official, compressed):
     official.svhn(tmp_path, compressed)
     path = tmp_path / "train_32x32.mat"
     content = path.read_bytes()
-    for end in [*range(0, 400, 3), *range(400, len(content), 97), len(content) - 1]:
+    for end in [*range(0, 400, 5), *range(400, len(content), 301), len(content) - 1]:
         path.write_bytes(content[:end])
         with pytest.raises(DataError, match="train_32x32.mat "):
             files.read_svhn(tmp_path)

@@ -54,9 +54,9 @@ def published_cifar10(web, official, tmp_path, monkeypatch):
     return archive
 
 
-def publish(monkeypatch, name, url, content, target):
+def publish(monkeypatch, name, url, content, target, *others):
     entry = cifar_svhn.Published(url, hashlib.md5(content).hexdigest(), target)
-    monkeypatch.setitem(cifar_svhn.PUBLISHED, name, [entry])
+    monkeypatch.setitem(cifar_svhn.PUBLISHED, name, [*others, entry])
 
 
 def test_the_table_and_the_sources_agree():
@@ -198,7 +198,8 @@ def test_only_the_missing_file_of_svhn_is_downloaded(tmp_path, official, web, mo
     folder, address = web
     official.svhn(tmp_path / "data")
     content = (tmp_path / "data" / "test_32x32.mat").rename(folder / "test_32x32.mat").read_bytes()
-    publish(monkeypatch, "svhn", f"{address}/test_32x32.mat", content, "svhn/test_32x32.mat")
+    train = cifar_svhn.PUBLISHED["svhn"][0]
+    publish(monkeypatch, "svhn", f"{address}/test_32x32.mat", content, "svhn/test_32x32.mat", train)
     data = sources.load("svhn", data_dir=tmp_path / "data")
     np.testing.assert_array_equal(data.test_inputs, official.expected(["test_32x32.mat"])[0])
     assert (tmp_path / "data" / "svhn" / "test_32x32.mat").is_file()
