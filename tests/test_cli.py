@@ -429,7 +429,7 @@ BAD_WORDS = {
         ["--labels and --labels-file", "leave out one"],
     ),
     "a size for a preset": (["digits", "--size", "16"], ["size was given, but digits is no folder of images"]),
-    "a size for arrays": (["a.npz", "--size", "16"], ["--size was given, but a.npz is no folder of images"]),
+    "a size for arrays": (["a.npz", "--size", "16"], ["size was given, but a.npz is no folder of images"]),
     "unknown device": (["digits", "--device", "gpu"], ["gpu", "cuda"]),
     "seed not a number": (["digits", "--seed", "x"], ["x"]),
     "unknown option": (["digits", "--epoch", "3"], ["--epoch"]),

@@ -196,7 +196,7 @@ def test_more_labels_than_a_class_has_are_refused_with_what_would_do(kind):
 
 
 def test_one_class_alone_is_refused():
-    with pytest.raises(DataError, match="only one class .'x'.; expected at least two"):
+    with pytest.raises(DataError, match="one class only .'x'.; expected at least two"):
         chosen(Dataset.from_arrays(np.zeros((3, 2)), ["x", "x", ""]))
 
 

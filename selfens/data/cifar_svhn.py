@@ -157,6 +157,8 @@ def _fetch(published: Published, temporary: Path, progress: bool) -> Path:
         known_hash = f"md5:{published.md5}"
         return Path(pooch.retrieve(published.url, known_hash, published.file, temporary, progressbar=bar))
     except ValueError as error:
+        if isinstance(error, OSError):  # such as a proxy's address that is none
+            raise
         raise DataError(
             f"what {published.url} delivers is not the published file, whose MD5 is {published.md5}; "
             "nothing was kept, so try again, or get the file in another way."
