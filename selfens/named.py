@@ -18,7 +18,7 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
     Only the headers of arrays and the names of files are read. The data are loaded once, by the training.
     """
     is_preset = presets.full_name(source) is not None
-    if size is not None and (is_preset or source.endswith(".npz")):
+    if size is not None and (is_preset or sources.is_array_source(source)):
         raise ConfigError(f"an image size was given, but {source} is no folder of images; leave the size out.")
     if is_preset:
         config = presets.get(source)

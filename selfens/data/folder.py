@@ -157,8 +157,12 @@ def list_images(source: Path) -> Listing:
     folders = [path for path in _entries(source) if os.path.isdir(path)]
     train, test, validation = ([f for f in folders if f.name.lower() in names] for names in (TRAIN, TEST, VALIDATION))
     listing = Listing([], unused=[folder.name for folder in validation] if test else [])
-    if train:
-        _refuse_classes_beside_train(source, folders)
+    beside = [folder.name for folder in folders if folder.name.lower() not in SPLIT_FOLDERS | UNLABELED_FOLDERS]
+    if train and beside:
+        raise DataError(
+            f"{source} holds train/ and beside it {_quoted(beside)}; with train/, classes are the folders inside it, so move "
+            "the others there or elsewhere, or rename train/ if it is a class itself."
+        )
     for folder in train:
         listing.train += _labelled_by_folder(folder, listing)
     listing.train += _labelled_by_folder(source, listing, left_out=SPLIT_FOLDERS)
@@ -232,15 +236,6 @@ def _is_image(path: Path, listing: Listing) -> bool:
     return is_image(path)
 
 
-def _refuse_classes_beside_train(root: Path, folders: Iterable[Path]) -> None:
-    beside = [path.name for path in folders if path.name.lower() not in SPLIT_FOLDERS | UNLABELED_FOLDERS]
-    if beside:
-        raise DataError(
-            f"{root} holds train/ and beside it {_quoted(beside)}; with train/, classes are the folders inside it, so move the "
-            "others there or elsewhere, or rename train/ if it is a class itself."
-        )
-
-
 def _entries(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -262,7 +257,11 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _read_csv(path: Path, labelled: bool = True) -> list[Listed]:
-    lines = _csv_lines(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # names of files need not be UTF-8
+        lines = [line for line in csv_reader(text) if line]
+    except (OSError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as a CSV of file,label ({error}).") from None
     header = [cell.strip().lower() for cell in lines[0]] if lines else []
     wanted = ("file", "label") if labelled else ("file",)
     if not set(wanted) <= set(header):
@@ -283,15 +282,6 @@ def _read_csv(path: Path, labelled: bool = True) -> list[Listed]:
         what = f"{len(missing)} files that are not there, the first {missing[0]}" if missing else "no files"
         raise DataError(f"{path} names {what}; paths are relative to the CSV's own folder.")
     return [Listed(file, label) for file, label in found.items()]
-
-
-def _csv_lines(path: Path) -> list[list[str]]:
-    """The lines that are not empty. Names of files need not be UTF-8 on every disk, so bytes that are not stay."""
-    try:
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
-        return [line for line in csv_reader(text) if line]
-    except (OSError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read as a CSV of file,label ({error}).") from None
 
 
 def csv_reader(text: str) -> Iterator[list[str]]:

@@ -24,15 +24,12 @@ class LazyRows(ABC):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    parts: tuple[Source, ...]
+    """What rows are read from."""
 
     @abstractmethod
     def read(self, rows: Numbers) -> NDArray[Any]:
         """The rows of these numbers, each from 0 to below `len`, as an array in memory."""
-
-    @property
-    @abstractmethod
-    def is_mapped(self) -> bool:
-        """Whether any of it lies in a file."""
 
     @property
     def ndim(self) -> int:
@@ -71,32 +68,24 @@ class Transposed(LazyRows):
     """An array whose rows are read with their axes permuted: channels-last images, column-major planes."""
 
     def __init__(self, array: NDArray[Any], axes: Sequence[int]) -> None:
-        self.array, self.axes = array, (0, *axes)
+        self.array, self.axes, self.parts = array, (0, *axes), (array,)
         self.shape = tuple(array.shape[axis] for axis in self.axes)
         self.dtype = array.dtype
 
     def read(self, rows: Numbers) -> NDArray[Any]:
         return np.ascontiguousarray(self.array[rows].transpose(self.axes))
 
-    @property
-    def is_mapped(self) -> bool:
-        return is_mapped(self.array)
-
 
 class Selected(LazyRows):
     """Some rows of another source, in the order given."""
 
     def __init__(self, source: Source, rows: Numbers) -> None:
-        self.source, self.rows = source, rows
+        self.source, self.rows, self.parts = source, rows, (source,)
         self.shape = (len(rows), *source.shape[1:])
         self.dtype = source.dtype
 
     def read(self, rows: Numbers) -> NDArray[Any]:
         return self.source[self.rows[rows]]
-
-    @property
-    def is_mapped(self) -> bool:
-        return is_mapped(self.source)
 
 
 class Concatenated(LazyRows):
@@ -117,10 +106,6 @@ class Concatenated(LazyRows):
                 result[here] = part[rows[here] - (self.ends[number] - len(part))]
         return result
 
-    @property
-    def is_mapped(self) -> bool:
-        return any(is_mapped(part) for part in self.parts)
-
 
 def memory_left() -> int:
     """Bytes of RAM that are available, shared equally among the processes that train together on this machine."""
@@ -135,7 +120,7 @@ def memory_left() -> int:
 def is_mapped(source: Source) -> bool:
     """Whether any rows come from a file rather than from memory."""
     if isinstance(source, LazyRows):
-        return source.is_mapped
+        return any(is_mapped(part) for part in source.parts)
     array: Any = source
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap):
