@@ -92,7 +92,7 @@ def _chosen(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Lab
     if options.labels_file is None:
         return _drawn(dataset, options, seed)
     labels = np.full(dataset.num_rows, UNLABELED, dtype=np.int64)
-    if options.label_choice == "added":
+    if options.label_choice != "file":
         drawn, of_drawn = _drawn(dataset, options, seed)
         labels[drawn] = of_drawn
     named = named_rows(Path(options.labels_file), dataset)

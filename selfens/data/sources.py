@@ -156,12 +156,5 @@ def _digits(split_seed: int) -> Dataset:
     chosen = [order[labels[order] == digit][:DIGITS_TEST_ROWS_PER_CLASS] for digit in range(10)]
     test = np.zeros(len(labels), dtype=bool)
     test[np.concatenate(chosen)] = True
-    labels = labels.astype(np.int64)
-    return Dataset(
-        inputs=images[~test],
-        labels=labels[~test],
-        test_inputs=images[test],
-        test_labels=labels[test],
-        classes=tuple("0123456789"),
-        name="digits",
-    )
+    train = images[~test], labels[~test]
+    return Dataset.from_arrays(*train, images[test], labels[test], classes=tuple("0123456789"), name="digits")
