@@ -28,8 +28,8 @@ from selfens.config import Config
 from selfens.core import evaluate, launcher
 from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
 from selfens.data import preprocess
+from selfens.data.arrays import Inputs, standard_inputs
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.inputs import Inputs, standard_inputs
 from selfens.errors import DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run

@@ -8,20 +8,21 @@ from pathlib import Path
 from selfens import presets
 from selfens.config import Config
 from selfens.core.device import resolve_device
-from selfens.data import folder, listing, sources
+from selfens.data import folder, images, sources
 from selfens.errors import ConfigError, nearest
 
 
 def config_for(source: str, method: str | None = None, size: int | None = None, device: str = "auto") -> Config:
-    """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name."""
+    """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name.
+
+    Only the headers of arrays and the names of files are read. The data are loaded once, by the training.
+    """
     is_preset = presets.full_name(source) is not None
-    if size is not None and (is_preset or source.endswith(".npz")):
-        raise ConfigError(
-            f"--size was given, but {source} is no folder of images; leave it out, its inputs have their size."
-        )
+    if size is not None and (is_preset or sources.is_array_source(source)):
+        raise ConfigError(f"an image size was given, but {source} is no folder of images; leave the size out.")
     if is_preset:
         config = presets.get(source)
-    elif source.endswith(".npz") or folder.is_folder_source(source):
+    elif sources.is_array_source(source) or folder.is_folder_source(source):
         config = _config_for_own_data(Path(source), size, device)
     elif os.path.exists(source):
         raise ConfigError(
@@ -35,21 +36,21 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
 
 
 def absolute(source: str) -> str:
-    """A path that still holds elsewhere; the name of a data set as it is."""
+    """A path that is valid in any folder; the name of a data set as it is."""
     return source if source in sources.SOURCES else str(Path(source).absolute())
 
 
 def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
-    """Settings judged by the number and the size of the images and by the device."""
+    """Settings that suit the number and size of the images and the device."""
     on_gpu = resolve_device(device).type == "cuda"
     path = str(source.absolute())
-    if source.suffix == ".npz" or sources.is_npy_folder(source):
-        data = sources.load(source)
-        side = min(data.input_shape[1:]) if data.is_images else None
-        return presets.for_arrays(path, images_side=side, rows=data.num_rows, on_gpu=on_gpu)
-    side = folder.suggested_size(source) if size is None else size
-    rows = len(listing.list_images(source).train)
-    return presets.for_arrays(path, images_side=side, rows=rows, on_gpu=on_gpu).with_values("data", image_size=side)
+    if sources.is_array_source(source):
+        rows, side = sources.rows_and_side(source)
+        return presets.for_arrays(path, images_side=side, rows=rows, on_gpu=on_gpu)
+    listing = folder.list_images(source)
+    side = size if size is not None else images.suggested_size([item.path for item in listing.train + listing.test])
+    config = presets.for_arrays(path, images_side=side, rows=len(listing.train), on_gpu=on_gpu)
+    return config.with_values("data", image_size=side)
 
 
 def _no_such_source(name: str) -> str:

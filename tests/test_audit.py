@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from support import blobs, config, features
 
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.labels import read_labels_file
+from selfens.data.label_files import named_rows
 from selfens.errors import ConfigError, DataError, RunError, SelfensError
 from selfens.tools import audit, folds
 from selfens.training.loop import train
@@ -276,9 +276,9 @@ def test_an_audit_is_a_csv_that_serves_as_a_labels_file(trained, tmp_path):
     header, *lines = read(tmp_path / "issues.csv")
     assert header == ["row", "label", "suggested", "score", "deviation"]
     assert [int(line[0]) for line in lines] == ranked.rows.tolist()
-    rows, labels = read_labels_file(tmp_path / "issues.csv", dataset)
-    assert rows.tolist() == run.labels.rows.tolist()
-    assert labels.tolist() == run.labels.labels.tolist()
+    labels = named_rows(tmp_path / "issues.csv", dataset)
+    assert [labels[row] for row in run.labels.rows.tolist()] == run.labels.labels.tolist()
+    assert len(labels) == len(run.labels.rows)
 
 
 def test_the_deviation_is_that_of_the_suggested_class():

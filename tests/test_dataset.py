@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selfens.data.arrays import standard_inputs
 from selfens.data.dataset import Dataset
-from selfens.data.inputs import standard_inputs
 from selfens.errors import DataError
 
 FEATURES = np.arange(12, dtype=np.float32).reshape(6, 2)

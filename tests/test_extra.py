@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import CLASSES, SMALL_IMAGES, config, differences, features, images, left_behind, selfens, sets, write_npz
+from support import CLASSES, SMALL_IMAGES, config, differences, features, images, left_behind, sets, write_npz
+from test_folder import typed
 
 from selfens import Dataset, load_run, resume, train
 from selfens.data import preprocess, sources
 from selfens.data.extra_rows import find
+from selfens.data.extra_rows import open_tiny_images as open_images
+from selfens.data.extra_rows import tiny_images_of_classes as images_of_classes
 from selfens.data.labels import choose_labels
 from selfens.data.rows import is_mapped
-from selfens.data.tiny_images import images_of_classes, open_images
 from selfens.errors import ConfigError, DataError, SelfensWarning
 from selfens.experiments.cells import Task
 from selfens.experiments.data import Source, official
@@ -231,14 +233,14 @@ def test_the_rows_of_a_named_data_set_will_do():
 @pytest.mark.parametrize(
     ("array", "sentence"),
     [
-        (bytes_like((5, 3, 16, 16)), r"shape \(5, 3, 16, 16\); expected rows of shape \(3, 32, 32\), .*resized"),
-        (bytes_like((5, 1, 32, 32)), r"an array of shape \(5, 1, 32, 32\)"),
-        (bytes_like((5, 3072)), r"an array of shape \(5, 3072\)"),
-        (np.array(3, np.uint8), r"an array of shape \(\)"),
-        (bytes_like((0, 3, 32, 32)), "holds no rows"),
-        (np.zeros((5, 3, 32, 32), bool), "holds bool; expected numbers"),
+        (bytes_like((5, 3, 16, 16)), r"rows of shape \(3, 16, 16\); expected \(3, 32, 32\) as .*resized"),
+        (bytes_like((5, 1, 32, 32)), r"rows of shape \(1, 32, 32\)"),
+        (bytes_like((5, 3072)), r"rows of shape \(3072,\)"),
+        (np.array(3, np.uint8), r"have shape \(\)"),
+        (bytes_like((0, 3, 32, 32)), "which is empty"),
+        (np.zeros((5, 3, 32, 32), bool), "holds bool .*expected numbers of the same type"),
         (np.zeros((5, 3, 32, 32), np.float32), "float32 and the training inputs are uint8.*same type"),
-        (np.full((5, 3, 32, 32), 256), "int64 from 256 to 256; the training inputs are bytes, so expected 0 to 255"),
+        (np.full((5, 3, 32, 32), 256), "holds int64 .*integers from 0 to 255 are bytes"),
         (np.full((5, 3, 32, 32), "a"), "expected numbers"),
     ],
 )
@@ -426,23 +428,22 @@ def test_supervised_training_says_that_extra_rows_teach_it_nothing(tmp_path):
 # The command
 
 
-def test_the_command_from_training_to_labelling_extra_rows(tmp_path):
+def test_the_command_from_training_to_labelling_extra_rows(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     main = coloured(side=8)
     labels = np.where(np.arange(60) < 12, np.arange(60) % 3, -1)
     write_npz(tmp_path / "m.npz", x_train=main.inputs, y_train=labels, x_test=main.test_inputs, y_test=main.test_labels)
-    shown = bytes_like((30, 3, 8, 8))
-    folder = written(tmp_path, "folder", shown)
-    words = sets([*SMALL_IMAGES, "training.device=cpu", "training.batch_size=10"])
+    folder = written(tmp_path, "folder", bytes_like((30, 3, 8, 8)))
+    words = sets([*SMALL_IMAGES, "training.device=cpu", "training.batch_size=10", "training.report=false"])
     extra = ("--extra", folder.name, "--extra-per-epoch", "18")
-    done = selfens("train", "m.npz", "--epochs", "2", *extra, "--run", "run", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "90 rows, 30 of them extra, 12 labelled" in done.stderr + done.stdout
-    run = load_run(tmp_path / "run")
+    code, out, err = typed(capsys, "train", "m.npz", "--epochs", 2, *extra, "--run", "run", *words)
+    assert (code, "90 rows, 30 of them extra, 12 labelled" in out + err) == (0, True)
+    run = load_run("run")
     assert run.about["extra"] == {"source": str(folder), "rows": 30}
     assert (run.about["rows"], run.config.data.extra_per_epoch) == (90, 18)
     assert run.ensemble.count.sum() == 2 * 30
-    assert selfens("suggest", "run", "-n", "78", cwd=tmp_path).returncode == 0
-    with (tmp_path / "suggestions.csv").open() as file:
+    assert typed(capsys, "suggest", "run", "-n", 78)[0] == 0
+    with open("suggestions.csv") as file:
         lines = {int(line["row"]): line for line in csv.DictReader(file)}
     assert set(lines) == set(range(12, 90))
     assert lines[60]["file"] == str(folder / "0" / "00.png")
@@ -451,14 +452,12 @@ def test_the_command_from_training_to_labelling_extra_rows(tmp_path):
     (tmp_path / "more.csv").write_text(
         "row,label,file\n" + "".join(f"{row},{row % 3},{lines[row]['file']}\n" for row in (12, 13, 14, 61))
     )
-    again = selfens(
-        "train", "m.npz", *extra, "--epochs", "1", "--labels-file", "more.csv", "--run", "b", *words, cwd=tmp_path
-    )
-    assert again.returncode == 0, again.stderr
-    assert load_run(tmp_path / "b").labels.rows.tolist() == [12, 13, 14, 61]
-    assert selfens("audit", "b", cwd=tmp_path).returncode == 0
+    again = ("train", "m.npz", *extra, "--epochs", 1, "--labels-file", "more.csv", "--run", "b", *words)
+    assert typed(capsys, *again)[0] == 0
+    assert load_run("b").labels.rows.tolist() == [12, 13, 14, 61]
+    assert typed(capsys, "audit", "b")[0] == 0
     assert str(folder / "0" / "02.png") in (tmp_path / "issues.csv").read_text()
-    assert selfens("predict", "b", folder, "-o", "p.csv", cwd=tmp_path).returncode == 0
+    assert typed(capsys, "predict", "b", folder, "-o", "p.csv")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -472,14 +471,15 @@ def test_the_command_from_training_to_labelling_extra_rows(tmp_path):
         (["--extra", "more.npy", "--extra-index", "i.pkl"], "an index of labels goes with tiny_images.bin"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, words, sentence):
+def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, capsys, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
     np.savez(tmp_path / "m.npz", x_train=coloured(side=8).inputs, y_train=np.r_[np.arange(12) % 3, [-1] * 48])
     np.save(tmp_path / "more.npy", bytes_like((20, 3, 8, 8)))
     np.save(tmp_path / "small.npy", bytes_like((20, 3, 4, 4)))
-    done = selfens("train", "m.npz", *words, "--run", "run", cwd=tmp_path)
-    assert done.returncode == 1
-    assert sentence in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    code, _, err = typed(capsys, "train", "m.npz", *words, "--run", "run")
+    assert code == 1
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 

@@ -16,7 +16,7 @@ from selfens.core.views import Views
 from selfens.data import prefetch, preprocess
 from selfens.data.loader import Loader
 from selfens.data.prefetch import Prefetch, raw_tensor
-from selfens.data.rows import LazyRows, Picked, Stacked, Turned, is_mapped, pieces
+from selfens.data.rows import Concatenated, LazyRows, Selected, Transposed, is_mapped, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError, DataError
 from selfens.training.progress import Quiet, WithoutExpectedWarnings
@@ -82,9 +82,9 @@ def sources(tmp_path):
         "ram": raw,
         "floats": raw_images(kind=np.float32),
         "mapped": mapped,
-        "channels last": Turned(last, (3, 1, 2)),
-        "some rows": Picked(mapped, np.arange(0, ROWS, 2)),
-        "stacked": Stacked([raw[:100], Picked(mapped, np.arange(100, ROWS))]),
+        "channels last": Transposed(last, (3, 1, 2)),
+        "some rows": Selected(mapped, np.arange(0, ROWS, 2)),
+        "stacked": Concatenated([raw[:100], Selected(mapped, np.arange(100, ROWS))]),
     }
 
 
@@ -241,7 +241,7 @@ def test_fitting_piece_by_piece_is_fitting_at_once(tmp_path, monkeypatch, kind, 
     raw = raw_images(kind=type_)
     rows = np.setdiff1d(np.arange(ROWS), [3, 200])
     monkeypatch.setattr(preprocess, "CHUNK", 50)
-    fitted = preprocess.fit(kind, Picked(raw, np.arange(ROWS)), rows=rows)
+    fitted = preprocess.fit(kind, Selected(raw, np.arange(ROWS)), rows=rows)
     x = raw[rows].astype(np.float64) / (255 if type_ == np.uint8 else 1)
     if kind == "channel":
         np.testing.assert_allclose(fitted.mean, x.mean(axis=(0, 2, 3)), rtol=1e-6)

@@ -1,8 +1,7 @@
-"""Dataset: training inputs with labels where they are known, a test split, class names. Plain numpy, no torch.
+"""Dataset: training inputs, the labels that are known, a test split, class names. Plain numpy, no torch.
 
-Images are kept as [rows, channels, height, width], uint8 or float32; feature vectors as [rows, features] float32.
-A label is the number of its class, or `UNLABELED` (-1). Everything given by a user is checked here, once, so that
-nothing further down has to. Inputs may lie in memory or in a file that is read as needed: see `rows`.
+Images are [rows, channels, height, width], uint8 or float32; feature vectors [rows, features] float32. A label is the number of
+its class, or `UNLABELED` (-1). A user's arrays are checked here, once. Inputs may lie in memory or in a file: see `rows`.
 """
 
 from __future__ import annotations
@@ -17,23 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from selfens.data.inputs import PIECE, check_same_scale, fits_bytes, matching, read_npy, read_npz, standard_source
-from selfens.data.rows import LazyRows, Source, Stacked, pieces
+from selfens.data.arrays import PIECE, check_same_scale, fits_bytes, matching, read_npy, read_npz, standard_source
+from selfens.data.rows import Concatenated, LazyRows, Source, pieces
 from selfens.errors import DataError
 
 UNLABELED = -1
-# In bytes. Of larger inputs the fingerprint takes rows spread evenly over them, so that it does not take minutes.
-MOST_HASHED = 2**33
+INPUT_NAMES, LABEL_NAMES = ("x_train", "x"), ("y_train", "y")
+MOST_HASHED = 2**33  # bytes; the fingerprint of larger inputs takes evenly spaced rows, or it would take minutes
 
 Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """What a run trains and tests on.
-
-    `labels` holds -1 where the label is unknown; `test_inputs` may have no rows, and then nothing is tested.
-    """
+    """What a run trains and tests on; with no test rows nothing is tested."""
 
     inputs: Source
     """The main training rows, then the extra ones."""
@@ -43,17 +39,15 @@ class Dataset:
     classes: tuple[str, ...]
     name: str = "arrays"
     row_names: Sequence[str] = ()
-    """Where each training row comes from (its file), if that is known."""
+    """The file of each training row, if rows come from files."""
     test_row_names: tuple[str, ...] = ()
-    """The same for the test rows."""
     unreadable: tuple[str, ...] = ()
     """Files that were left out, and why."""
     notes: tuple[str, ...] = ()
-    """What was found beside them that a person may not expect, a sentence each."""
+    """What a person may not expect of these data, a sentence each."""
     extra_rows: int = 0
-    """How many of the last rows are extra: without labels, and never fitted on."""
+    """How many of the last rows are extra: without labels, and ignored by preprocessing."""
     extra_name: str = ""
-    """What the extra rows are."""
 
     @classmethod
     def from_arrays(
@@ -71,9 +65,9 @@ class Dataset:
 
         inputs   images [rows, height, width, channels] or [rows, channels, height, width] or [rows, height, width],
                  uint8 or float; or feature vectors [rows, features]
-        labels   one per row: integers or strings; -1, None, NaN or "" where the label is unknown
+        labels   one per row: integers or strings; -1, None, NaN or "" if the label is unknown
         classes  names of the classes; integer labels are then positions in it
-        layout   "NHWC" or "NCHW" where the shape alone does not tell
+        layout   "NHWC" or "NCHW" if the shape does not tell
         """
         bytes_only = fits_bytes(inputs) and (test_inputs is None or fits_bytes(test_inputs))
         x = standard_source(inputs, layout=layout, what="the training inputs", bytes_allowed=bytes_only)
@@ -102,40 +96,32 @@ class Dataset:
 
     @classmethod
     def from_npz(cls, path: str | Path) -> Dataset:
-        """A dataset from an .npz file with x_train, y_train and, if there is a test set, x_test, y_test; classes optional.
-
-        `x` and `y` are taken for x_train and y_train. Arrays of Python objects are refused: reading them could run code.
-        """
+        """A dataset from an .npz file with x_train (or x), y_train (or y); x_test, y_test and classes are optional."""
         path = Path(path)
         arrays = read_npz(path)
-        x = arrays.get("x_train", arrays.get("x"))
-        y = arrays.get("y_train", arrays.get("y"))
+        x, y = (next((arrays[name] for name in names if name in arrays), None) for names in (INPUT_NAMES, LABEL_NAMES))
         if x is None or y is None:
-            raise DataError(
-                f"{path} holds {', '.join(sorted(arrays)) or 'no arrays'}; expected x_train and y_train "
-                "(and x_test, y_test for a test set)."
-            )
-        classes = [str(c) for c in arrays["classes"]] if "classes" in arrays else None
+            raise missing_arrays(path)
+        classes = _class_names(arrays["classes"], path) if "classes" in arrays else None
         return cls.from_arrays(x, y, arrays.get("x_test"), arrays.get("y_test"), classes=classes, name=str(path))
 
     @classmethod
     def from_npy(cls, folder: str | Path) -> Dataset:
-        """A dataset from a folder of x_train.npy, y_train.npy and, if there is a test set, x_test.npy, y_test.npy.
+        """A dataset from a folder with x_train.npy, y_train.npy; x_test.npy, y_test.npy and classes.npy are optional.
 
-        classes.npy is optional. Inputs of type uint8 or float32 stay in their files and are read as training needs them, so
-        they may be larger than memory; of any other type they are converted, in memory.
+        Inputs of type uint8 or float32 stay in their files and may be larger than memory; others are converted in memory.
         """
         folder = Path(folder)
         x, y = read_npy(folder / "x_train.npy"), read_npy(folder / "y_train.npy")
         test = [read_npy(path) if path.exists() else None for path in (folder / "x_test.npy", folder / "y_test.npy")]
         names = folder / "classes.npy"
-        classes = _class_names(names) if names.exists() else None
+        classes = _class_names(read_npy(names), names) if names.exists() else None
         return cls.from_arrays(x, y, *test, classes=classes, name=str(folder))
 
     def with_extra(
         self, inputs: ArrayLike | LazyRows, *, names: Sequence[str] = (), name: str = "the extra inputs"
     ) -> Dataset:
-        """This data set with unlabeled rows after its own; they must be of the same shape and type.
+        """This data set with unlabeled rows of the same shape and type after its own.
 
         names  of the rows, such as their files
         name   of all of them, for messages and the run's record
@@ -145,16 +131,12 @@ class Dataset:
         all_names = _RowNames([(self.name, self.row_names, self.num_rows), (name, names, len(extra))])
         return replace(
             self,
-            inputs=Stacked([self.inputs, extra]),
+            inputs=Concatenated([self.inputs, extra]),
             labels=np.concatenate([self.labels, np.full(len(extra), UNLABELED, dtype=np.int64)]),
             row_names=all_names,
             extra_rows=self.extra_rows + len(extra),
             extra_name=f"{self.extra_name}, {name}" if self.extra_name else name,
         )
-
-    def with_unreadable(self, failures: Sequence[str]) -> Dataset:
-        """This data set, with these files added to those that were left out."""
-        return replace(self, unreadable=(*self.unreadable, *failures))
 
     @property
     def num_rows(self) -> int:
@@ -181,17 +163,13 @@ class Dataset:
         return replace(self, labels=labels)
 
     def fingerprint(self) -> str:
-        """A hash of inputs, labels and classes: two datasets with the same one train alike. Worked out once."""
+        """A hash of inputs, labels and classes: two datasets with the same one train alike. Computed once."""
         return self._fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:
-        about = (
-            self.classes,
-            self.inputs.shape,
-            str(self.inputs.dtype),
-            *([self.extra_rows] if self.extra_rows else []),
-        )
+        about: tuple[Any, ...] = (self.classes, self.inputs.shape, str(self.inputs.dtype))
+        about += (self.extra_rows,) if self.extra_rows else ()
         digest = hashlib.sha256(repr(about).encode())
         return _hashed(digest, self.inputs, self.labels, self.test_inputs, self.test_labels)
 
@@ -201,7 +179,7 @@ class Dataset:
 
 
 def _hashed(digest: Any, *arrays: Any) -> str:
-    """The digest with the arrays' bytes, of every few rows where there are many."""
+    """The digest with the arrays' bytes added, of every n-th row if there are many."""
     for array in arrays:
         every = 1 + array.nbytes // MOST_HASHED
         for piece in pieces(array, PIECE, None if every == 1 else np.arange(0, len(array), every)):
@@ -209,15 +187,20 @@ def _hashed(digest: Any, *arrays: Any) -> str:
     return str(digest.hexdigest())
 
 
-def _class_names(path: Path) -> list[str]:
-    names = read_npy(path)
+def missing_arrays(path: Path) -> DataError:
+    """The sentence for an .npz file without training rows."""
+    held = ", ".join(sorted(read_npz(path))) or "no arrays"
+    return DataError(f"{path} holds {held}; expected x_train and y_train (and x_test, y_test for a test set).")
+
+
+def _class_names(names: NDArray[Any], path: Path) -> list[str]:
     if names.ndim != 1:
         raise DataError(f"{path} holds an array of shape {names.shape}; expected one name for each class.")
     return [str(name) for name in names]
 
 
 class _RowNames(Sequence[str]):
-    """The names of rows from several places: a file where it is known, else the place and the number of the row there."""
+    """The names of rows from several sources: their file if it is known, else the source and the number of the row there."""
 
     def __init__(self, places: Sequence[tuple[str, Sequence[str], int]]) -> None:
         self.places = places
@@ -243,7 +226,7 @@ def _label_values(labels: ArrayLike, *, rows: int, what: str) -> list[Any]:
     if array.ndim != 1:
         raise DataError(f"{what} have shape {array.shape}; expected one label per row.")
     if len(array) != rows:
-        raise DataError(f"{what} are {len(array)} for {rows} rows; expected one label per row, -1 where it is unknown.")
+        raise DataError(f"{what} are {len(array)} for {rows} rows; expected one label per row, -1 if it is unknown.")
     return [_label_value(value, what) for value in array.tolist()]
 
 
@@ -277,9 +260,7 @@ def _number_labels(
     if classes is not None:
         names = tuple(str(c) for c in classes)
         if len(set(names)) != len(names):
-            raise DataError(
-                f"the class names {', '.join(names[:8])} hold one twice; each class needs a name of its own."
-            )
+            raise DataError(f"the class names {', '.join(names[:8])} hold one twice; names must be unique.")
         keys: list[Any] = list(names) if kinds == {str} else list(range(len(names)))
         strange = sorted({v for v in values if v is not None} - set(keys), key=str)
         if strange:

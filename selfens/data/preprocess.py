@@ -1,12 +1,12 @@
 """Preprocessing: fitted on the training inputs, stored with the run, applied alike to training, test and new inputs.
 
-Each kind is a module from raw inputs (uint8, taken as 0 to 1, or float) to float32. It happens before augmentation, so borders
-are reflected and images shifted after whitening, as in the authors' code.
+Each kind is a module from raw inputs (uint8, scaled to 0..1, or float) to float32.
 """
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from selfens.files.tensors import load_tensors, save_tensors
 
 ZCA_EPSILON = 1e-5
 CHUNK = 5000
-ROUNDING = 1e-5  # a deviation this small against the values themselves is float32's, not the image's
+ROUNDING = 1e-5  # a deviation this small compared with the values is float32's rounding, not the image's
 
 
 def as_float(raw: Tensor) -> Tensor:
@@ -79,10 +79,7 @@ class Zca(nn.Module):
 
 
 def fit(kind: str, inputs: Source, device: torch.device | str = "cpu", rows: Numbers | None = None) -> nn.Module:
-    """The preprocessing `kind`, fitted on the training inputs, all or those of some rows, read a piece at a time.
-
-    ZCA is taken from the cache if it was fitted before.
-    """
+    """The preprocessing `kind`, fitted on all training inputs or only on `rows`; ZCA is cached by its inputs."""
     if kind == "zca":
         return _fit_zca_cached(inputs, torch.device(device), rows).to(device)
     if kind == "channel":
@@ -101,7 +98,7 @@ def apply(preprocess: nn.Module, inputs: Source, device: torch.device | str) -> 
 
 
 def transform(preprocess: nn.Module, raw: Tensor) -> Tensor:
-    """Some raw inputs, preprocessed, where they are."""
+    """A batch of raw inputs, preprocessed, on their device."""
     with torch.no_grad(), float32_mode("fp32"):
         result: Tensor = preprocess(raw)
         return result
@@ -128,22 +125,14 @@ def _fit_zca_cached(inputs: Source, device: torch.device, rows: Numbers | None) 
         digest.update(piece.data)
     path = cache_folder() / f"zca-{digest.hexdigest()[:32]}.safetensors"
     if path.is_file():
-        try:
+        with suppress(RunError, KeyError):  # if the cache is damaged, fit again
             tensors, _ = load_tensors(path)
             return Zca(tensors["mean"], tensors["matrix"])
-        except (RunError, KeyError):
-            pass  # a damaged cache is as good as none
     zca = fit_zca(inputs, device, rows)
-    _try_to_save(path, zca)
-    return zca
-
-
-def _try_to_save(path: Path, zca: Zca) -> None:
-    try:
+    with suppress(RunError, OSError):  # without a cache the next run is slower, nothing else
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_tensors(path, {"mean": zca.mean, "matrix": zca.matrix})
-    except (RunError, OSError):
-        pass  # a cache that cannot be written costs time, nothing else
+        save_tensors(path, zca.state_dict())
+    return zca
 
 
 def fit_zca(inputs: Source, device: torch.device | str = "cpu", rows: Numbers | None = None) -> Zca:

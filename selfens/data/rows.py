@@ -1,7 +1,7 @@
-"""Inputs that are not one array in memory: rows of a file, of several arrays, some of the rows of another. Plain numpy.
+"""Inputs that are not one array in memory: a transposed file, some rows of a source, several sources in a row. Plain numpy.
 
-Each of them answers what is asked of an array of inputs (`shape`, `dtype`, `len`, and rows by number, slice or mask), and reads
-when it is asked. So a data set larger than memory is used like any other, a few rows at a time.
+Each has the parts of an array that inputs need (`shape`, `dtype`, `len`, rows by number, slice or mask) and reads rows only
+when asked, so a data set larger than memory is used like any other.
 """
 
 from __future__ import annotations
@@ -24,15 +24,12 @@ class LazyRows(ABC):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    parts: tuple[Source, ...]
+    """What rows are read from."""
 
     @abstractmethod
     def read(self, rows: Numbers) -> NDArray[Any]:
         """The rows of these numbers, each from 0 to below `len`, as an array in memory."""
-
-    @property
-    @abstractmethod
-    def is_mapped(self) -> bool:
-        """Whether any of it lies in a file."""
 
     @property
     def ndim(self) -> int:
@@ -67,40 +64,32 @@ class LazyRows(ABC):
 Source = NDArray[Any] | LazyRows
 
 
-class Turned(LazyRows):
-    """An array whose rows are read with their axes in another order, as channels-last images or column-major planes."""
+class Transposed(LazyRows):
+    """An array whose rows are read with their axes permuted: channels-last images, column-major planes."""
 
     def __init__(self, array: NDArray[Any], axes: Sequence[int]) -> None:
-        self.array, self.axes = array, (0, *axes)
+        self.array, self.axes, self.parts = array, (0, *axes), (array,)
         self.shape = tuple(array.shape[axis] for axis in self.axes)
         self.dtype = array.dtype
 
     def read(self, rows: Numbers) -> NDArray[Any]:
         return np.ascontiguousarray(self.array[rows].transpose(self.axes))
 
-    @property
-    def is_mapped(self) -> bool:
-        return is_mapped(self.array)
 
-
-class Picked(LazyRows):
+class Selected(LazyRows):
     """Some rows of another source, in the order given."""
 
     def __init__(self, source: Source, rows: Numbers) -> None:
-        self.source, self.rows = source, rows
+        self.source, self.rows, self.parts = source, rows, (source,)
         self.shape = (len(rows), *source.shape[1:])
         self.dtype = source.dtype
 
     def read(self, rows: Numbers) -> NDArray[Any]:
         return self.source[self.rows[rows]]
 
-    @property
-    def is_mapped(self) -> bool:
-        return is_mapped(self.source)
 
-
-class Stacked(LazyRows):
-    """Sources of one shape and type, one after another."""
+class Concatenated(LazyRows):
+    """Sources of the same shape and type, one after another."""
 
     def __init__(self, parts: Sequence[Source]) -> None:
         self.parts = tuple(parts)
@@ -117,16 +106,9 @@ class Stacked(LazyRows):
                 result[here] = part[rows[here] - (self.ends[number] - len(part))]
         return result
 
-    @property
-    def is_mapped(self) -> bool:
-        return any(is_mapped(part) for part in self.parts)
-
 
 def memory_left() -> int:
-    """Bytes of RAM that may be taken without pushing others out, as far as the system says.
-
-    Processes that train together on a machine (torchrun says how many) are given equal parts.
-    """
+    """Bytes of RAM that are available, shared equally among the processes that train together on this machine."""
     sharing = launcher.size_here()
     try:
         with open("/proc/meminfo") as lines:
@@ -136,9 +118,9 @@ def memory_left() -> int:
 
 
 def is_mapped(source: Source) -> bool:
-    """Whether rows come from a file rather than from memory."""
+    """Whether any rows come from a file rather than from memory."""
     if isinstance(source, LazyRows):
-        return source.is_mapped
+        return any(is_mapped(part) for part in source.parts)
     array: Any = source
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap):
@@ -148,15 +130,15 @@ def is_mapped(source: Source) -> bool:
 
 
 def pieces(source: Source, size: int, rows: Numbers | None = None) -> Iterator[NDArray[Any]]:
-    """`size` rows at a time, as arrays that may be written to; of all rows, or of those given."""
+    """`size` rows at a time, all or only `rows`, as writable arrays."""
     for start in range(0, len(source) if rows is None else len(rows), size):
         wanted = slice(start, start + size)
         piece = np.ascontiguousarray(source[wanted if rows is None else rows[wanted]])
-        yield piece if piece.flags.writeable else piece.copy()  # torch warns of what it may not write to
+        yield piece if piece.flags.writeable else piece.copy()  # torch warns of read-only arrays
 
 
 def read_into(source: Source, rows: Numbers, out: NDArray[Any]) -> None:
-    """Copy rows to `out`, without holding Python's lock where the source is one plain array."""
+    """Copy rows to `out`, without holding the GIL if the source is one plain array."""
     if isinstance(source, np.ndarray) and source.flags.c_contiguous:
         np.take(source, rows, axis=0, out=out, mode="clip")  # other modes go through a copy
     else:

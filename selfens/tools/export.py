@@ -25,8 +25,8 @@ from torch.export import Dim, ExportedProgram
 from selfens import __version__, networks
 from selfens.core import evaluate
 from selfens.data import preprocess
+from selfens.data.arrays import Inputs
 from selfens.data.dataset import Dataset
-from selfens.data.inputs import Inputs
 from selfens.errors import ConfigError, RunError, SelfensError, unknown_name
 from selfens.files.tensors import write_atomically
 from selfens.runs.run import Run, load_run

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from selfens.data import folder
+from selfens.data.arrays import read_inputs
 from selfens.data.dataset import Dataset
-from selfens.data.inputs import read_inputs
-from selfens.data.listing import all_images, is_image
+from selfens.data.folder import all_images, is_folder_source
+from selfens.data.images import decode_all, is_image
 from selfens.errors import DataError
 from selfens.files.tables import cells, check_replaceable, write_csv
 from selfens.runs.run import Run
@@ -24,7 +24,7 @@ OF_TRAINING_ROWS = ["row", "class", "probability", "deviation"]
 
 def is_images(inputs: Path) -> bool:
     """Whether this is a folder or CSV of images, or an image; refused if it is not there."""
-    if folder.is_folder_source(inputs):
+    if is_folder_source(inputs):
         return True
     if not os.path.exists(inputs):
         raise DataError(f"there is no file or folder {inputs}; check its path.")
@@ -52,8 +52,7 @@ def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]
         raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
     _check_output(output, inputs, OF_IMAGES)
     paths = all_images(inputs)
-    decoded = folder.decode_all(paths, run.input_shape[1])
-    folder.check_failures(decoded, inputs)
+    decoded = decode_all(paths, run.input_shape[1], inputs)
     probabilities = run.predict_proba(decoded.images)
     ranked = np.argsort(-probabilities, axis=1, kind="stable")
     readable = [path for path, kept in zip(paths, decoded.readable, strict=True) if kept]

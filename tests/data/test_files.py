@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from selfens.data import files, formats
+from selfens.data import cifar_svhn as files
 from selfens.errors import DataError
 
 STYLES = ["python2", "protocol2", "old-numpy", "protocol4", "binary"]
 TRAIN = {"cifar10": [f"data_batch_{i}" for i in range(1, 6)], "cifar100": ["train"]}
 TEST = {"cifar10": "test_batch", "cifar100": "test"}
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -25,14 +25,17 @@ FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 def test_every_layout_gives_the_images_in_the_order_of_the_files(tmp_path, official, name, style):
     place = official.cifar(tmp_path, name, style)
     for folder in (tmp_path, place):
-        splits = files.read_cifar(folder, name)
-        for x, y, written in ((splits[0], splits[1], TRAIN[name]), (splits[2], splits[3], [TEST[name]])):
+        data = files.read_cifar(folder, name)
+        for x, y, written in (
+            (data.inputs, data.labels, TRAIN[name]),
+            (data.test_inputs, data.test_labels, [TEST[name]]),
+        ):
             pixels, labels = official.expected(written)
             np.testing.assert_array_equal(x, pixels)
             np.testing.assert_array_equal(y, labels)
             assert (x.dtype, y.dtype, x.flags.c_contiguous, x.flags.writeable) == (np.uint8, np.int64, True, True)
-        assert len(splits.classes) == (10 if name == "cifar10" else 100)
-        assert splits.classes[3] == ("thing 3" if name == "cifar10" else "fine_3")
+        assert len(data.classes) == (10 if name == "cifar10" else 100)
+        assert data.classes[3] == ("thing 3" if name == "cifar10" else "fine_3")
 
 
 def test_the_hand_made_python_2_pickle_is_a_real_pickle(official, python2):
@@ -47,14 +50,14 @@ def test_a_complete_layout_goes_before_one_that_lacks_a_file(tmp_path, official)
     with pytest.raises(DataError, match="lacks test_batch; expected data_batch_1, .*add what is missing"):
         files.read_cifar(tmp_path, "cifar10")
     official.cifar(tmp_path, "cifar10", "binary")
-    assert len(files.read_cifar(tmp_path, "cifar10").train_x) == 15
+    assert len(files.read_cifar(tmp_path, "cifar10").inputs) == 15
 
 
 def test_column_major_arrays_are_read(tmp_path, official):
     place = official.cifar(tmp_path, "cifar100", "protocol2")
     pixels, labels = official.batch("train", 100)
     (place / "train").write_bytes(pickle.dumps({"data": np.asfortranarray(pixels), "fine_labels": labels.tolist()}, 2))
-    np.testing.assert_array_equal(files.read_cifar(tmp_path, "cifar100").train_x.reshape(3, -1), pixels)
+    np.testing.assert_array_equal(files.read_cifar(tmp_path, "cifar100").inputs.reshape(3, -1), pixels)
 
 
 @pytest.mark.parametrize("sub_folder", [".", "svhn"])
@@ -62,23 +65,21 @@ def test_column_major_arrays_are_read(tmp_path, official):
 def test_svhn_has_digit_0_where_the_file_says_10(tmp_path, official, sub_folder, compressed):
     official.written["train_32x32.mat"] = official.batch("any", 10)[0], np.array([0, 9, 1])
     official.svhn(tmp_path / sub_folder, compressed)
-    splits = files.read_svhn(tmp_path)
-    np.testing.assert_array_equal(splits.train_x, official.expected(["train_32x32.mat"])[0])
-    np.testing.assert_array_equal(splits.train_y, [0, 9, 1])
-    np.testing.assert_array_equal(splits.test_x, official.expected(["test_32x32.mat"])[0])
-    assert splits.classes == tuple("0123456789")
-    assert splits.train_x.flags.c_contiguous
+    data = files.read_svhn(tmp_path)
+    np.testing.assert_array_equal(data.inputs, official.expected(["train_32x32.mat"])[0])
+    np.testing.assert_array_equal(data.labels, [0, 9, 1])
+    np.testing.assert_array_equal(data.test_inputs, official.expected(["test_32x32.mat"])[0])
+    assert data.classes == tuple("0123456789")
+    assert data.inputs.flags.c_contiguous
 
 
 def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(
-        DataError, match="no files of cifar100; expected the folder cifar-100-python or cifar-100-binary"
+        DataError, match=r"cifar100 is not in .*; put the folder cifar-100-python \(train, test, meta\) or"
     ):
         files.read_cifar(tmp_path, "cifar100")
-    with pytest.raises(DataError, match=r"lacks train_32x32.mat and test_32x32.mat of SVHN"):
+    with pytest.raises(DataError, match=r"svhn is not in .*; put train_32x32.mat and test_32x32.mat into"):
         files.read_svhn(tmp_path)
-    with pytest.raises(DataError, match="no CIFAR data set 'cifar11'; did you mean 'cifar10'"):
-        files.read_cifar(tmp_path, "cifar11")
 
 
 PIXELS = np.zeros((2, 3072), np.uint8)
@@ -156,15 +157,15 @@ def test_labels_stored_as_doubles_are_read_and_agree_with_scipy(tmp_path, offici
     official.svhn(tmp_path)
     path = tmp_path / "train_32x32.mat"
     savemat(path, {"note": "not an array of numbers", "X": loadmat(path)["X"], "y": np.array([[10.0], [2.0], [3.0]])})
-    splits = files.read_svhn(tmp_path)
-    np.testing.assert_array_equal(splits.train_x, loadmat(path)["X"].transpose(3, 2, 0, 1))
-    np.testing.assert_array_equal(splits.train_y, [0, 2, 3])
+    data = files.read_svhn(tmp_path)
+    np.testing.assert_array_equal(data.inputs, loadmat(path)["X"].transpose(3, 2, 0, 1))
+    np.testing.assert_array_equal(data.labels, [0, 2, 3])
 
 
 def test_a_small_mat_file_that_unpacks_to_a_huge_one_is_refused(tmp_path, official, monkeypatch):
     official.written["train_32x32.mat"] = np.zeros((50, 3072), np.uint8), np.ones(50, int)
     official.svhn(tmp_path)
-    monkeypatch.setattr(formats, "LARGEST_CONTENT", 10_000)
+    monkeypatch.setattr(files, "LARGEST_CONTENT", 10_000)
     assert (tmp_path / "train_32x32.mat").stat().st_size < 10_000
     with pytest.raises(DataError, match="compressed part is cut short or too large"):
         files.read_svhn(tmp_path)
@@ -257,11 +258,7 @@ def test_a_crafted_pickle_takes_neither_memory_nor_time(tmp_path, official, atta
 def test_a_pickle_cut_short_anywhere_is_refused(tmp_path, official, style, file):
     path = official.cifar(tmp_path, "cifar10", style) / file
     content = path.read_bytes()
-    ends = {
-        *range(0, len(content), 101),
-        *range(min(300, len(content))),
-        *range(max(0, len(content) - 300), len(content)),
-    }
+    ends = {*range(0, len(content), 307), *range(120), *range(len(content) - 60, len(content))}
     for end in ends:
         path.write_bytes(content[:end])
         with pytest.raises(DataError, match=f"{file} "):
@@ -273,7 +270,7 @@ def test_a_mat_file_cut_short_is_refused(tmp_path, official, compressed):
     official.svhn(tmp_path, compressed)
     path = tmp_path / "train_32x32.mat"
     content = path.read_bytes()
-    for end in [*range(0, 400, 3), *range(400, len(content), 97), len(content) - 1]:
+    for end in [*range(0, 400, 5), *range(400, len(content), 301), len(content) - 1]:
         path.write_bytes(content[:end])
         with pytest.raises(DataError, match="train_32x32.mat "):
             files.read_svhn(tmp_path)

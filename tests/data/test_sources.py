@@ -9,9 +9,10 @@ import tarfile
 import threading
 
 import numpy as np
+import pooch
 import pytest
 
-from selfens.data import sources
+from selfens.data import cifar_svhn, sources
 from selfens.errors import DataError
 
 
@@ -53,14 +54,14 @@ def published_cifar10(web, official, tmp_path, monkeypatch):
     return archive
 
 
-def publish(monkeypatch, name, url, content, target):
-    entry = sources.Published(url, hashlib.md5(content).hexdigest(), target)
-    monkeypatch.setitem(sources.PUBLISHED, name, [entry])
+def publish(monkeypatch, name, url, content, target, *others):
+    entry = cifar_svhn.Published(url, hashlib.md5(content).hexdigest(), target)
+    monkeypatch.setitem(cifar_svhn.PUBLISHED, name, [*others, entry])
 
 
 def test_the_table_and_the_sources_agree():
-    assert set(sources.SOURCES) == {"digits", *sources.PUBLISHED}
-    assert all(len(entry.md5) == 32 for entries in sources.PUBLISHED.values() for entry in entries)
+    assert set(sources.SOURCES) == {"digits", *cifar_svhn.PUBLISHED}
+    assert all(len(entry.md5) == 32 for entries in cifar_svhn.PUBLISHED.values() for entry in entries)
 
 
 def test_an_unknown_name_gets_the_nearest():
@@ -167,21 +168,22 @@ def test_an_interrupted_download_leaves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("progress", [False, True])
-def test_cifar_is_downloaded_checked_and_unpacked_once(tmp_path, official, published_cifar10, progress, capfd):
+def test_cifar_is_downloaded_checked_and_unpacked_once(
+    tmp_path, official, published_cifar10, progress, caplog, monkeypatch
+):
+    monkeypatch.setattr(pooch.get_logger(), "handlers", [caplog.handler])
     target = tmp_path / "data" / "here"
     first = sources.load("cifar10", data_dir=target, progress=progress)
     np.testing.assert_array_equal(first.inputs, official.expected([f"data_batch_{i}" for i in range(1, 6)])[0])
     assert [path.name for path in target.iterdir()] == ["cifar-10-batches-py"]
     published_cifar10.unlink()
     assert sources.load("cifar10", data_dir=target).fingerprint() == first.fingerprint()
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert ("cifar-10-python.tar.gz" in printed.err) == progress
+    assert ("cifar-10-python.tar.gz" in caplog.text) == progress
 
 
 def test_another_file_than_the_published_one_is_not_kept(tmp_path, published_cifar10):
     published_cifar10.write_bytes(published_cifar10.read_bytes() + b"x")
-    with pytest.raises(DataError, match="is not the published file: its MD5 is .*, expected .*; nothing was kept"):
+    with pytest.raises(DataError, match="is not the published file, whose MD5 is .*; nothing was kept"):
         sources.load("cifar10", data_dir=tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []
 
@@ -196,7 +198,8 @@ def test_only_the_missing_file_of_svhn_is_downloaded(tmp_path, official, web, mo
     folder, address = web
     official.svhn(tmp_path / "data")
     content = (tmp_path / "data" / "test_32x32.mat").rename(folder / "test_32x32.mat").read_bytes()
-    publish(monkeypatch, "svhn", f"{address}/test_32x32.mat", content, "svhn/test_32x32.mat")
+    train = cifar_svhn.PUBLISHED["svhn"][0]
+    publish(monkeypatch, "svhn", f"{address}/test_32x32.mat", content, "svhn/test_32x32.mat", train)
     data = sources.load("svhn", data_dir=tmp_path / "data")
     np.testing.assert_array_equal(data.test_inputs, official.expected(["test_32x32.mat"])[0])
     assert (tmp_path / "data" / "svhn" / "test_32x32.mat").is_file()
@@ -217,12 +220,12 @@ def test_an_archive_that_writes_elsewhere_is_refused(tmp_path, web, monkeypatch)
 
 def test_two_processes_may_download_at_once(tmp_path, official, published_cifar10, monkeypatch):
     target = tmp_path / "data"
-    check = sources._check
+    fetch = cifar_svhn._fetch
 
-    def other_is_faster(path, published):
-        check(path, published)
+    def other_is_faster(*arguments):
         official.cifar(target, "cifar10", "python2")
+        return fetch(*arguments)
 
-    monkeypatch.setattr(sources, "_check", other_is_faster)
+    monkeypatch.setattr(cifar_svhn, "_fetch", other_is_faster)
     assert sources.load("cifar10", data_dir=target).num_rows == 15
     assert [path.name for path in target.iterdir()] == ["cifar-10-batches-py"]
