@@ -53,7 +53,7 @@ ABOUT: dict[str, type] = {
 }
 """What run.json must hold."""
 PARTS = ("network", "optimizer", "step", "random")
-"""What a checkpoint must hold."""
+"""What a checkpoint must hold; one of the first edition, which is only read, the network."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,8 @@ class RunDirectory:
         for key, tensor in flat.items():
             part, _, name = key.partition("/")
             tensors.setdefault(part, {})[name] = tensor
-        if any(part not in tensors for part in PARTS):
+        needed = PARTS if metadata["format"] == FORMAT else PARTS[:1]
+        if any(part not in tensors for part in needed):
             raise self._damaged_checkpoint()
         if metadata.get("targets") and with_targets:  # the first edition kept them in a file of each checkpoint's own
             tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
