@@ -179,7 +179,8 @@ def config_of(name, **method):
 
 
 @pytest.mark.parametrize(
-    ("name", "scale", "factor"), [("pi", "paper", 6 / ROWS), ("temporal", "original", 6 / ROWS), ("temporal", "none", 1)]
+    ("name", "scale", "factor"),
+    [("pi", "paper", 6 / ROWS), ("temporal", "original", 6 / ROWS), ("temporal", "none", 1)],
 )
 def test_a_run_with_normalised_layers_follows_the_algorithm_for_five_epochs(tmp_path, name, scale, factor):
     inputs, labels = inputs_and_labels()
@@ -267,7 +268,12 @@ def test_unknown_method_names_the_nearest():
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_resumed_in_mid_epoch_is_the_run_never_stopped(tmp_path, name, split):
     """On images, preprocessed after the views, with sgd and a cosine, if split; on vectors in the usual way if not."""
-    more = ("training.labelled_per_batch=4", "optimizer.name=sgd", "schedule.name=cosine", "optimizer.weight_decay=0.01")
+    more = (
+        "training.labelled_per_batch=4",
+        "optimizer.name=sgd",
+        "schedule.name=cosine",
+        "optimizer.weight_decay=0.01",
+    )
     more += ("network.name=small", "data.preprocess_after_views=true", "augment.flip=true", "augment.translation=1")
     settings = config(name, *(more if split else ()), epochs=2)
     data = images() if split else features()

@@ -55,7 +55,9 @@ def test_no_row_is_visited_twice(sampler, epoch):
 def test_labelled_rows_are_spread_evenly(sampler, epoch):
     counts = counts_per_batch(sampler, epoch)
     assert counts.max() - counts.min() <= 1
-    wanted = max(len(labelled_rows(sampler)), sampler.steps if sampler.batches == "repeated" and sampler.labelled.any() else 0)
+    wanted = max(
+        len(labelled_rows(sampler)), sampler.steps if sampler.batches == "repeated" and sampler.labelled.any() else 0
+    )
     assert counts.sum() == min(wanted, sampler.steps * sampler.batch_size)
 
 
@@ -148,7 +150,9 @@ def test_a_set_smaller_than_a_split_batch_is_one_step():
 
 
 def test_more_labelled_rows_per_batch_than_there_are_is_refused():
-    with pytest.raises(ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows; expected at most"):
+    with pytest.raises(
+        ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows; expected at most"
+    ):
         Sampler(np.arange(50), np.arange(50) < 4, 10, 0, first=5)
     with pytest.raises(ConfigError, match="only 4 labelled rows for this process"):
         Sampler(np.arange(50), np.arange(50) < 4, 10, 0, first=5, processes=2)
