@@ -17,7 +17,7 @@ from support import CLASSES, FEATURES, SMALL_IMAGES, config, contents, features,
 from torch import nn
 
 from selfens import Dataset, SelfEnsemblingClassifier, __version__, export_run, load_run, train
-from selfens.data.folder import decode
+from selfens.data.images import decode
 from selfens.data.preprocess import apply
 from selfens.errors import ConfigError, RunError, SelfensError
 from selfens.methods import Losses, Method

@@ -28,7 +28,7 @@ from selfens.experiments.worker import Place
 from selfens.experiments.worker import run_cell as run_task
 from selfens.tools.audit import predictions, suggest_run
 from selfens.tools.folds import audit_folds
-from selfens.training.progress import Untroubled
+from selfens.training.progress import WithoutExpectedWarnings
 
 RECORD = 3072
 
@@ -312,7 +312,7 @@ def test_only_visited_rows_change_in_z(tmp_path):
     settings = config("temporal", "data.extra_per_epoch=18", "training.checkpoint_every=1", epochs=4)
     data, states = extended(), []
 
-    class Keep(Untroubled):
+    class Keep(WithoutExpectedWarnings):
         def epoch(self, record):
             ensemble = load_run(tmp_path / "run").ensemble
             states.append((ensemble.mean.clone(), ensemble.count.clone()))
@@ -378,10 +378,10 @@ def test_a_run_with_extra_rows_resumes_exactly(tmp_path, stop, residence):
         f"training.residence={residence}",
         name=str(tmp_path / "m.npz"),
     )
-    train(settings, tmp_path / "whole", progress=Untroubled())
+    train(settings, tmp_path / "whole", progress=WithoutExpectedWarnings())
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path / "stopped", progress=StopAt(stop))
-    resume(tmp_path / "stopped", progress=Untroubled())
+    resume(tmp_path / "stopped", progress=WithoutExpectedWarnings())
     assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "stopped")) == []
     np.save(tmp_path / "more.npy", bytes_like((90, 3, 8, 8), seed=2))
     with pytest.raises(Exception, match="its files have changed"):

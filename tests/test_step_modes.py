@@ -1,4 +1,4 @@
-"""Plain, compiled, captured and with our own kernels: a step computes the same.
+"""Plain, compiled, captured and with our own kernels: a step computes the same, for every method.
 
 Dropout and noise are drawn by torch's own generator in all modes (`fallback_random`), so that the draws are the same; without
 augmentation, because a compiler may draw the noise before the shifts. Our kernels draw dropout themselves and are compared
@@ -20,15 +20,18 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from selfens import presets
-from selfens.core import evaluate, targets_prefetch
+from selfens.core import targets_prefetch
 from selfens.core.device import suitable_threads, torch_settings
 from selfens.core.targets import EnsembleTargets
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
-from selfens.networks.layers import NormalizedConv2d
+from selfens.methods import METHODS
+from selfens.networks.layers import NormalizedConv2d, is_fused
+from selfens.training import setup
 from selfens.training import step as step_module
-from selfens.training.setup import Evaluated, Session
+from selfens.training.distributed import Group
+from selfens.training.setup import Given, Prepared
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 STEPS = 20
@@ -45,46 +48,70 @@ def same_draws():
         yield  # what changes with time must not make the compiler begin again
 
 
-def made_up_images(side=16, rows=400):
+def made_up_images(side=16, rows=400, kind=np.float32):
     random = np.random.default_rng(0)
     labels = np.arange(rows) % 10
     images = random.normal(labels[:, None, None, None] / 10, 1, (rows, 3, side, side)).astype(np.float32)
+    if kind == np.uint8:
+        images = (images * 40 + 128).clip(0, 255).astype(np.uint8)
     return Dataset(
         inputs=images, labels=labels, test_inputs=images[:0], test_labels=labels[:0], classes=tuple("0123456789")
     )
 
 
-def session_after(overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0, draw=0, windowed=False):
-    """A session after some steps with changing rates, its warnings, and the losses per step.
+# Kept: labels from predictions that are certain enough. A threshold would be a step in the loss, which amplifies without end.
+OF_METHOD = {
+    "mean-teacher": ["method.decay=0.9"],
+    "fixmatch": ["method.decay=0.9", "method.threshold=0", "augment.operations=0", "augment.cutout=0"],
+}
 
-    perturbed  relative size of a random change to the initial weights
-    draw       which random change
-    windowed   bring the targets to the step through a window where that is not needed too
+
+def build(config, data, device, network=None, warn=pytest.fail):
+    """The parts of a run; to be called, and used, inside of `torch_settings`."""
+    choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
+    fitted = preprocess.fit(config.data.preprocess, data.inputs, device).to(device)
+    return setup.build(Prepared(config, device, data, choice, fitted), Given(network=network), Group(), warn)
+
+
+def settings_of(config, device):
+    return torch_settings(config.training.precision, config.training.threads, device, 0)
+
+
+def parts_after(
+    overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0, draw=0, prefetched=False, kind=np.float32
+):
+    """The parts of a run after some steps with changing rates, its warnings, and the losses per step.
+
+    perturbed   relative size of a random change to the initial weights
+    draw        which random change
+    prefetched  bring the targets to the step through staging buffers even if that is not needed
     """
-    data, warnings, losses = made_up_images(), [], []
-    config = presets.get(f"cifar10-{method}").with_overrides(
-        ["data.labels=100", "data.preprocess=none", "augment.flip=false", "augment.translation=0"]
-        + ["optimizer.epsilon=0.001", *overrides]
+    warnings, losses, device = [], [], torch.device(device)
+    config = presets.get("cifar10-temporal").with_overrides(
+        [f"method.name={method}", "data.labels=100", "data.preprocess=none", "augment.flip=false"]
+        + ["augment.translation=0", "optimizer.epsilon=0.001", *OF_METHOD.get(method, []), *overrides]
     )
-    device = torch.device(device)
-    with torch_settings(config.training, device, 0):
-        choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
-        fitted = preprocess.fit("none", data.inputs, device)
-        session = Session(config, device, data, choice, fitted, network, None, warnings.append)
+    with settings_of(config, device):
+        parts = build(config, made_up_images(kind=kind), device, network, warnings.append)
         if perturbed:
-            factors = 1 + perturbed * np.random.default_rng(draw).standard_normal(len(session.optimizer.flat))
-            session.optimizer.flat.mul_(torch.from_numpy(factors).float().to(device))
-        if windowed:
-            session.method.ensemble.prefetches = True
+            factors = 1 + perturbed * np.random.default_rng(draw).standard_normal(len(parts.optimizer.flat))
+            parts.optimizer.flat.mul_(torch.from_numpy(factors).float().to(device))
+        if prefetched:
+            parts.method.ensemble.prefetches = True
         done = 0
         while done < steps:
-            for rows in islice(session.visit(done), steps - done):
-                session.step.set(learning_rate=1e-3 / (1 + done), beta1=0.9 - 0.01 * done, weight=0.1 * done)
-                session.step(rows)
+            for rows in islice(parts.visit(done), steps - done):
+                parts.step.set(**rates_at(done, parts))
+                parts.step(rows)
                 done += 1
-            session.method.end_epoch()
-            losses.append(float(session.step.take_means()["total"]))
-    return session, warnings, losses
+            parts.method.end_epoch()
+            losses.append(float(parts.step.take_means()["total"]))
+    return parts, warnings, losses
+
+
+def rates_at(done, parts):
+    rates = {"learning_rate": 1e-3 / (1 + done), "beta1": 0.9 - 0.01 * done, "weight": 0.1 * done}
+    return {name: value for name, value in rates.items() if name in parts.step.rates}
 
 
 def relative_difference(first, second):
@@ -92,7 +119,7 @@ def relative_difference(first, second):
 
 
 def differences(one, other):
-    """Of the parameters, the running means, the ensemble and the losses per epoch of two sessions that were trained."""
+    """Of the parameters, running means, what the method remembers and the losses per epoch of two runs' parts."""
     (first, _, first_losses), (second, _, second_losses) = one, other
     means = [name for name, _ in first.network.named_buffers() if "running_mean" in name]
     assert means
@@ -105,13 +132,17 @@ def differences(one, other):
     if first.method.ensemble:
         mine, theirs = (s.method.ensemble.all().probabilities for s in (first, second))
         result["ensemble"] = relative_difference(mine, theirs)
+    averages = [parts.method.evaluated(parts.network) for parts in (first, second)]
+    if averages[0] is not first.network:
+        mine, theirs = (torch.cat([p.flatten() for p in network.parameters()]) for network in averages)
+        result["averaged weights"] = relative_difference(mine, theirs)
     return result
 
 
 def assert_same(overrides, *, method, device, rounding, against):
     """As close to the plain steps as plain steps from initial weights changed by `rounding`: training amplifies both."""
-    plain = session_after(against, method=method, device=device)
-    ours = session_after(overrides, method=method, device=device)
+    plain = parts_after(against, method=method, device=device)
+    ours = parts_after(overrides, method=method, device=device)
     assert ours[1] == []
     assert_close(ours, plain, amplified(against, plain, method=method, device=device, rounding=rounding))
 
@@ -119,7 +150,7 @@ def assert_same(overrides, *, method, device, rounding, against):
 def amplified(settings, plain, *, method, device, rounding):
     """What becomes of a change of the initial weights: the largest of a few, because one alone may be small by luck."""
     changed = (
-        session_after(settings, method=method, device=device, perturbed=rounding, draw=draw)
+        parts_after(settings, method=method, device=device, perturbed=rounding, draw=draw)
         for draw in range(PERTURBATIONS)
     )
     tries = [differences(one, plain) for one in changed]
@@ -151,62 +182,58 @@ def without_unshared_draws(device):
     return settings if torch.equal(dropped, compiled_dropped) else [*settings, "network.dropout=0"]
 
 
-def test_compiled_on_a_cpu_is_the_same():
-    """One method is enough on a CPU: what differs between methods is compiled by the same call."""
-    same = without_unshared_draws("cpu")
-    assert_same(
-        [*SMALL, *same, "training.compile=on"],
-        method="temporal",
-        device="cpu",
-        rounding=1e-6,
-        against=[*SMALL, *same, *PLAIN],
-    )
+@pytest.mark.parametrize("method", METHODS)
+def test_compiled_on_a_cpu_is_the_same(method):
+    same = ["network.name=mlp", "network.width=8", "network.dropout=0", "network.noise=0"]
+    if method == "temporal":  # one with convolutions and whatever is drawn in the same way
+        same = [*SMALL, *without_unshared_draws("cpu")]
+    assert_same([*same, "training.compile=on"], method=method, device="cpu", rounding=1e-6, against=[*same, *PLAIN])
 
 
 @pytest.mark.parametrize("compile", ["off", "on"])
-def test_a_step_that_finds_its_targets_in_a_window_is_the_same(monkeypatch, compile):
-    monkeypatch.setattr("selfens.core.targets_prefetch.BUFFER_ROWS", 200)  # two steps of the four of an epoch
+def test_a_step_whose_targets_are_prefetched_is_the_same(monkeypatch, compile):
+    monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 200)  # two steps of the four of an epoch
     same = [*SMALL, *without_unshared_draws("cpu"), f"training.compile={compile}", "method.certainty=true"]
-    plain = session_after(same, method="temporal", device="cpu")
-    windowed = session_after(same, method="temporal", device="cpu", windowed=True)
-    assert windowed[1] == []
-    assert windowed[0].method.ensemble.prefetcher is not None
-    assert max(differences(windowed, plain).values()) < 1e-6
+    plain = parts_after(same, method="temporal", device="cpu")
+    prefetched = parts_after(same, method="temporal", device="cpu", prefetched=True)
+    assert prefetched[1] == []
+    assert prefetched[0].method.ensemble.prefetcher is not None
+    assert max(differences(prefetched, plain).values()) < 1e-6
 
 
 @needs_gpu
 @pytest.mark.parametrize(("type", "place"), [("float32", "ram"), ("float16", "file")])
-@pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("on", "off"), ("off", "on"), ("on", "on")])
+@pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("off", "on"), ("on", "on")])
 def test_a_step_is_the_same_wherever_the_targets_are_kept(tmp_path, monkeypatch, place, type, compile, capture):
-    monkeypatch.setattr("selfens.core.targets_prefetch.BUFFER_ROWS", 200)
-    same = ["training.precision=fp32", "training.kernels=off", f"method.targets_type={type}"]
+    monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 200)
+    same = [*SMALL, "training.precision=fp32", f"method.targets_type={type}"]
     same += [f"training.compile={compile}", f"training.capture={capture}"]
     kept = str(tmp_path / "z") if place == "file" else place
-    there = session_after(same, method="temporal", device="cuda")
-    elsewhere = session_after([*same, f"method.targets={kept}"], method="temporal", device="cuda")
+    there = parts_after(same, method="temporal", device="cuda")
+    elsewhere = parts_after([*same, f"method.targets={kept}"], method="temporal", device="cuda")
     assert elsewhere[1] == []
     assert elsewhere[0].method.ensemble.mean.device.type == "cpu"
     plain = [*same, *PLAIN]
-    untouched = session_after(plain, method="temporal", device="cuda")
+    untouched = parts_after(plain, method="temporal", device="cuda")
     assert_close(elsewhere, there, amplified(plain, untouched, method="temporal", device="cuda", rounding=1e-6))
 
 
 @needs_gpu
 @pytest.mark.parametrize("late", ["nothing", "copies", "steps"])
-def test_targets_that_pass_through_a_window_on_a_gpu_are_those_kept_there(monkeypatch, late):
-    """Get, write and commit alone, over rows that come again, in windows of four rows that chase each other.
+def test_targets_that_are_prefetched_to_a_gpu_are_those_kept_there(monkeypatch, late):
+    """Only get, write and commit, over rows that come again, in buffers of four rows that take turns quickly.
 
     late  what takes so long on the GPU that a wait that is missing is noticed
     """
-    aside = targets_prefetch.StagingBuffer._side_stream
+    side_stream = targets_prefetch.StagingBuffer._side_stream
 
-    def late_aside(buffer):
+    def late_side_stream(buffer):
         with torch.cuda.stream(buffer.stream):
             torch.cuda._sleep(CYCLES)
-        return aside(buffer)
+        return side_stream(buffer)
 
     if late == "copies":
-        monkeypatch.setattr(targets_prefetch.StagingBuffer, "_side_stream", late_aside)
+        monkeypatch.setattr(targets_prefetch.StagingBuffer, "_side_stream", late_side_stream)
     monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 4)
     one, other = (EnsembleTargets(50, 10, device="cuda", storage=place) for place in ("device", "ram"))
     generator = torch.Generator().manual_seed(0)
@@ -235,19 +262,27 @@ def test_a_step_that_cannot_be_compiled_runs_plainly_and_says_so_once(monkeypatc
         return fails
 
     monkeypatch.setattr(torch, "compile", broken)
-    session, warnings, _ = session_after([*SMALL, "training.compile=on"], method="pi", device="cpu", steps=3)
+    parts, warnings, _ = parts_after([*SMALL, "training.compile=on"], method="pi", device="cpu", steps=3)
     assert len(warnings) == 1
     assert "not possible here" in warnings[0]
-    assert not session.step.compiled
+    assert not parts.step.compiled
 
 
 @needs_gpu
-@pytest.mark.parametrize(
-    ("method", "compile", "capture"),
-    [("temporal", "on", "off"), ("temporal", "off", "on"), ("temporal", "on", "on"), ("pi", "on", "on")],
-)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("compile", "capture"), [("off", "on"), ("on", "on")])
 def test_compiled_and_captured_steps_are_the_same_on_a_gpu(method, compile, capture):
-    same = ["training.precision=fp32", "training.kernels=off"]
+    assert_same_on_a_gpu(method, compile, capture, SMALL)
+
+
+@needs_gpu
+@pytest.mark.parametrize(("compile", "capture"), [("on", "off"), ("on", "on")])
+def test_compiled_and_captured_steps_of_the_papers_network_are_the_same_on_a_gpu(compile, capture):
+    assert_same_on_a_gpu("temporal", compile, capture, ["training.kernels=off"])
+
+
+def assert_same_on_a_gpu(method, compile, capture, settings):
+    same = ["training.precision=fp32", *settings]
     if compile == "on":
         same += without_unshared_draws("cuda")
     switches = [f"training.compile={compile}", f"training.capture={capture}"]
@@ -255,28 +290,62 @@ def test_compiled_and_captured_steps_are_the_same_on_a_gpu(method, compile, capt
 
 
 @needs_gpu
-@pytest.mark.parametrize("method", ["pi", "temporal"])
-@pytest.mark.parametrize(("precision", "rounding"), [("fp32", 1e-6), ("tf32", 5e-4), ("bf16", 4e-3)])
-def test_our_kernels_are_the_same_on_a_gpu(method, precision, rounding):
-    common = [f"training.precision={precision}", "network.dropout=0", "network.noise=0"]
-    assert_same(
-        common, method=method, device="cuda", rounding=rounding, against=[*common, *PLAIN, "training.kernels=off"]
-    )
+@pytest.mark.parametrize("method", METHODS)
+def test_our_kernels_are_the_same_for_every_method_on_a_gpu(method):
+    assert_same_kernels(method, "fp32", 1e-6, ["network.name=small"])
 
 
+@needs_gpu
+@pytest.mark.parametrize(
+    ("method", "precision", "rounding"), [("temporal", "fp32", 1e-6), ("pi", "tf32", 5e-4), ("temporal", "bf16", 4e-3)]
+)
+def test_our_kernels_are_the_same_in_the_papers_network_on_a_gpu(method, precision, rounding):
+    assert_same_kernels(method, precision, rounding, [])
+
+
+def assert_same_kernels(method, precision, rounding, settings):
+    common = [f"training.precision={precision}", "network.dropout=0", "network.noise=0", *settings]
+    against = [*common, *PLAIN, "training.kernels=off"]
+    assert_same(common, method=method, device="cuda", rounding=rounding, against=against)
+
+
+STRONG = ["augment.operations=2", "augment.cutout=0.5", "augment.flip=true", "augment.translation=2"]
+STRONG += ["data.preprocess=channel", "data.preprocess_after_views=true", "training.labelled_per_batch=20"]
+
+
+@needs_gpu
 @pytest.mark.parametrize("compile", ["off", "on"])
-def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeypatch, compile):
+def test_strong_views_of_bytes_are_compiled_and_captured_on_a_gpu(compile):
+    """Which numbers are drawn depends on the mode, so the values are not compared; the views have tests of their own."""
+    settings = [*SMALL, *STRONG, f"training.compile={compile}"]
+    parts, warnings, losses = parts_after(settings, method="fixmatch", device="cuda", kind=np.uint8)
+    assert warnings == []
+    assert parts.step.graph is not None
+    assert parts.loader.inputs.dtype == torch.uint8
+    assert np.isfinite(losses).all()
+
+
+def test_strong_views_of_bytes_train_on_a_cpu():
+    parts, warnings, losses = parts_after([*SMALL, *STRONG], method="fixmatch", device="cpu", kind=np.uint8)
+    assert warnings == []
+    assert parts.loader.inputs.dtype == torch.uint8
+    assert np.isfinite(losses).all()
+
+
+@pytest.mark.parametrize(("method", "compile"), [("pi", "off"), ("pi", "on"), ("mean-teacher", "off")])
+def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeypatch, method, compile):
     def fails(*inputs, **options):
         raise RuntimeError("no such instruction\nmore of it")
 
     monkeypatch.setattr(NormalizedConv2d, "forward_fused", fails)
     monkeypatch.setattr("selfens.training.setup._kernels_usable", lambda *arguments: True)
     settings = [*SMALL, f"training.compile={compile}"]
-    session, warnings, losses = session_after(settings, method="pi", device="cpu", steps=3)
+    parts, warnings, losses = parts_after(settings, method=method, device="cpu", steps=3)
     assert len(warnings) == 1
     assert warnings[0].startswith("our kernels could not be used")
     assert "no such instruction" in warnings[0]
-    assert session.step.compiled == (compile == "on")
+    assert parts.step.compiled == (compile == "on")
+    assert not is_fused(parts.method.evaluated(parts.network))
     assert np.isfinite(losses).all()
 
 
@@ -291,27 +360,26 @@ def test_a_network_that_fails_in_every_way_says_why_itself(compile):
             return self.layer(x.flatten(1))
 
     with pytest.raises(RuntimeError, match="^mat1 and mat2 shapes cannot be multiplied"):
-        session_after([f"training.compile={compile}"], method="pi", device="cpu", network=Wrong())
+        parts_after([f"training.compile={compile}"], method="pi", device="cpu", network=Wrong())
 
 
 @needs_gpu
-@pytest.mark.parametrize("method", ["pi", "temporal"])
-@pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("on", "on")])
-def test_nothing_in_an_epoch_waits_for_the_device(method, compile, capture, monkeypatch):
-    switches = [f"training.compile={compile}", f"training.capture={capture}"]
-    session, _, _ = session_after(switches, method=method, device="cuda")
-    evaluate_on_training_rows(session)
-    monkeypatch.setattr(evaluate, "BATCH", 200)
-    session.close_epoch().read()  # the first time, memory is asked for
+@pytest.mark.parametrize(
+    ("method", "switch"), [*((method, "off") for method in METHODS), ("temporal", "on"), ("fixmatch", "on")]
+)
+def test_nothing_in_an_epoch_waits_for_the_device(method, switch):
+    """Strong views, a teacher and targets included."""
+    settings = [*SMALL, *(STRONG if method == "fixmatch" else ["augment.flip=true", "augment.translation=2"])]
+    settings += [f"training.compile={switch}", f"training.capture={switch}"]
+    parts, _, _ = parts_after(settings, method=method, device="cuda", kind=np.uint8)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        outcome = session.close_epoch()
-        for rows in session.visit(9):
-            session.step(rows)
-            outcome.are_known()
-        session.end_epoch()
-        assert outcome.on_host is not None  # all of the evaluation has been given out
-        session.close_epoch()
+        for epoch in (8, 9):
+            for rows in parts.visit(epoch):
+                parts.step.set(**rates_at(epoch, parts))
+                parts.step(rows)
+            parts.method.end_epoch()
+            parts.step.take_means()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -332,55 +400,20 @@ class ReadByTheHost(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("method", ["pi", "temporal"])
-def test_nothing_in_an_epoch_is_read_by_the_host(method, monkeypatch):
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_in_an_epoch_is_read_by_the_host(method):
     """The same on a CPU, where waiting does not show. (`end_epoch` looks at targets that a CPU has, and no others.)"""
-    session, _, _ = session_after([*SMALL, *PLAIN], method=method, device="cpu", steps=3)
-    evaluate_on_training_rows(session)
-    monkeypatch.setattr(evaluate, "BATCH", 200)
+    settings = [*SMALL, *PLAIN, *(STRONG if method == "fixmatch" else [])]
+    parts, _, _ = parts_after(settings, method=method, device="cpu", steps=3, kind=np.uint8)
     with ReadByTheHost() as operations:
-        outcome = session.close_epoch()
-        for rows in session.visit(9):
-            session.step(rows)
-            outcome.are_known()
-    assert outcome.on_host is not None
+        for rows in parts.visit(9):
+            parts.step.set(**rates_at(9, parts))
+            parts.step(rows)
+        parts.step.take_means()
     assert operations.seen == []
     with operations:
-        float(session.step.total)
+        float(parts.step.total)
     assert operations.seen == ["_local_scalar_dense"]
-
-
-def evaluate_on_training_rows(session):
-    rows = Evaluated(session.loader.inputs, session.loader.labels.clamp(min=0), len(session.loader.labels))
-    session.evaluated["test_error"] = rows
-    return rows
-
-
-@needs_gpu
-@pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("on", "on")])
-def test_an_epoch_is_evaluated_as_it_ended_though_steps_go_on(compile, capture, monkeypatch):
-    monkeypatch.setattr(evaluate, "BATCH", 70)
-    switches = [f"training.compile={compile}", f"training.capture={capture}"]
-    session, _, _ = session_after(switches, method="temporal", device="cuda")
-    images, labels, _ = evaluate_on_training_rows(session)
-
-    def wrong():
-        return int(sum(evaluate.error_counts(session.network, images, labels, session.precision)))
-
-    with torch_settings(session.config.training, session.device, 0):
-        session.close_epoch().read()  # the first time on a stream, memory is asked for, which waits
-        expected = wrong()
-        session.step.set(learning_rate=0.1, beta1=0.9, weight=1.0)  # so that a few steps make another network of it
-        torch.cuda._sleep(20 * CYCLES)
-        outcome = session.close_epoch()
-        known_after = []
-        for epoch in (8, 9):
-            for rows in session.visit(epoch):
-                session.step(rows)
-                known_after.append(outcome.are_known())
-        assert not known_after[0]
-        assert outcome.read()["test_error"] == expected
-        assert wrong() != expected
 
 
 @needs_gpu
@@ -395,7 +428,7 @@ def test_a_network_that_cannot_be_captured_still_trains(compile):
             y = functional.dropout(self.layer(x.flatten(1)), 0.1)
             return y if y.abs().max().item() < 1e9 else y * 0
 
-    session, warnings, losses = session_after(
+    _, warnings, losses = parts_after(
         [f"training.compile={compile}"], method="temporal", device="cuda", network=AsksTheHost()
     )
     assert len(warnings) == 1
@@ -484,14 +517,11 @@ def test_the_steps_of_many_trainings_in_one_process_are_all_compiled(monkeypatch
 
     original = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **options: original(function, backend=counting, **options))
-    for rows in range(100, 111):
-        data = made_up_images(side=8, rows=rows)
+    for rows in range(100, 110):
         config = presets.get("cifar10-temporal").with_overrides([*SMALL, "data.labels=10", "data.preprocess=none"])
         config = config.with_overrides(["training.device=cpu", "training.compile=on", "training.batch_size=20"])
-        choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
         before, device = len(graphs), torch.device("cpu")
-        with torch_settings(config.training, device, 0):
-            fitted = preprocess.fit("none", data.inputs, device)
-            session = Session(config, device, data, choice, fitted, None, None, pytest.fail)
-            session.step(next(iter(session.visit(0))))
+        with settings_of(config, device):
+            parts = build(config, made_up_images(side=8, rows=rows), device)
+            parts.step(next(iter(parts.visit(0))))
         assert len(graphs) > before, f"with {rows} rows the step was not compiled"

@@ -143,7 +143,7 @@ class Step:
 
     def _choose_mode(self, *, compile: bool, kernels: bool) -> None:
         self.compiled = compile
-        for network in (self.network, self.method.evaluated(self.network)):  # a teacher is a network of its own
+        for network in (self.network, self.method.evaluated(self.network)):  # a teacher too
             fuse(network, kernels)
         self.losses: Callable[[Tensor], Losses] = self._losses
         self.update: Callable[[Tensor, list[Tensor], Tensor, Sequence[Tensor | None]], None] = self._update

@@ -1,0 +1,133 @@
+"""Settings: checked when they are made, described for help and docs, read from text by their type."""
+
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
+
+import pytest
+
+from selfens import methods
+from selfens.config import SECTIONS
+from selfens.errors import ConfigError
+from selfens.settings import Section, field_types, parse, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example(Section):
+    section: ClassVar[str] = "example"
+    share: float = setting(0.5, "A share.", at_least=0, at_most=1)
+    decay: float = setting(0.6, "A momentum.", at_least=0, below=1)
+    rate: float = setting(0.1, "A rate.", above=0)
+    count: int | None = setting(None, "A number of rows.", at_least=1)
+    size: int = setting(3, "Any whole number.")
+    kind: Literal["one", "other"] = setting("one", "A choice.")
+    is_on: bool = setting(False, "A switch.")
+    path: str | None = setting(None, "A file.")
+
+
+ALL = [*SECTIONS.values(), *(methods.find(name).Options for name in methods.METHODS), Example]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("share", -0.1, "example.share is -0.1; expected from 0 to 1."),
+        ("share", 1.1, "example.share is 1.1; expected from 0 to 1."),
+        ("decay", 1, "example.decay is 1.0; expected from 0 to below 1."),
+        ("rate", 0.0, "example.rate is 0.0; expected more than 0."),
+        ("count", 0, "example.count is 0; expected at least 1, or none."),
+        ("count", 2.5, "example.count is 2.5 (float); expected a whole number or none."),
+        ("count", True, "example.count is True (bool); expected a whole number or none."),
+        ("size", None, "example.size is None (NoneType); expected a whole number."),
+        ("rate", float("nan"), "example.rate is nan; expected a finite number."),
+        ("rate", float("inf"), "example.rate is inf; expected a finite number."),
+        ("rate", 10**400, "example.rate is a whole number of 401 digits; expected a finite number."),
+        ("rate", "0.1", "example.rate is '0.1' (str); expected a number."),
+        ("rate", True, "example.rate is True (bool); expected a number."),
+        ("is_on", 1, "example.is_on is 1 (int); expected true or false."),
+        ("path", 3, "example.path is 3 (int); expected text or none."),
+        ("path", [], "example.path is [] (list); expected text or none."),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(field, value, sentence):
+    with pytest.raises(ConfigError) as refusal:
+        Example(**{field: value})
+    assert str(refusal.value) == sentence
+
+
+def test_a_wrong_choice_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"no choice for example\.kind 'othr'; did you mean 'other'\?"):
+        Example(kind="othr")
+    with pytest.raises(ConfigError, match=r"example\.kind is 3 \(int\)"):
+        Example(kind=3)
+    with pytest.raises(ConfigError, match=r"example\.kind is \['one'\] \(list\)"):
+        Example(kind=["one"])
+
+
+def test_borders_belong_to_the_range_or_not_as_they_say():
+    assert Example(share=0, decay=0, count=1) == Example(share=0.0, decay=0.0, count=1)
+    assert Example(share=1).share == 1
+    assert type(Example(share=1).share) is float  # 1 and 1.0 are one value and print alike
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: f"{kind.section}-{kind.__qualname__}")
+def test_every_setting_has_a_default_that_can_be_and_is_described(kind):
+    described = kind.describe()
+    assert [name for name, *_ in described] == [item.name for item in fields(kind)]
+    kind()
+    for name, default, expected, doc in described:
+        assert expected, name
+        assert "  " not in expected
+        assert default == str(getattr(kind(), name)).lower()
+        assert doc.endswith("."), doc
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: f"{kind.section}-{kind.__qualname__}")
+def test_every_bound_is_kept(kind):
+    for item in fields(kind):
+        bounds, whole = item.metadata["bounds"], int in _alternatives(field_types(kind)[item.name])
+        step = 1 if whole else 1e-6
+        outside = [
+            *([] if bounds.at_least is None else [bounds.at_least - step]),
+            *([] if bounds.above is None else [bounds.above]),
+            *([] if bounds.at_most is None else [bounds.at_most + step]),
+            *([] if bounds.below is None else [bounds.below]),
+        ]
+        for value in outside:
+            with pytest.raises(ConfigError, match=rf"{kind.section}\.{item.name} is .*; expected {bounds}"):
+                kind(**{item.name: int(value) if whole else float(value)})
+
+
+def _alternatives(hint):
+    return getattr(hint, "__args__", (hint,))
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "value"),
+    [("3", int, 3), ("-3", int, -3), ("1e-3", float, 0.001), ("none", int | None, None), ("NULL", str | None, None)]
+    + [
+        ("on", bool, True),
+        ("0", bool, False),
+        ("Yes", bool, True),
+        ("none", str, "none"),
+        ("one", Literal["one"], "one"),
+    ],
+)
+def test_text_is_read_by_the_settings_type(text, hint, value):
+    found = parse("example.x", text, hint)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "sentence"),
+    [
+        ("3.5", int, "example.x is '3.5'; expected a whole number."),
+        ("many", float, "example.x is 'many'; expected a number."),
+        ("none", float, "example.x is 'none'; expected a number."),
+        ("maybe", bool, "example.x is 'maybe'; expected true or false."),
+    ],
+)
+def test_text_of_another_type_is_refused(text, hint, sentence):
+    with pytest.raises(ConfigError) as refusal:
+        parse("example.x", text, hint)
+    assert str(refusal.value) == sentence
