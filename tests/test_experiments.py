@@ -4,6 +4,7 @@ import csv
 import doctest
 import json
 import multiprocessing
+import multiprocessing.util
 import os
 import shutil
 import signal
@@ -48,6 +49,7 @@ def _known_commit(monkeypatch):
 @pytest.fixture(autouse=True)
 def _own_machine(tmp_path, monkeypatch):
     """Runs elsewhere on this machine, and data of other tests, do not matter here."""
+    multiprocessing.util.get_temp_dir()  # where that of all tests is, not in this one's folder
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(pool, "CONTEXT", pool.CONTEXT)  # given back after the test
@@ -679,7 +681,7 @@ def test_when_the_time_is_up_the_run_stops_at_a_checkpoint(tmp_path, monkeypatch
         monotonic = staticmethod(lambda: 1e9 if epochs_done(store, task) > 12 else 0.0)
 
     monkeypatch.setattr(pool, "time", Clock)
-    assert run_pool(tmp_path / "results", [task], max_minutes=1) == Outcome(1, time_is_up=True)
+    assert run_pool(tmp_path / "results", [task], deadline=60) == Outcome(1, time_is_up=True)
     epoch, _ = load_run(store.unfinished_path(task)).directory.reached()
     assert epoch > 10
 

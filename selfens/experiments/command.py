@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -176,6 +177,7 @@ def _run(
 
     if max_minutes is not None and not max_minutes > 0:
         raise ConfigError(f"--max-minutes is {max_minutes:g}; expected more than 0.")
+    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     if report:
         check_report(store)
     store.read({task.cell.key: task.cell for task in tasks}.values())  # a damaged record is found before, not after
@@ -185,7 +187,7 @@ def _run(
     elif devices is None and places[0].device == "cpu":
         _say("warning: torch sees no GPU here, and on a CPU one run takes days; --quick tries everything out.")
     images = {} if store.quick else check_data(tasks, store, source)
-    outcome = Pool(store, source, places, _say).run(tasks, max_minutes)
+    outcome = Pool(store, source, places, _say).run(tasks, deadline)
     store.check_images(images)  # again: another command may have filled a cell with others meanwhile
     return outcome
 

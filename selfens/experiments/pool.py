@@ -49,7 +49,9 @@ class Worker:
     def __init__(self, place: Place, store: Store, source: Source, commit: str | None) -> None:
         self.pipe, theirs = CONTEXT.Pipe()
         self.process = CONTEXT.Process(target=_serve, args=(theirs, place, store, source, commit))
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the new process inherits
         self.process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()
         self.place = place
         self.task: Task | None = None
@@ -79,6 +81,8 @@ class Worker:
 def _serve(pipe: Connection, place: Place, store: Store, source: Source, commit: str | None) -> None:
     """The body of a worker's process."""
     os.setpgrp()  # Ctrl-C reaches only the pool, which passes it on once: a second signal would skip the checkpoint
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # also one that came before
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     see_only(place)
     try:
@@ -112,9 +116,8 @@ class Pool:
         self.failures: list[tuple[Task | None, str]] = []
         self.workers: list[Worker] = []
 
-    def run(self, tasks: Sequence[Task], max_minutes: float | None = None) -> Outcome:
-        """Do the runs among `tasks` that have no record yet."""
-        deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    def run(self, tasks: Sequence[Task], deadline: float | None = None) -> Outcome:
+        """Do the runs among `tasks` that have no record yet, until a deadline by the monotonic clock."""
         left_behind = (task for task in tasks if self.store.has(task) and self.store.unfinished_path(task).exists())
         self.waiting.extend([*(task for task in tasks if not self.store.has(task)), *left_behind])
         self.tasks, commit, time_is_up = tasks, current_commit(), False
