@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.targets import RowEnsemble, algorithm_2
+from selfens.core.targets.ensemble import CHUNK_BYTES
 
 from selfens.core.targets import EnsembleTargets, window
-from selfens.core.targets.ensemble import CHUNK_BYTES
 
 ROWS, CLASSES = 6, 3
 # A value is at most 1 and a handful of roundings of 6e-8 away; 1/(1 - 0.95) = 20 magnifies them.

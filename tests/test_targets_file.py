@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from selfens.core.targets.file import PAGE, TargetsFile
 from support import (
     STEPS,
     At,
@@ -35,7 +36,6 @@ from support import (
 from selfens import load_run, resume, train
 from selfens.core.targets import EnsembleTargets, ensemble
 from selfens.core.targets import file as targets_file
-from selfens.core.targets.file import PAGE, TargetsFile
 from selfens.errors import ConfigError, RunError
 from selfens.runs.directory import RunDirectory
 from selfens.tools import audit, folds
