@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from selfens import methods, networks
 from selfens.config import Config
-from selfens.core import optim, schedules
+from selfens.core import IN_MEMORY, optim, schedules
 from selfens.core.device import environment, resolve_precision, resolve_switch
 from selfens.core.teacher import EmaTeacher
 from selfens.core.views import Views
@@ -368,6 +369,9 @@ def _set_up_method(
     method: Method, network: nn.Module, prepared: Prepared, rows: OwnRows, loader: Loader, group: Group
 ) -> None:
     """Let the method build what it remembers, for this process's rows."""
+    kept = getattr(method.options, "targets", "device")
+    if group.size > 1 and kept not in IN_MEMORY:  # said before one of the processes makes the file
+        raise _file_for_one(kept, group)
     classes = prepared.data.num_classes
     counts = np.bincount(
         prepared.labels.training_labels(prepared.data.num_rows)[rows.kinds == LABELLED], minlength=classes
@@ -388,15 +392,19 @@ def _set_up_method(
         return
     method.ensemble.to(prepared.device)
     if group.size > 1 and method.ensemble.file is not None:
-        raise ConfigError(
-            f"the targets are in the file {method.ensemble.file.path}, which is for one process, and there are {group.size}; "
-            "use one process, or keep them in ram."
-        )
+        raise _file_for_one(method.ensemble.file.path, group)
     if method.ensemble.num_rows != len(rows.owned):
         raise ConfigError(
             f"the method's ensemble has {method.ensemble.num_rows} rows; expected {len(rows.owned)}, those that `setup` was "
             "told of."
         )
+
+
+def _file_for_one(path: str | Path, group: Group) -> ConfigError:
+    return ConfigError(
+        f"the targets are in the file {path}, which is for one process, and there are {group.size}; use one process, or keep "
+        "them in ram."
+    )
 
 
 def _check_options_used(config: Config, given: Given) -> None:
