@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.targets import RowEnsemble, algorithm_2
-from selfens.core.targets.ensemble import CHUNK_BYTES
 
 from selfens.core import targets_prefetch
 from selfens.core.targets import CHUNK_BYTES, EnsembleTargets

@@ -13,7 +13,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from selfens.core.targets.file import PAGE, TargetsFile
 from support import (
     STEPS,
     At,
