@@ -8,6 +8,8 @@ import multiprocessing.util
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from support import Crash, child, config, crashed, finish, forking, write_npz
+from support import Crash, child, config, crashed, environment, finish, forking, write_npz
 from typer.testing import CliRunner
 
 from selfens import Dataset, load_run, train
@@ -672,6 +674,19 @@ def test_ctrl_c_stops_at_a_checkpoint(tmp_path):
     assert said(tmp_path / "out") == [[], 1, True]
     epoch, _ = load_run(store.unfinished_path(task)).directory.reached()
     assert epoch > 10
+
+
+def test_ctrl_c_in_a_terminal_while_workers_start_leaves_no_traceback(tmp_path):
+    words = [sys.executable, "-m", "selfens", "reproduce", "noise", "--quick", "--results", str(tmp_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(words, env=environment(), start_new_session=True, **pipes) as process:
+        assert process.stdout.readline().startswith("quick: ")
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)  # to all processes, as a terminal does
+        output = process.stdout.read()
+    assert process.returncode == 130
+    assert "Traceback" not in output
+    assert "unexpectedly" not in output
 
 
 def test_when_the_time_is_up_the_run_stops_at_a_checkpoint(tmp_path, monkeypatch):

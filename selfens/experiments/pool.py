@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -49,6 +50,7 @@ class Worker:
     def __init__(self, place: Place, store: Store, source: Source, commit: str | None) -> None:
         self.pipe, theirs = CONTEXT.Pipe()
         self.process = CONTEXT.Process(target=_serve, args=(theirs, place, store, source, commit))
+        resource_tracker.ensure_running()  # before, because starting it unblocks the signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the new process inherits
         self.process.start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
