@@ -28,7 +28,7 @@ from selfens.config import Config
 from selfens.core import evaluate, launcher
 from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
 from selfens.data import preprocess
-from selfens.data.arrays import Inputs, standard_inputs
+from selfens.data.arrays import Inputs, as_trained
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.errors import DataError, check_kind
 from selfens.runs.directory import free_directory
@@ -185,21 +185,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def _checked_inputs(self, X: ArrayLike) -> Inputs:
         """X as the network was trained on it; the count and names of features are scikit-learn's to check."""
-        if len(self.input_shape_) == 1:
-            return standard_inputs(validate_data(self, X, reset=False))
-        images = check_array(X, allow_nd=True)
-        layout = "NCHW" if images.shape[1:] == self.input_shape_ else "auto"
-        inputs = standard_inputs(images, layout=layout, bytes_allowed=self.takes_bytes_)
-        if inputs.shape[1:] != self.input_shape_:
-            raise DataError(
-                f"X holds inputs of shape {inputs.shape[1:]}; this classifier was fitted on {self.input_shape_}."
-            )
-        if self.takes_bytes_ and inputs.dtype != np.uint8 and inputs.max() > 1:
-            raise DataError(
-                f"X holds {inputs.dtype} up to {inputs.max():g}, but this classifier was fitted on bytes; give uint8 "
-                "images, or floats from 0 to 1."
-            )
-        return inputs
+        checked = validate_data(self, X, reset=False) if len(self.input_shape_) == 1 else check_array(X, allow_nd=True)
+        return as_trained(checked, self.input_shape_, self.takes_bytes_, "this classifier", "X's rows")
 
 
 def _nan_as_none(y: Any) -> Any:

@@ -22,7 +22,7 @@ from selfens.cli import main
 from selfens.config import Config
 from selfens.runs.directory import RunDirectory
 
-TINY = ["--epochs", "2", *sets(["network.width=4", "training.threads=1", "training.report=false"])]
+TINY = ["--epochs", "2", "--no-report", *sets(["network.width=4", "training.threads=1"])]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_preset_is_trained_by_its_name(typed, here):
     assert (code, err) == (0, "")
     run = load_run("runs/digits-temporal-seed0")
     assert run.config == presets.get("digits-temporal").with_overrides(
-        ["schedule.epochs=2", "network.width=4", "training.threads=1", "training.report=false"]
+        ["schedule.epochs=2", "network.width=4", "training.threads=1"]
     )
     assert f"test error {run.test_error:.2f} % after 2 epochs" in out
 
@@ -808,7 +808,6 @@ def tiny_demo(preset, seed):
         "schedule.epochs=1",
         "network.width=2",
         "training.threads=1",
-        "training.report=false",
     ]
     return presets.get(preset).with_overrides(overrides)
 

@@ -5,7 +5,19 @@ import importlib
 
 import pytest
 
-MODULES = ["core.targets", "losses", "schedules", "errors", "progress", "config", "audit", "estimator"]
+MODULES = [
+    *(
+        "core.targets",
+        "core.losses",
+        "core.schedules",
+        "core.alignment",
+        "core.teacher",
+        "settings",
+        "config",
+        "upgrade",
+    ),
+    *("methods", "errors", "training.progress", "tools.audit", "estimator"),
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -156,6 +156,23 @@ def standard_source(
     return source
 
 
+def as_trained(
+    inputs: ArrayLike, input_shape: tuple[int, ...], takes_bytes: bool, where: str, what: str = "the inputs"
+) -> Inputs:
+    """Inputs to predict on, as the network was trained on them: `where` names it in a refusal."""
+    shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), input_shape
+    layout = {input_shape: "NCHW", (*sides, channels): "NHWC"}.get(shape, "auto")
+    raw = standard_inputs(inputs, layout=layout, what=what, bytes_allowed=takes_bytes)
+    if tuple(raw.shape[1:]) != input_shape:
+        raise DataError(f"{what} have shape {tuple(raw.shape[1:])} per row; {where} was trained on {input_shape}.")
+    if takes_bytes and raw.dtype != np.uint8 and raw.max() > 1:
+        raise DataError(
+            f"{what} are {raw.dtype} up to {raw.max():g}, but {where} was trained on bytes; give uint8 images, or floats from "
+            "0 to 1."
+        )
+    return raw
+
+
 def is_channels_last(shape: tuple[int, ...], layout: str = "auto", what: str = "the inputs") -> bool:
     """Whether inputs of this shape are images with their channels last; refuses a shape that cannot be trained on."""
     if len(shape) not in (2, 3, 4):

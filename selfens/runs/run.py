@@ -20,7 +20,7 @@ from selfens.core import evaluate
 from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
 from selfens.core.targets import EnsembleTargets
 from selfens.data import preprocess, sources
-from selfens.data.arrays import PIECE, Inputs, standard_inputs
+from selfens.data.arrays import Inputs, as_trained
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
@@ -196,7 +196,8 @@ class Run:
 
     def predict_proba(self, inputs: ArrayLike) -> NDArray[np.float32]:
         """[rows, classes] probabilities for raw inputs of the kind the run was trained on."""
-        return self._probabilities(self._checked(inputs))
+        takes_bytes = self.about["input_type"] == "uint8"
+        return self._probabilities(as_trained(inputs, self.input_shape, takes_bytes, str(self.path)))
 
     def predict(self, inputs: ArrayLike) -> NDArray[np.str_]:
         """The name of the most probable class of each row."""
@@ -230,22 +231,6 @@ class Run:
         size = max(BLOCK_BYTES // (4 * len(self.classes)), 1)
         for start in range(0, self.about["rows"], size):
             yield np.arange(start, min(start + size, self.about["rows"]))
-
-    def _checked(self, inputs: ArrayLike) -> Inputs:
-        shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), self.input_shape
-        layout = {self.input_shape: "NCHW", (*sides, channels): "NHWC"}.get(shape, "auto")
-        trained_on_bytes = self.about["input_type"] == "uint8"
-        raw = standard_inputs(inputs, layout=layout, bytes_allowed=trained_on_bytes)
-        if tuple(raw.shape[1:]) != self.input_shape:
-            raise DataError(
-                f"the inputs have shape {tuple(raw.shape[1:])} per row; {self.path} was trained on {self.input_shape}."
-            )
-        if trained_on_bytes and raw.dtype != np.uint8 and raw.max() > 1:
-            raise DataError(
-                f"the inputs are {raw.dtype} up to {raw.max():g}, but {self.path} was trained on bytes; "
-                "give uint8 images, or floats from 0 to 1."
-            )
-        return raw
 
     def _probabilities(self, raw: Inputs) -> NDArray[np.float32]:
         precision = resolve_precision(self.config.training.precision, self.device)
