@@ -95,7 +95,7 @@ def left_behind(path: Path) -> dict[str, Any]:
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """The names of what differs; short to read where the values are long."""
+    """The names of what differs; short to read if the values are long."""
     return [name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)]
 
 
@@ -171,7 +171,7 @@ def forking() -> Any:
 
 
 def finish(process: Any, seconds: float = 60) -> int:
-    """The exit code; minus the signal's number where one ended it."""
+    """The exit code; minus the signal's number if one ended it."""
     process.join(seconds)
     if process.exitcode is None:
         process.kill()

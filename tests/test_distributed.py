@@ -289,7 +289,7 @@ def errors_of(path):
 
 
 OPTIONS = {
-    "supervised": [],
+    "supervised": ["optimizer.name=sgd", "optimizer.weight_decay=1e-3"],
     "pi": ["training.means=joint"],
     "temporal": ["training.batches=stratified", "method.targets=ram", "training.residence=ram"],
     "mean-teacher": ["method.decay=0.9", "training.means=joint", "optimizer.name=adamw"],

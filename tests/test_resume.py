@@ -43,6 +43,7 @@ from selfens.runs.directory import RunDirectory
 from selfens.training import loop
 
 FIRST_EDITION = Path(__file__).parent / "data" / "first-edition"
+"""Runs of digits trained for two epochs by selfens 0.1.0."""
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +129,10 @@ def of(method, **more):
     return config(method, *OPTIONS.get(method, ()), **more)
 
 
-@pytest.mark.parametrize("method", ["temporal", "fixmatch"])
+@pytest.mark.parametrize("method", METHODS)
 def test_killed_at_random_moments_and_resumed_until_done_the_bits_are_the_same(tmp_path, method):
     npz = write_npz(tmp_path / "data.npz")
-    settings = of(method, name=str(npz), epochs=10)
+    settings = of(method, name=str(npz), epochs=8)
     expected = left_behind(train(settings, tmp_path / "whole").path)
     chance, kills, run, reached = random.Random(method), 0, tmp_path / "run", 0
     while True:
@@ -145,7 +146,7 @@ def test_killed_at_random_moments_and_resumed_until_done_the_bits_are_the_same(t
         assert code == -signal.SIGKILL, (tmp_path / "out").read_text()
         kills += 1
         reached = len(RunDirectory(run).history()) if run.exists() else 0
-    assert kills >= 3
+    assert kills >= 2
     assert differences(left_behind(run), expected) == []
 
 

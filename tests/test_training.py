@@ -874,7 +874,7 @@ def test_learning_rate_and_beta1_follow_their_ramps(tmp_path):
 # What is given
 
 
-def test_an_argument_of_another_kind_is_named(tmp_path):
+def test_an_argument_of_another_kind_is_named(tmp_path, done):
     for settings, given, sentence in [
         ("digits", {}, r"config is 'digits' \(str\); expected a Config, such as presets.get"),
         (config(), {"dataset": "w.npz"}, r"dataset is 'w.npz' \(str\); expected a Dataset"),
@@ -885,6 +885,8 @@ def test_an_argument_of_another_kind_is_named(tmp_path):
         with pytest.raises(ConfigError, match=sentence):
             selfens.train(settings, tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match=r"dataset is 'w.npz' \(str\); expected a Dataset"):
+        selfens.resume(done["temporal"].path, dataset="w.npz")
 
 
 # What is reported
