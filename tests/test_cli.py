@@ -296,7 +296,8 @@ def test_the_ensemble_in_a_file(typed, here, npz):
         "holds targets that a checkpoint relies on",
     )
     refused(
-        typed("train", "blobs.npz", "--run", "other", "--targets", "x", "--method", "pi", *TINY), "keeps no ensemble"
+        typed("train", "blobs.npz", "--run", "other", "--targets", "x", "--method", "pi", *TINY),
+        "no pi option 'method.targets'",
     )
     assert not (here / "x").exists()
 
@@ -405,7 +406,7 @@ BAD_WORDS = {
     "not a number": (["digits", "--set", "optimizer.beta2=high"], ["optimizer.beta2 is 'high'; expected a number"]),
     "not a whole number": (["digits", "--set", "schedule.epochs=1.5"], ["schedule.epochs", "whole number"]),
     "not a truth": (["digits", "--set", "augment.flip=maybe"], ["augment.flip is 'maybe'; expected true or false"]),
-    "out of range": (["digits", "--set", "optimizer.beta2=1"], ["optimizer.beta2 is 1.0; expected a momentum"]),
+    "out of range": (["digits", "--set", "optimizer.beta2=1"], ["optimizer.beta2 is 1.0; expected from 0 to below 1"]),
     "not finite": (["digits", "--set", "optimizer.beta2=nan"], ["optimizer.beta2 is nan; expected a finite number"]),
     "no epochs": (["digits", "--epochs", "0"], ["schedule.epochs is 0; expected at least 1"]),
     "negative seed": (["digits", "--seed", "-1"], ["seed.base is -1"]),
@@ -545,9 +546,7 @@ def test_the_same_words_twice_point_to_resume(typed, npz, monkeypatch):
         assert typed(*words)[0] == 130
     code, _, err = typed(*words)
     assert code == 1
-    assert err == (
-        "error: run already holds this run; resume it ('selfens resume run'), or choose another directory.\n"
-    )
+    assert err == ("error: run already holds this run; resume it, or choose another directory.\n")
     assert typed("resume", "run", "--quiet")[0] == 0
     assert typed(*words)[2] == "error: run already holds this run, and it is complete; choose another directory.\n"
 
@@ -559,7 +558,7 @@ BAD_RUN_WORDS = {
     "predict with nothing": (["predict", "nothing", "blobs.npz", "-o", "out.csv"], "nothing does not exist"),
     "report on nothing": (["report", "nothing"], "nothing does not exist"),
     "report on a folder": (["report", "."], "holds no config.json"),
-    "an audit into no folder": (["audit", "nothing", "-o", "no/x.csv"], "no is no folder that can be written to"),
+    "an audit into no folder": (["audit", "nothing", "-o", "no/x.csv"], "no is not a writable folder"),
     "an audit into a page": (["audit", "nothing", "-o", "x.html"], "give the CSV's name, such as x.csv"),
     "suggestions into a page": (["suggest", "nothing", "-o", "x.html"], "give the CSV's name, such as x.csv"),
     "an unknown preset": (["presets", "digts"], "did you mean 'digits"),
@@ -689,9 +688,7 @@ def test_beginning_an_unfinished_run_anew_is_noticed(typed, npz, monkeypatch):
         assert typed(*words)[0] == 130
     code, _, err = typed(*words)
     assert (code, err.count("\n")) == (0, 1)
-    assert (
-        "-temporal-seed0 is the same run, stopped after 0 of 2 epochs; to go on with it instead: selfens resume" in err
-    )
+    assert "-temporal-seed0 is the same run, stopped after 0 of 2 epochs; to continue it instead: selfens resume" in err
 
 
 def test_predictions_can_go_through_a_pipe(typed, trained):
@@ -866,7 +863,7 @@ def test_audit_in_folds_says_so(typed, here):
 def test_nothing_is_trained_for_an_audit_that_could_not_be_written(typed, trained, monkeypatch):
     monkeypatch.setattr("selfens.tools.folds.audit_folds", lambda *args, **kwargs: pytest.fail("trained"))
     code, _, err = typed("audit", "run", "--folds", "2", "-o", "no/x.csv")
-    assert (code, err) == (1, "error: no/x.csv cannot be written: no is no folder that can be written to.\n")
+    assert (code, err) == (1, "error: no/x.csv cannot be written: no is not a writable folder.\n")
 
 
 @pytest.mark.parametrize("command", ["audit", "suggest"])

@@ -221,7 +221,7 @@ def test_bytes_and_the_same_as_floats_are_predicted_alike():
     x, y, _ = bright_corners()
     model = classifier(epochs=2, config=SMALL | {"network.width": 4}).fit(x, y)
     assert model.predict_proba(x) == pytest.approx(model.predict_proba(x / 255.0), abs=1e-5)
-    with pytest.raises(DataError, match="fitted on bytes"):
+    with pytest.raises(DataError, match="trained on bytes"):
         model.predict(x.astype(float))
 
 
@@ -235,7 +235,7 @@ def test_images_of_another_shape_are_refused():
     x, y, _ = bright_corners()
     model = classifier(epochs=1, config=SMALL | {"network.width": 4}).fit(x, y)
     for other in (x[:, :6, :6], x.reshape(len(x), 64)):
-        with pytest.raises(DataError, match="fitted on"):
+        with pytest.raises(DataError, match="trained on"):
             model.predict(other)
 
 
@@ -301,8 +301,8 @@ def test_a_whole_config_replaces_the_defaults():
         ({"method": "temporale"}, "did you mean 'temporal'"),
         ({"network": "mpl"}, "did you mean 'mlp'"),
         ({"epochs": 0}, "at least 1"),
-        ({"epochs": 2.5}, "expected int"),
-        ({"config": {"method.weightmax": 1}}, "did you mean 'weight_max'"),
+        ({"epochs": 2.5}, "expected a whole number"),
+        ({"config": {"method.weightmax": 1}}, "did you mean 'method.weight_max'"),
         ({"device": "tpu"}, "choice for training.device"),
         ({"config": "method.weight_max=1"}, r"config is 'method.weight_max=1' \(str\); expected a Config, or fields"),
     ],

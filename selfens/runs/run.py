@@ -20,7 +20,7 @@ from selfens.core import evaluate
 from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
 from selfens.core.targets import EnsembleTargets
 from selfens.data import preprocess, sources
-from selfens.data.arrays import Inputs, as_trained
+from selfens.data.arrays import PIECE, Inputs, as_trained
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
