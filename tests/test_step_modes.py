@@ -159,8 +159,10 @@ def amplified(settings, plain, *, method, device, rounding):
 
 def assert_close(ours, theirs, allowed):
     assert allowed["parameters"] < 0.05  # else the comparison would say nothing
+    # A prediction near a tie may become another label, by luck only in one of them.
+    least = 2e-3 if "strong" in ours[0].method.views else 1e-6
     for what, difference in differences(ours, theirs).items():
-        assert difference < 3 * allowed[what] + 1e-6, f"{what}: {difference:.1e}, allowed {allowed[what]:.1e}"
+        assert difference < 3 * allowed[what] + least, f"{what}: {difference:.1e}, allowed {allowed[what]:.1e}"
 
 
 SMALL = ["network.name=small", "network.width=8", "training.kernels=off"]
@@ -182,16 +184,23 @@ def without_unshared_draws(device):
     return settings if torch.equal(dropped, compiled_dropped) else [*settings, "network.dropout=0"]
 
 
+@pytest.fixture
+def traced_only(monkeypatch):
+    """Compiled steps are traced and taken apart as ever, but run by torch's own kernels: seconds instead of half a minute."""
+    original = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **options: original(function, backend="aot_eager", **options)
+    )
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_compiled_on_a_cpu_is_the_same(method):
-    same = ["network.name=mlp", "network.width=8", "network.dropout=0", "network.noise=0"]
-    if method == "temporal":  # one with convolutions and whatever is drawn in the same way
-        same = [*SMALL, *without_unshared_draws("cpu")]
+    same = ["network.name=mlp", "network.width=8", *without_unshared_draws("cpu")]
     assert_same([*same, "training.compile=on"], method=method, device="cpu", rounding=1e-6, against=[*same, *PLAIN])
 
 
 @pytest.mark.parametrize("compile", ["off", "on"])
-def test_a_step_whose_targets_are_prefetched_is_the_same(monkeypatch, compile):
+def test_a_step_whose_targets_are_prefetched_is_the_same(monkeypatch, traced_only, compile):
     monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 200)  # two steps of the four of an epoch
     same = [*SMALL, *without_unshared_draws("cpu"), f"training.compile={compile}", "method.certainty=true"]
     plain = parts_after(same, method="temporal", device="cpu")
@@ -325,15 +334,18 @@ def test_strong_views_of_bytes_are_compiled_and_captured_on_a_gpu(compile):
     assert np.isfinite(losses).all()
 
 
-def test_strong_views_of_bytes_train_on_a_cpu():
-    parts, warnings, losses = parts_after([*SMALL, *STRONG], method="fixmatch", device="cpu", kind=np.uint8)
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_strong_views_of_bytes_train_on_a_cpu(traced_only, compile):
+    settings = [*SMALL, *STRONG, f"training.compile={compile}"]
+    parts, warnings, losses = parts_after(settings, method="fixmatch", device="cpu", kind=np.uint8)
     assert warnings == []
+    assert parts.step.compiled == (compile == "on")
     assert parts.loader.inputs.dtype == torch.uint8
     assert np.isfinite(losses).all()
 
 
 @pytest.mark.parametrize(("method", "compile"), [("pi", "off"), ("pi", "on"), ("mean-teacher", "off")])
-def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeypatch, method, compile):
+def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeypatch, traced_only, method, compile):
     def fails(*inputs, **options):
         raise RuntimeError("no such instruction\nmore of it")
 
@@ -518,7 +530,8 @@ def test_the_steps_of_many_trainings_in_one_process_are_all_compiled(monkeypatch
     original = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **options: original(function, backend=counting, **options))
     for rows in range(100, 110):
-        config = presets.get("cifar10-temporal").with_overrides([*SMALL, "data.labels=10", "data.preprocess=none"])
+        config = presets.get("cifar10-temporal").with_overrides(["data.labels=10", "data.preprocess=none"])
+        config = config.with_overrides(["network.name=mlp", "network.width=4"])
         config = config.with_overrides(["training.device=cpu", "training.compile=on", "training.batch_size=20"])
         before, device = len(graphs), torch.device("cpu")
         with settings_of(config, device):
