@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from reference import losses as twin
 from reference.differences import numerical_gradient
 
-from selfens.core.losses import CONSISTENCY, certainty, consistency_cross_entropy, cross_entropy, squared_difference
+from selfens.core.batch import Batch
+from selfens.core.losses import (
+    CONSISTENCY,
+    certainty,
+    consistency_cross_entropy,
+    cross_entropy,
+    joint_pass,
+    squared_difference,
+    supervised,
+)
 
 # Single precision against double: a few of its 1.2e-7 steps for each of at most 60 terms.
 CLOSE = {"rel": 1e-5, "abs": 1e-6}
@@ -79,6 +88,23 @@ def test_targets_that_know_nothing_count_nothing(known):
 def test_cross_entropy_is_divided_by_the_whole_batch():
     logits, labels = torch.zeros(8, 4), torch.tensor([2] + [-1] * 7)
     assert float(cross_entropy(logits, labels, labels >= 0)) == pytest.approx(np.log(4) / 8, rel=1e-6)
+
+
+def test_the_cross_entropy_of_a_split_batch_is_the_mean_over_its_first_part():
+    logits, labels = torch.randn(7, 4), torch.tensor([2, 0, 3, -1, -1, -1, -1])
+    plain = Batch(torch.arange(7), (), labels, labels >= 0)
+    whole, split = supervised(logits, plain), supervised(logits, plain._replace(first=3))
+    torch.testing.assert_close(whole, cross_entropy(logits, labels, labels >= 0))
+    torch.testing.assert_close(split, whole * 7 / 3)
+
+
+def test_inputs_of_a_joint_pass_share_their_batch_statistics():
+    network = torch.nn.BatchNorm1d(2)
+    one, other = torch.randn(5, 2), torch.randn(3, 2) + 4
+    first, second = joint_pass(network, one, other)
+    torch.testing.assert_close(torch.cat([first, second]), network(torch.cat([one, other])))
+    assert (first.shape, second.shape) == ((5, 2), (3, 2))
+    assert not torch.allclose(first, network(one))
 
 
 def test_squared_difference_is_divided_by_rows_times_classes():

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from support import BATCH, SMALL_IMAGES, config, differences, environment, images, left_behind, selfens, sets
+from support import BATCH, SMALL_IMAGES, config, differences, environment, images, left_behind, sets
 from test_folder import photos
 
 from selfens import Dataset, load_run, resume, train
@@ -411,13 +411,13 @@ def test_a_folder_of_images_is_prefetched_from_the_cache(tmp_path):
     assert differences(left_behind(tmp_path / "device"), left_behind(tmp_path / "file")) == []
 
 
-def test_the_command_trains_on_a_folder_of_npy_files_and_uses_the_run(tmp_path):
+def test_the_command_trains_on_a_folder_of_npy_files_and_uses_the_run(tmp_path, typed):
     folder = write_npy(tmp_path / "big", images())
     words = sets([*SMALL_IMAGES, "training.residence=file", "training.device=cpu"])
-    done = selfens("train", folder, "--labels", "12", "--epochs", "2", "--run", "run", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert selfens("evaluate", "run", cwd=tmp_path).stdout.startswith("test error ")
-    assert selfens("suggest", "run", "-n", "3", cwd=tmp_path).returncode == 0
+    code, _, error = typed("train", folder, "--labels", "12", "--epochs", "2", "--run", "run", *words)
+    assert code == 0, error
+    assert typed("evaluate", "run")[1].startswith("test error ")
+    assert typed("suggest", "run", "-n", "3")[0] == 0
     assert len((tmp_path / "suggestions.csv").read_text().splitlines()) == 4
 
 

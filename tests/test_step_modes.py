@@ -26,7 +26,7 @@ from selfens.core.targets import EnsembleTargets
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
-from selfens.methods import METHODS
+from selfens.methods import METHODS, find
 from selfens.networks.layers import NormalizedConv2d, is_fused
 from selfens.training import setup
 from selfens.training import step as step_module
@@ -159,16 +159,22 @@ def amplified(settings, plain, *, method, device, rounding):
 
 def assert_close(ours, theirs, allowed):
     assert allowed["parameters"] < 0.05  # else the comparison would say nothing
+    # A prediction near a tie may become another label, by luck only in one of them.
+    least = 2e-3 if "strong" in ours[0].method.views else 1e-6
     for what, difference in differences(ours, theirs).items():
-        assert difference < 3 * allowed[what] + 1e-6, f"{what}: {difference:.1e}, allowed {allowed[what]:.1e}"
+        assert difference < 3 * allowed[what] + least, f"{what}: {difference:.1e}, allowed {allowed[what]:.1e}"
 
 
 SMALL = ["network.name=small", "network.width=8", "training.kernels=off"]
 PLAIN = ["training.compile=off", "training.capture=off"]
 
 
-def without_unshared_draws(device):
-    """Settings without what this version of torch draws differently when compiled, `fallback_random` or not."""
+def without_unshared_draws(device, method="temporal"):
+    """Settings without what is drawn differently when compiled: by this version of torch, `fallback_random` or not; or
+    because a compiler may draw for the second pass before it draws for the first.
+    """
+    if len(find(method).views) > 1:
+        return ["network.noise=0", "network.dropout=0"]
 
     def draw(x):
         return torch.randn_like(x), functional.dropout(x, 0.5)
@@ -182,16 +188,23 @@ def without_unshared_draws(device):
     return settings if torch.equal(dropped, compiled_dropped) else [*settings, "network.dropout=0"]
 
 
+@pytest.fixture
+def traced_only(monkeypatch):
+    """Compiled steps are traced and taken apart as ever, but run by torch's own kernels: seconds instead of half a minute."""
+    original = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **options: original(function, backend="aot_eager", **options)
+    )
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_compiled_on_a_cpu_is_the_same(method):
-    same = ["network.name=mlp", "network.width=8", "network.dropout=0", "network.noise=0"]
-    if method == "temporal":  # one with convolutions and whatever is drawn in the same way
-        same = [*SMALL, *without_unshared_draws("cpu")]
+    same = ["network.name=mlp", "network.width=8", *without_unshared_draws("cpu", method)]
     assert_same([*same, "training.compile=on"], method=method, device="cpu", rounding=1e-6, against=[*same, *PLAIN])
 
 
 @pytest.mark.parametrize("compile", ["off", "on"])
-def test_a_step_whose_targets_are_prefetched_is_the_same(monkeypatch, compile):
+def test_a_step_whose_targets_are_prefetched_is_the_same(monkeypatch, traced_only, compile):
     monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 200)  # two steps of the four of an epoch
     same = [*SMALL, *without_unshared_draws("cpu"), f"training.compile={compile}", "method.certainty=true"]
     plain = parts_after(same, method="temporal", device="cpu")
@@ -284,7 +297,7 @@ def test_compiled_and_captured_steps_of_the_papers_network_are_the_same_on_a_gpu
 def assert_same_on_a_gpu(method, compile, capture, settings):
     same = ["training.precision=fp32", *settings]
     if compile == "on":
-        same += without_unshared_draws("cuda")
+        same += without_unshared_draws("cuda", method)
     switches = [f"training.compile={compile}", f"training.capture={capture}"]
     assert_same([*switches, *same], method=method, device="cuda", rounding=1e-6, against=[*PLAIN, *same])
 
@@ -325,15 +338,18 @@ def test_strong_views_of_bytes_are_compiled_and_captured_on_a_gpu(compile):
     assert np.isfinite(losses).all()
 
 
-def test_strong_views_of_bytes_train_on_a_cpu():
-    parts, warnings, losses = parts_after([*SMALL, *STRONG], method="fixmatch", device="cpu", kind=np.uint8)
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_strong_views_of_bytes_train_on_a_cpu(traced_only, compile):
+    settings = [*SMALL, *STRONG, f"training.compile={compile}"]
+    parts, warnings, losses = parts_after(settings, method="fixmatch", device="cpu", kind=np.uint8)
     assert warnings == []
+    assert parts.step.compiled == (compile == "on")
     assert parts.loader.inputs.dtype == torch.uint8
     assert np.isfinite(losses).all()
 
 
 @pytest.mark.parametrize(("method", "compile"), [("pi", "off"), ("pi", "on"), ("mean-teacher", "off")])
-def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeypatch, method, compile):
+def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeypatch, traced_only, method, compile):
     def fails(*inputs, **options):
         raise RuntimeError("no such instruction\nmore of it")
 
@@ -518,7 +534,8 @@ def test_the_steps_of_many_trainings_in_one_process_are_all_compiled(monkeypatch
     original = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **options: original(function, backend=counting, **options))
     for rows in range(100, 110):
-        config = presets.get("cifar10-temporal").with_overrides([*SMALL, "data.labels=10", "data.preprocess=none"])
+        config = presets.get("cifar10-temporal").with_overrides(["data.labels=10", "data.preprocess=none"])
+        config = config.with_overrides(["network.name=mlp", "network.width=4"])
         config = config.with_overrides(["training.device=cpu", "training.compile=on", "training.batch_size=20"])
         before, device = len(graphs), torch.device("cpu")
         with settings_of(config, device):
