@@ -119,8 +119,8 @@ def test_labels_all_uses_every_label_of_a_preset(typed, here):
 
 def test_the_method_of_a_preset_brings_its_rates(typed, here):
     typed("train", "digits", "--method", "supervised", "--run", "run", *TINY)
-    assert load_run("run").config.method.weight_max == 0
     assert load_run("run").config.method.name == "supervised"
+    assert load_run("run").config.optimizer.learning_rate == 0.01
 
 
 def test_quiet_prints_the_result_line_alone(typed, npz):
