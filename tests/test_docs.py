@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import config, environment, features
 
-from selfens import export_run, train
+from selfens import cli, export_run, load_run, methods, train
 
 ROOT = Path(__file__).parent.parent
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -68,6 +68,36 @@ def test_a_tutorial_has_no_block_that_is_not_run(page):
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_the_page_of_methods_has_every_method_and_option(name):
+    """A new or changed option: copy its line from the failure into the method's table."""
+    page = (ROOT / "docs" / "methods.md").read_text()
+    assert f"\n| `{name}` |" in page
+    section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    assert section
+    options = methods.find(name).Options.describe()
+    for line in [f"| `method.{option}` | {default} | {values} | {doc} |" for option, default, values, doc in options]:
+        assert line in section, line
+    assert section.count("\n| `method.") == len(options)
+
+
+def test_the_method_of_the_page_works_by_its_name_too(tmp_path, monkeypatch, capsys):
+    """What docs/extending.md says of the one line in METHODS, the command line and refused options."""
+    (code,) = (code for _, code in blocks(ROOT / "docs" / "extending.md") if "class ConfidentTeacher" in code)
+    (tmp_path / "mine.py").write_text(code.partition("config = ")[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(methods.METHODS, "mine", "mine:ConfidentTeacher")
+    command = ["train", "digits", "--method", "mine", "--epochs", "1", "--quiet", "--run", "run", "--set"]
+    with pytest.raises(SystemExit) as done:
+        cli.main([*command, "method.threshold=0.7"])
+    assert not done.value.code
+    assert load_run("run").config.method.threshold == 0.7
+    with pytest.raises(SystemExit, match="1"):
+        cli.main([*command, "method.threshold=2"])
+    assert "method.threshold is 2.0; expected from 0 to 1." in capsys.readouterr().err
 
 
 def test_five_lines_use_an_exported_file_with_onnxruntime_alone():
