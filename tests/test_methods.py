@@ -242,7 +242,7 @@ def test_what_an_option_cannot_be_is_refused_in_a_sentence(name):
             with pytest.raises(ConfigError, match=rf"method\.{item}.*[.?]$") as refusal:
                 methods.options(name, **{item: value})
             assert "\n" not in str(refusal.value)
-    with pytest.raises(ConfigError, match=f"option of the method {name} 'method.deacy'"):
+    with pytest.raises(ConfigError, match=f"{name} option 'method.deacy'"):
         methods.options(name, deacy=0.5)
 
 

@@ -18,6 +18,7 @@ from selfens.training.setup import Parts, range_is_known
 NEGLIGIBLE_WEIGHT = 1e-3
 COLLAPSED_SPREAD = 1e-2
 SHOWN_CLASSES = 10
+NO_COLOURS = "strong views change no colours, because the range of the inputs is not known"
 RESIDENCE = {"device": "", "ram": ", inputs prefetched from RAM", "file": ", inputs prefetched from their file"}
 
 
@@ -29,8 +30,7 @@ def title(parts: Parts, directory: RunDirectory) -> str:
     pixels = f", images of {sides}" if sides else ""
     options = parts.method.options
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
-    no_colours = "strong" in parts.method.views and sides and not range_is_known(config, data)
-    strong = "\nstrong views change no colours, because the range of the inputs is not known" if no_colours else ""
+    strong = f"\n{NO_COLOURS}" if _strong_without_colours(parts) and data.inputs.dtype != np.uint8 else ""
     return (
         f"{data.name}: {len(rows.visited):,} rows, {extra}{rows.num_labelled:,} labelled, "
         f"{parts.evaluated['test_error'].total:,} to test on; run in {directory.path}\n"
@@ -39,6 +39,11 @@ def title(parts: Parts, directory: RunDirectory) -> str:
         f"{config.optimizer.learning_rate:g}, translation {config.augment.translation}, preprocessing "
         f"{config.data.preprocess}{pixels}{RESIDENCE[parts.residence]}{strong}"
     )
+
+
+def _strong_without_colours(parts: Parts) -> bool:
+    data = parts.prepared.data
+    return "strong" in parts.method.views and data.is_images and not range_is_known(parts.config, data)
 
 
 def method_name(parts: Parts) -> str:
@@ -77,6 +82,8 @@ def warn_before(parts: Parts, progress: Progress) -> None:
     data, rows, name = parts.prepared.data, parts.rows, method_name(parts)
     if parts.evaluated["test_error"].total == 0:
         progress.warn(Expected("there are no test rows, so no test error is reported."))
+    if _strong_without_colours(parts) and data.inputs.dtype == np.uint8:
+        progress.warn(f"{NO_COLOURS} after preprocessing; set data.preprocess_after_views=true.")
     if not parts.method.uses_unlabeled:
         if data.extra_rows:
             progress.warn(
