@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from selfens.config import Config
     from selfens.core import losses, schedules
     from selfens.core.targets import EnsembleTargets
+    from selfens.core.teacher import EmaTeacher
+    from selfens.core.views import Views
     from selfens.data.dataset import Dataset
     from selfens.errors import SelfensError
     from selfens.estimator import SelfEnsemblingClassifier
@@ -23,16 +25,18 @@ if TYPE_CHECKING:
     from selfens.tools.export import export_run
     from selfens.training.loop import resume, train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Config": "selfens.config",
     "Dataset": "selfens.data.dataset",
+    "EmaTeacher": "selfens.core.teacher",
     "EnsembleTargets": "selfens.core.targets",
     "Method": "selfens.methods.base",
     "Run": "selfens.runs.run",
     "SelfEnsemblingClassifier": "selfens.estimator",
     "SelfensError": "selfens.errors",
+    "Views": "selfens.core.views",
     "export_run": "selfens.tools.export",
     "load_run": "selfens.runs.run",
     "resume": "selfens.training.loop",
@@ -53,11 +57,13 @@ _MODULES = {
 __all__ = [
     "Config",
     "Dataset",
+    "EmaTeacher",
     "EnsembleTargets",
     "Method",
     "Run",
     "SelfEnsemblingClassifier",
     "SelfensError",
+    "Views",
     "audit",
     "data",
     "export_run",
