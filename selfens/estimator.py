@@ -51,7 +51,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     Parameters
     ----------
-    method : "temporal", "pi" or "supervised"
+    method : a name of `selfens.methods.METHODS`, such as "temporal", "pi", "mean-teacher" or "supervised"
     network : "auto", a name of `selfens.networks`, package.module:factory, or a module from inputs to logits
         "auto" is "mlp" for features and a convolutional network for images. A module is copied before it is trained.
     epochs : int or None
