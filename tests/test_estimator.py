@@ -50,7 +50,7 @@ def fitted():
 
 
 @parametrize_with_checks(
-    [classifier(epochs=30), classifier(method="supervised", epochs=30)],
+    [classifier(epochs=30)],
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
 )
 def test_the_battery_of_scikit_learn(estimator, check):
