@@ -93,7 +93,8 @@ def train(
         Path | None, typer.Option(help="Rows, or row,label lines, to use as the labels; such as a corrected audit.")
     ] = None,
     add_labels: Annotated[
-        Path | None, typer.Option(help="The same, added to the labels there are; such as suggestions filled in.")
+        Path | None,
+        typer.Option(help="Like --labels-file, but added to the labels there are; such as suggestions filled in."),
     ] = None,
     method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; see 'selfens methods'.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
@@ -152,9 +153,15 @@ def train(
         "training.device": None if device is None else device.value,
         "seed.base": seed,
     }
+    overrides = overrides or []
+    for override in [
+        text for text in overrides if text.startswith("method.name=")
+    ]:  # brings rates too, as --method does
+        overrides.remove(override)
+        method = override.partition("=")[2]
     config = named.config_for(source, method, size, (device or Device.auto).value)
     config = config.with_overrides(f"{field}={value}" for field, value in flags.items() if value is not None)
-    config = config.with_overrides(overrides or [])
+    config = config.with_overrides(overrides)
     directory = run or _new_directory(config)
     if offline:
         os.environ["SELFENS_OFFLINE"] = "1"
@@ -348,10 +355,10 @@ def methods(name: Annotated[str | None, typer.Argument(help="List this method's 
 
     if name is None:
         for method in METHODS:
-            _say(f"{method:<14} {(sys.modules[find(method).__module__].__doc__ or '').strip().splitlines()[0]}")
+            _say(f"{method:<14} {_summary(find(method))}")
         return
     options = find(name).Options.describe()
-    _say(f"{name}: {(sys.modules[find(name).__module__].__doc__ or '').strip()}")
+    _say(f"{name}: {_summary(find(name))}")
     for option, default, expected, doc in options:
         _say(f"  method.{option} = {default}   ({expected})\n      {doc}")
     if not options:
@@ -438,6 +445,12 @@ def options(
     ] = False,
 ) -> None:
     """Train classifiers from few labels and much unlabeled data, by self-ensembling."""
+
+
+def _summary(kind: type) -> str:
+    """The first line of the docstring of a class's file, or of the class."""
+    text = sys.modules[kind.__module__].__doc__ or kind.__doc__ or ""
+    return next(iter(text.strip().splitlines()), "")
 
 
 def _label_count(text: str | None) -> str | None:
@@ -579,7 +592,7 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line: a refusal is one sentence on stderr and exit code 1, or 2 for a mistyped command; never a box."""
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
-            output.reconfigure(errors="replace")  # a terminal that lacks a sign shows another, and nothing breaks off
+            output.reconfigure(errors="replace")  # characters that the terminal cannot show
     try:
         code = app(arguments, standalone_mode=False)
     except SelfensError as error:

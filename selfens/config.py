@@ -102,7 +102,7 @@ class AugmentConfig(Section):
         2, "strong: this many random operations on each image, such as a rotation or a change of contrast.", at_least=0
     )
     cutout: float = setting(
-        0.5, "strong: side of the square that is cut out, as a part of the image's.", at_least=0, at_most=1
+        0.5, "strong: side of the square that is cut out, as a fraction of the image's side.", at_least=0, at_most=1
     )
     noise: float = setting(
         0.15, "noise, and strong for vectors: deviation of the Gaussian noise that is added.", at_least=0
@@ -143,7 +143,7 @@ class OptimizerConfig(Section):
         "adam", "The authors' Adam, stochastic gradient descent with Nesterov momentum, or AdamW."
     )
     learning_rate: float = setting(0.003, "The largest learning rate, lambda_max.", above=0)
-    weight_decay: float = setting(0.0, "Of weights with two or more dimensions.", at_least=0)
+    weight_decay: float = setting(0.0, "Weight decay; only of weights with two or more dimensions.", at_least=0)
     momentum: float = setting(0.9, "sgd: momentum of the gradient.", at_least=0, below=1)
     beta1: float = setting(0.9, "adam, adamw: momentum of the gradient until the ramp-down.", at_least=0, below=1)
     beta1_end: float = setting(
@@ -230,8 +230,8 @@ class ScheduleConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Section):
-    """How steps are carried out. Batch size, rows, batches and labelled_per_batch change what is computed, precision and
-    residence at most the last digits, the rest nothing."""
+    """How steps are carried out. Batch size, rows, batches and labelled_per_batch change the result; precision and residence
+    only its last digits; the others do not."""
 
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
@@ -264,7 +264,7 @@ class TrainingConfig(Section):
     kernels: Literal["auto", "on", "off"] = setting(
         "auto", "Use our own kernels between the convolutions; auto: on a GPU."
     )
-    threads: int | None = setting(None, "CPU threads; none: as torch has it, and with a GPU at most 4.", at_least=1)
+    threads: int | None = setting(None, "CPU threads; none: torch's default, and with a GPU at most 4.", at_least=1)
     checkpoint_every: int | None = setting(
         None, "Epochs between checkpoints; none: 1, but on one GPU at most a checkpoint in ten seconds.", at_least=1
     )
@@ -291,15 +291,20 @@ class SeedConfig(Section):
 
     section: ClassVar[str] = "seed"
     base: int = setting(0, "The seed of all that is not set below.", at_least=0, at_most=2**32 - 1)
-    labels: int | None = setting(None, "Of the choice and corruption of labels.", at_least=0, at_most=2**32 - 1)
+    labels: int | None = setting(
+        None, "Seed of the choice and corruption of labels; none: base.", at_least=0, at_most=2**32 - 1
+    )
     split: int | None = setting(
         None,
-        "Of the split into training and test rows, if the data set has none of its own.",
+        "Seed of the split into training and test rows, if the data set has none of its own; none: base.",
         at_least=0,
         at_most=2**32 - 1,
     )
     training: int | None = setting(
-        None, "Of initial weights, order, augmentation, noise and dropout.", at_least=0, at_most=2**32 - 1
+        None,
+        "Seed of initial weights, order, augmentation, noise and dropout; none: base.",
+        at_least=0,
+        at_most=2**32 - 1,
     )
 
     def of(self, part: Literal["labels", "split", "training"]) -> int:
@@ -386,8 +391,13 @@ class Config:
         """This config with some fields of one section replaced; another `name` of `method` brings that method's options."""
         if section == "method" and "name" in values:
             name = values.pop("name")
-            changed = self.method if name == self.method.name else methods.options(name)
-            return replace(self, method=replace(changed, **values))
+            changed = self if name == self.method.name else replace(self, method=methods.options(name))
+            return changed.with_values("method", **values)
+        _check_section(section)
+        known = field_types(type(getattr(self, section)))
+        for key in values:
+            if key not in known:
+                raise ConfigError(_unknown_field(section, self.method.name, key, known))
         return replace(self, **{section: replace(getattr(self, section), **values)})
 
 

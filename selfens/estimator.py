@@ -38,13 +38,13 @@ from selfens.training.loop import train
 from selfens.training.progress import WithoutExpectedWarnings, for_terminal
 
 STEPS = 1000
-FEWEST_EPOCHS, MOST_EPOCHS = 30, 600
+MIN_EPOCHS, MAX_EPOCHS = 30, 600
 MEAN_MOMENTUM, FEATURES_LEARNING_RATE = 0.95, 0.02
 CHECKPOINT_EVERY = 100  # epochs; a temporary run needs none but the last
 
 
 class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """A network trained on labelled and unlabeled rows together, by temporal ensembling or the Π-model.
+    """A network trained on labelled and unlabeled rows together, by self-ensembling.
 
     Rows labelled -1 are unlabeled, as in `sklearn.semi_supervised`, and so are those labelled None or "". X is a matrix of
     features, which are standardised, or an array of images [rows, height, width(, channels)], bytes or floats.
@@ -179,7 +179,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.label_distributions_ = predictions(run, dataset)
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
         self.history_ = run.history
-        self.network_, self.preprocess_ = run.network.cpu(), run.preprocess.cpu()
+        # A copy, because the parameters of a module that was trained in place are views into one large tensor.
+        self.network_, self.preprocess_ = copy.deepcopy(run.network).cpu(), run.preprocess.cpu()
         self.input_shape_, self.n_features_in_ = dataset.input_shape, int(np.prod(dataset.input_shape))
         self.takes_bytes_ = dataset.inputs.dtype == np.uint8
 
@@ -246,7 +247,7 @@ def default_config(dataset: Dataset, method: str, *, on_gpu: bool = False) -> Co
     side = min(dataset.input_shape[1:]) if dataset.is_images else None
     config = presets.for_arrays(dataset.name, images_side=side, on_gpu=on_gpu)
     steps_per_epoch = max(dataset.num_rows // config.training.batch_size, 1)
-    epochs = min(max(STEPS // steps_per_epoch, FEWEST_EPOCHS), MOST_EPOCHS)
+    epochs = min(max(STEPS // steps_per_epoch, MIN_EPOCHS), MAX_EPOCHS)
     config = config.with_values("method", name=method).with_values("schedule", epochs=epochs)
     config = config.with_values("network", mean_momentum=MEAN_MOMENTUM)
     if not dataset.is_images:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from selfens import methods
 from selfens.config import (
     AugmentConfig,
     Config,
@@ -57,6 +58,8 @@ def with_method(config: Config, method: str) -> Config:
 
 
 def _with_rates(config: Config, method: str) -> Config:
+    if "strong" in methods.find(method).views and config.data.preprocess == "channel":
+        config = config.with_values("data", preprocess_after_views=True)  # so that colours can be changed
     config = config.with_values("method", name=method)
     rates = RATES.get(config.data.name, {}).get(method)
     if rates is None:

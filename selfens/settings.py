@@ -26,7 +26,7 @@ class Bounds:
     at_most: float | None = None
     below: float | None = None
 
-    def hold(self, value: float) -> bool:
+    def contains(self, value: float) -> bool:
         return (
             (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
@@ -39,14 +39,13 @@ class Bounds:
         >>> str(Bounds(at_least=0, below=1)), str(Bounds(above=0)), str(Bounds(at_least=4, at_most=1024))
         ('from 0 to below 1', 'more than 0', 'from 4 to 1024')
         """
-        low = f"{self.at_least:.10g}" if self.at_least is not None else ""
-        if self.at_most is not None:
-            return f"from {low} to {self.at_most:.10g}"
-        if self.below is not None:
-            return f"from {low} to below {self.below:.10g}"
-        if self.above is not None:
-            return f"more than {self.above:g}"
-        return f"at least {low}" if low else ""
+        low = f"from {self.at_least:.10g}" if self.at_least is not None else ""
+        low = f"more than {self.above:.10g}" if self.above is not None else low
+        high = f"to {self.at_most:.10g}" if self.at_most is not None else ""
+        high = f"to below {self.below:.10g}" if self.below is not None else high
+        if low and high:
+            return f"{low} {high}"
+        return low.replace("from", "at least") or high.replace("to below", "below").replace("to ", "at most ")
 
 
 def setting(default: Any, doc: str, **bounds: float) -> Any:
@@ -56,7 +55,7 @@ def setting(default: Any, doc: str, **bounds: float) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A group of settings. A value that cannot be is refused when the object is made."""
+    """A group of settings. Invalid values raise a ConfigError when the object is made."""
 
     section: ClassVar[str] = ""
 
@@ -73,7 +72,7 @@ class Section:
     def describe(cls) -> list[tuple[str, str, str, str]]:
         """For help and docs: each setting's name, default, bounds or choices, and what it does."""
         return [
-            (item.name, str(item.default).lower(), _expected(hint, item), item.metadata["doc"])
+            (item.name, str(item.default).lower(), _expected(hint, item), item.metadata.get("doc", ""))
             for item, hint in cls._settings()
         ]
 
@@ -128,15 +127,20 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
         raise ConfigError(f"{path} is {value!r} ({type(value).__name__}); expected {words}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{path} is {value!r}; expected a finite number.")
-    if isinstance(value, int | float) and not item.metadata["bounds"].hold(value):
+    if isinstance(value, int | float) and not _bounds(item).contains(value):
         raise ConfigError(f"{path} is {value!r}; expected {_expected(hint, item)}.")
+
+
+def _bounds(item: Field[Any]) -> Bounds:
+    found: Bounds = item.metadata.get("bounds", Bounds())
+    return found
 
 
 def _expected(hint: Any, item: Field[Any]) -> str:
     """What a value may be, in words."""
     kinds = _alternatives(hint)
     choices = [str(choice) for kind in kinds if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
-    bounds = str(item.metadata["bounds"])
+    bounds = str(_bounds(item))
     words = [", ".join(choices) or bounds or " or ".join(_type_name(kind) for kind in kinds if kind is not type(None))]
     return ", or ".join([*words, "none"] if type(None) in kinds else words)
 

@@ -1,4 +1,4 @@
-"""Tensors in, tensors out: no files, no config, no loop.
+"""Tensors in, tensors out: no config, no loop, and no files but that of targets larger than memory.
 
 Modules are imported when they are first used (`core.losses`), so a method's file, and with it every config, can be read
 without importing torch.

@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from selfens.errors import ConfigError
+
+_FLAT: Any = WeakTensorKeyDictionary()
+"""By parameter, the flat tensor it became a view of. Not an attribute, which would be pickled with the parameter."""
 
 
 def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
@@ -24,13 +28,13 @@ def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
     pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
     for parameter, piece in zip(parameters, pieces, strict=True):
         parameter.data = piece.view(parameter.shape)
-        parameter.flat = flat  # type: ignore[attr-defined]
+        _FLAT[parameter] = flat
     return flat
 
 
 def flat_tensor(parameters: Sequence[nn.Parameter]) -> Tensor | None:
     """The one tensor that these parameters, and no others, are views into; None if there is none, or no longer."""
-    flat: Tensor | None = getattr(parameters[0], "flat", None) if parameters else None
+    flat = _FLAT.get(parameters[0]) if parameters else None
     if flat is None or flat.numel() != sum(parameter.numel() for parameter in parameters):
         return None
     pieces = torch.split(flat, [parameter.numel() for parameter in parameters])

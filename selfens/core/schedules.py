@@ -42,7 +42,7 @@ def gaussian_rampdown(end: float, length: float, constant: float = 12.5) -> Sche
 
 
 def warmup_cosine(end: float, warmup: float = 0.0) -> Schedule:
-    """Up from 0 in a line over `warmup` epochs, then down along half a cosine to 0 at `end`.
+    """A linear warm-up from 0 over `warmup` epochs, then half a cosine down to 0 at `end`.
 
     >>> value = warmup_cosine(end=10, warmup=2)
     >>> value(0), value(1), value(2), round(value(6), 4), value(10)

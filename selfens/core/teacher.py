@@ -15,7 +15,7 @@ class EmaTeacher:
     """A copy of `network` that follows it: call `update` after each optimizer step.
 
     Trainable parameters are averaged with momentum `decay`; buffers, such as the running statistics of batch normalisation,
-    are taken over, because they already are averages. The momentum grows to `decay` over the first steps as 1 - 1/(t + 1)
+    are copied, because they already are averages. The momentum grows to `decay` over the first steps as 1 - 1/(t + 1)
     (Tarvainen & Valpola), so the initial weights are forgotten.
 
     >>> student = nn.Linear(2, 2)
@@ -48,14 +48,21 @@ class EmaTeacher:
         """Move the averages towards the network as it is now."""
         # A weight of 1 copies the student to the bit: lerp computes end - (end - start) * 0 then.
         weight = torch.clamp_min(1 / (self.steps + 1), 1 - self.decay)
-        if self._student is not None:
-            self._flat.lerp_(self._student, weight)
+        mine, theirs = self._flat_tensors()
+        if mine is not None and theirs is not None:
+            mine.lerp_(theirs, weight)
         else:
-            for mine, theirs in zip(self._parameters, self._followed, strict=True):
-                mine.lerp_(theirs, weight)
+            for own, followed in zip(self._parameters, self._followed, strict=True):
+                own.lerp_(followed, weight)
         self.steps += 1
         if self._buffers:
             torch._foreach_copy_(self._buffers, self._followed_buffers)
+
+    def _flat_tensors(self) -> tuple[Tensor | None, Tensor | None]:
+        """The flat tensors of teacher and student, if there are any; `network.to(...)` undoes one."""
+        if torch.compiler.is_compiling():
+            return self._flat, self._student
+        return flat_tensor(self._parameters), flat_tensor(self._followed)
 
     @torch.no_grad()
     def probabilities(self, inputs: Tensor) -> Tensor:

@@ -24,9 +24,9 @@ from torch.nn import functional
 from selfens.errors import ConfigError, unknown_name
 
 VIEWS = ("weak", "strong", "noise", "none")
-LARGEST_ANGLE, LARGEST_SHEAR, LARGEST_SHIFT = math.pi / 6, 0.3, 0.3
-LARGEST_CHANGE = 0.9  # of brightness, contrast, saturation and sharpness
-FEWEST_BITS = 4  # left by posterize
+MAX_ANGLE, MAX_SHEAR, MAX_SHIFT = math.pi / 6, 0.3, 0.3
+MAX_CHANGE = 0.9  # of brightness, contrast, saturation and sharpness
+MIN_BITS = 4  # left by posterize
 GREY = (0.299, 0.587, 0.114)
 
 
@@ -180,10 +180,10 @@ def _matrices(names: Sequence[str], which: Tensor, strength: Tensor, aspect: flo
     def of(name: str, size: float) -> Tensor:
         return strength * size * (which == names.index(name)) if name in names else torch.zeros_like(strength)
 
-    angle = of("rotate", LARGEST_ANGLE)
+    angle = of("rotate", MAX_ANGLE)
     cosine, sine = angle.cos(), angle.sin()
-    across, down = of("shear_x", LARGEST_SHEAR), of("shear_y", LARGEST_SHEAR)
-    right, below = of("shift_x", 2 * LARGEST_SHIFT), of("shift_y", 2 * LARGEST_SHIFT)  # a side is 2 long here
+    across, down = of("shear_x", MAX_SHEAR), of("shear_y", MAX_SHEAR)
+    right, below = of("shift_x", 2 * MAX_SHIFT), of("shift_y", 2 * MAX_SHIFT)  # a side is 2 long here
     top = torch.stack([cosine, (across - sine) * aspect, right], dim=1)
     bottom = torch.stack([(sine + down) / aspect, cosine, below], dim=1)
     return torch.stack([top, bottom], dim=1)
@@ -198,22 +198,22 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def brightness(images: Tensor, strength: Tensor) -> Tensor:
-    return images * (1 + LARGEST_CHANGE * strength)
+    return images * (1 + MAX_CHANGE * strength)
 
 
 def contrast(images: Tensor, strength: Tensor) -> Tensor:
     middle = _grey(images).mean(dim=(2, 3), keepdim=True)
-    return middle + (images - middle) * (1 + LARGEST_CHANGE * strength)
+    return middle + (images - middle) * (1 + MAX_CHANGE * strength)
 
 
 def saturation(images: Tensor, strength: Tensor) -> Tensor:
     grey = _grey(images)
-    return grey + (images - grey) * (1 + LARGEST_CHANGE * strength)
+    return grey + (images - grey) * (1 + MAX_CHANGE * strength)
 
 
 def sharpness(images: Tensor, strength: Tensor) -> Tensor:
     blurred = _mean_of_three(_mean_of_three(images, dim=2), dim=3)
-    return blurred + (images - blurred) * (1 + LARGEST_CHANGE * strength)
+    return blurred + (images - blurred) * (1 + MAX_CHANGE * strength)
 
 
 def _mean_of_three(images: Tensor, dim: int) -> Tensor:
@@ -226,7 +226,7 @@ def _mean_of_three(images: Tensor, dim: int) -> Tensor:
 
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
     """Fewer levels: from 8 bits down to 4."""
-    width = 2.0 ** (strength.abs() * (8 - FEWEST_BITS + 1)).floor().clamp(max=8 - FEWEST_BITS)
+    width = 2.0 ** (strength.abs() * (8 - MIN_BITS + 1)).floor().clamp(max=8 - MIN_BITS)
     return ((images * 255).round() / width).floor() * width / 255
 
 

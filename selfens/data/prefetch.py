@@ -26,8 +26,9 @@ from selfens.errors import ConfigError
 STEPS_AHEAD = 16  # in a window: enough to hide a page from disk, few enough to take no memory worth mentioning
 
 
-def choose_residence(wanted: str, source: Source, name: str, device: torch.device) -> str:
-    """Where inputs stay: device, ram or file; `auto` is the device if as floats they take at most half of its free memory."""
+def choose_residence(wanted: str, source: Source, name: str, device: torch.device, *, raw: bool = False) -> str:
+    """Where inputs stay: device, ram or file; `auto` is the device if they take at most half of its free memory, `raw` as they
+    are, else as floats."""
     if wanted == "file" and not is_mapped(source):
         raise ConfigError(
             f"training.residence is 'file', but the inputs of {name} are not in a file that can be read in part; "
@@ -36,7 +37,8 @@ def choose_residence(wanted: str, source: Source, name: str, device: torch.devic
     if wanted != "auto":
         return wanted
     left = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_left()
-    if math.prod(source.shape) * torch.float32.itemsize <= left // 2:
+    kind = _raw_type(source) if raw else torch.float32
+    if math.prod(source.shape) * kind.itemsize <= left // 2:
         return "device"
     return "file" if is_mapped(source) else "ram"
 
@@ -88,7 +90,7 @@ class Prefetch:
             return
         batches, numbers = torch.split(order, STEPS_AHEAD), torch.split(order.cpu(), STEPS_AHEAD)
         if self.on_gpu:
-            self.side.synchronize()  # what an earlier visit that was broken off has left
+            self.side.synchronize()  # left over from an interrupted visit
         with ThreadPoolExecutor(1) as pool:
             reading = [pool.submit(self._read, rows.numpy(), slot) for slot, rows in enumerate(numbers[:2])]
             self._send(reading[0].result(), 0)

@@ -37,7 +37,7 @@ class Sampler:
     per_epoch: int | None = None
     first: int = 0
     """Labelled rows at the beginning of each batch of the split sampler; 0 for the others."""
-    most_steps: int | None = None
+    max_steps: int | None = None
     """Take no more, because other processes have no more rows."""
     process: int = 0
     """The number of this process, whose order is its own, among `processes`."""
@@ -67,7 +67,7 @@ class Sampler:
     @property
     def steps(self) -> int:
         steps = self.rows_per_epoch // (self.batch_size - self.first)
-        return steps if self.most_steps is None else min(steps, self.most_steps)
+        return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def of_epoch(self, epoch: int) -> Rows:
         """[steps, batch size] the rows of each step."""

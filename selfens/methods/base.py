@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from selfens.settings import Section, setting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from torch import Tensor, nn
 
@@ -35,6 +37,13 @@ class Options(Section):
     section: ClassVar[str] = "method"
     name: ClassVar[str] = "own"
     """The method's name in the registry."""
+
+    def with_absolute_paths(self) -> Self:
+        """The same with paths that are valid in any current directory."""
+        return self
+
+    def check(self, *, processes: int, new_run: Path | None = None) -> None:  # noqa: B027
+        """Refuse, before anything is built, what so many processes, or a new run in this directory, cannot have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +76,7 @@ class TrainingRows(NamedTuple):
 
 
 class Method(ABC):
-    """Subclasses are final. What has a `state_dict` and is an attribute is saved and resumed with the run."""
+    """Subclasses are final. Attributes that are tensors, or have a `state_dict`, are saved and resumed with the run."""
 
     Options: ClassVar[type[Options]] = Options
     views: ClassVar[tuple[str, ...]] = ("weak",)
@@ -108,16 +117,23 @@ class Method(ABC):
 
     def state_dict(self) -> dict[str, Tensor]:
         """All there is to save; the ensemble is saved apart, because its rows may be divided among processes."""
-        return {
-            f"{name}.{key}": tensor
-            for name, part in self.stateful().items()
-            for key, tensor in part.state_dict().items()
-        }
+        state = self.tensors()
+        for name, part in self.stateful().items():
+            state |= {f"{name}.{key}": tensor for key, tensor in part.state_dict().items()}
+        return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, tensor in self.tensors().items():
+            tensor.copy_(state[name])
         for name, part in self.stateful().items():
             own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
             part.load_state_dict(own)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The attributes that are tensors."""
+        from torch import Tensor
+
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def stateful(self) -> dict[str, Any]:
         """The attributes that have a `state_dict`, but for the ensemble."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+import importlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, final
 
 from selfens import core
 from selfens.core import IN_MEMORY
-from selfens.errors import ConfigError
+from selfens.errors import ConfigError, RunError
 from selfens.methods.base import Losses, Method, TrainingRows, WeightedOptions
 from selfens.settings import setting
 
@@ -47,6 +49,26 @@ class Temporal(Method):
             super().__post_init__()
             if self.targets not in IN_MEMORY and self.targets.strip().lower() in ("", *IN_MEMORY):
                 raise ConfigError(f"method.targets is '{self.targets}'; expected device, ram or the path of a file.")
+
+        def with_absolute_paths(self) -> Self:
+            return self if self.targets in IN_MEMORY else replace(self, targets=str(Path(self.targets).absolute()))
+
+        def check(self, *, processes: int, new_run: Path | None = None) -> None:
+            if self.targets in IN_MEMORY:
+                return
+            if processes > 1:
+                raise ConfigError(
+                    f"method.targets is the file {self.targets}, which is for one process, and there are {processes}; use one "
+                    "process, or keep the targets in ram."
+                )
+            if new_run is None:
+                return
+            if Path(self.targets).resolve().is_relative_to(new_run.resolve()):
+                raise RunError(
+                    f"{self.targets} is inside the run's directory, which must be new; let method.targets name a file "
+                    "elsewhere."
+                )
+            importlib.import_module("selfens.files.targets_file").check_free(Path(self.targets))
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.ensemble = core.targets.EnsembleTargets(

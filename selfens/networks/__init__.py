@@ -56,7 +56,7 @@ def build(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int
 
 
 @contextmanager
-def _present_folder_importable() -> Iterator[None]:
+def _current_directory_importable() -> Iterator[None]:
     """A file beside the user is found, as `python` would find it; an installed command would not look there."""
     before = list(sys.path)
     sys.path.insert(0, os.getcwd())
@@ -69,7 +69,7 @@ def _present_folder_importable() -> Iterator[None]:
 def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     module_name, _, attribute = path.partition(":")
     try:
-        with _present_folder_importable():
+        with _current_directory_importable():
             factory: Any = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(

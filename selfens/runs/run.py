@@ -119,6 +119,8 @@ class Run:
         weights = tensors.get("evaluated") or tensors["network"]
         with random_state_kept():  # weights are drawn before they are overwritten
             network = self._built_network() if self._given_network is None else self._given_network
+        if self._given_network is not None and tensors.get("evaluated"):
+            network = copy.deepcopy(network)  # the module that was passed keeps the trained weights, not the teacher's
         try:
             network.load_state_dict(weights)
         except RuntimeError as error:

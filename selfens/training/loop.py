@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from selfens.config import Config
-from selfens.core import IN_MEMORY, launcher
+from selfens.core import launcher
 from selfens.core.device import TORCH_GLOBALS_LOCK, Stopwatch, environment, resolve_device, torch_settings
 from selfens.core.randomness import PROCESS, stream
 from selfens.data import preprocess, sources
@@ -29,9 +29,8 @@ from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.rows import is_mapped
 from selfens.errors import ConfigError, DivergedError, RunError, check_kind
-from selfens.files import targets_file
 from selfens.methods.base import Method
-from selfens.runs.directory import Checkpoint, RunDirectory, check_free
+from selfens.runs.directory import RunDirectory, check_free
 from selfens.runs.run import Run
 from selfens.training import checkpoint as checkpoints
 from selfens.training import distributed, notices, setup
@@ -63,33 +62,11 @@ def train(
     progress  told what happens; by default nothing is shown
     """
     check_kind("config", config, Config, "a Config, such as presets.get('digits')")
-    given, path, config = Given(dataset, network, method), Path(run_dir), _with_absolute_targets(config)
+    config = replace(config, method=config.method.with_absolute_paths())
+    given, path = Given(dataset, network, method), Path(run_dir)
     if launcher.restarts() and _holds(path, config):
         return resume(path, dataset=dataset, network=network, method=method, progress=progress)
-    device = resolve_device(config.training.device)
-
-    def prepare(group: Group, show: Progress) -> Prepared:
-        with group.first_process_first():
-            if group.is_first:
-                check_free(path, config)
-                _check_targets_free(config, path)
-            data = dataset or sources.from_config(config, progress=show.talkative)
-        _check_extra(config, data)
-        seeds = config.seed
-        labels = choose_labels(data, config.data, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
-        fitted = preprocess.fit(config.data.preprocess, data.inputs, device, _fitted_rows(data, labels)).to(device)
-        group.broadcast([*fitted.state_dict().values()])
-        return Prepared(config, device, data, labels, fitted)
-
-    def create(parts: Parts, show: Progress) -> Start:
-        parts.check_targets_new()
-        if parts.group.is_first:
-            RunDirectory.create(path, config, parts.prepared.labels, parts.prepared.preprocess, parts.about())
-        _check_seen_by_all(path, parts.group)
-        notices.warn_about_data(config, parts.prepared.data, show)
-        return Start()
-
-    return _run(path, given, device, config.training.threads, progress, prepare, create)
+    return _run(path, config, given, progress)
 
 
 def resume(
@@ -104,58 +81,76 @@ def resume(
     run, given = Run(run_dir, network=network), Given(dataset, network, method)
     run.directory.check_resumable()
     _check_given_again(run, given)
-    device = resolve_device(run.config.training.device)
-    found: list[Checkpoint] = []
-
-    def prepare(group: Group, show: Progress) -> Prepared:
-        with group.first_process_first():
-            data = dataset or run.dataset()
-        run.check_dataset(data)
-        if run.directory.has_checkpoint():
-            found.append(run.directory.load_checkpoint())
-        return Prepared(_as_before(run, data), device, data, run.labels, run.directory.preprocess().to(device))
-
-    def load(parts: Parts, show: Progress) -> Start:
-        notices.warn_about_changes(run.about["environment"], environment(device, parts.precision), show)
-        # Taken out of the list, so that its tensors, which are mapped from a file, are freed when they have been read.
-        return checkpoints.load(parts, found.pop()) if found else Start()
-
-    threads = run.config.training.threads
-    if threads is None and run.about.get("processes", 1) == launcher.size():
-        threads = run.about["environment"]["threads"]  # as many as before, because sums over threads round differently
-    return _run(run.path, given, device, threads, progress, prepare, load, resumed=run.directory)
+    return _run(run.path, run.config, given, progress, resumed=run)
 
 
-def _run(
-    path: Path,
-    given: Given,
-    device: torch.device,
-    threads: int | None,
-    progress: Progress | None,
-    prepare: Callable[[Group, Progress], Prepared],
-    begin: Callable[[Parts, Progress], Start],
-    resumed: RunDirectory | None = None,
-) -> Run:
-    """The one path of new and resumed runs. `prepare` decides what is trained on, `begin` creates the run or loads its
-    checkpoint. A run that is resumed is locked before anything is read, a new one as soon as it exists."""
+def _run(path: Path, config: Config, given: Given, progress: Progress | None, resumed: Run | None = None) -> Run:
+    """The one path of new and resumed runs. A resumed run is locked before anything is read, a new one once it exists."""
     given.check()
+    device, directory = resolve_device(config.training.device), RunDirectory(path)
     with ExitStack() as stack:
         stack.enter_context(TORCH_GLOBALS_LOCK)
         group = stack.enter_context(distributed.joined(device))
         show = (progress or Silent()) if group.is_first else Mute()
         if resumed:
-            stack.enter_context(resumed.locked(group.is_first))
-        prepared = prepare(group, show)
-        training, seed = prepared.config.training, _process_seed(prepared.config, group)
-        stack.enter_context(torch_settings(training.precision, threads, device, seed))
+            stack.enter_context(directory.locked(group.is_first))
+            prepared = _prepare_again(resumed, given, device, group)
+        else:
+            prepared = _prepare(path, config, given, device, group, show)
+        threads, seed = _threads(config, resumed), _process_seed(config, group)
+        stack.enter_context(torch_settings(config.training.precision, threads, device, seed))
         parts = setup.build(prepared, given, group, show.warn)
         stack.callback(parts.close)
-        start = begin(parts, show)
-        directory = resumed or RunDirectory(path)
-        if not resumed:
+        if resumed:
+            start = _continue(resumed, parts, show)
+        else:
+            start = _create(path, parts, show)
             stack.enter_context(directory.locked(group.is_first))
         _train_epochs(parts, directory, show, start)
     return Run(path, network=given.network, device=device.type, dataset=prepared.data)
+
+
+def _prepare(path: Path, config: Config, given: Given, device: torch.device, group: Group, show: Progress) -> Prepared:
+    """Data, labels and preprocessing of a new run. What can be refused is refused before data is loaded."""
+    with group.first_process_first():
+        if group.is_first:
+            check_free(path, config)
+            config.method.check(processes=group.size, new_run=path)
+        data = given.dataset or sources.from_config(config, progress=show.talkative)
+    _check_extra(config, data)
+    seeds = config.seed
+    labels = choose_labels(data, config.data, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
+    fitted = preprocess.fit(config.data.preprocess, data.inputs, device, _fitted_rows(data, labels)).to(device)
+    group.broadcast([*fitted.state_dict().values()])
+    return Prepared(config, device, data, labels, fitted)
+
+
+def _prepare_again(run: Run, given: Given, device: torch.device, group: Group) -> Prepared:
+    """Data, labels and preprocessing of a run that is resumed."""
+    with group.first_process_first():
+        data = given.dataset or run.dataset()
+    run.check_dataset(data)
+    return Prepared(_as_before(run, data), device, data, run.labels, run.directory.preprocess().to(device))
+
+
+def _create(path: Path, parts: Parts, show: Progress) -> Start:
+    """The directory of a new run."""
+    parts.check_targets_new()
+    prepared = parts.prepared
+    if parts.group.is_first:
+        RunDirectory.create(path, parts.config, prepared.labels, prepared.preprocess, parts.about())
+    _check_seen_by_all(path, parts.group)
+    notices.warn_about_data(parts.config, prepared.data, show)
+    return Start()
+
+
+def _continue(run: Run, parts: Parts, show: Progress) -> Start:
+    """The state of the checkpoint, if there is one."""
+    now = environment(parts.prepared.device, parts.precision)
+    notices.warn_about_changes(run.about["environment"], now, show)
+    if not run.directory.has_checkpoint():
+        return Start()
+    return checkpoints.load(parts, run.directory.load_checkpoint())
 
 
 def _train_epochs(parts: Parts, directory: RunDirectory, progress: Progress, start: Start) -> None:
@@ -163,11 +158,11 @@ def _train_epochs(parts: Parts, directory: RunDirectory, progress: Progress, sta
     if parts.group.is_first:
         directory.truncate_history(start.epoch)
     progress.start(notices.title(parts, directory), epochs=epochs, first_epoch=start.epoch, steps_per_epoch=steps)
-    notices.warn_before(parts, progress)
-    if not parts.group.broadcast_object(directory.has_checkpoint()):
-        checkpoints.save(parts, directory, 0, 0)  # the weights of a module that was passed are nowhere else
-    clock, collapsed = Clock(parts.prepared.device, start.seconds), False
     try:
+        notices.warn_before(parts, progress)
+        if not parts.group.broadcast_object(directory.has_checkpoint()):
+            checkpoints.save(parts, directory, 0, 0)  # the weights of a module that was passed are nowhere else
+        clock, collapsed = Clock(parts.prepared.device, start.seconds), False
         with StopRequest() as stop:
             for epoch in range(start.epoch, epochs):
                 first = start.step if epoch == start.epoch else 0
@@ -253,21 +248,24 @@ def _ensemble_variance(parts: Parts) -> float | None:
 
 
 def _check_finite(parts: Parts, directory: RunDirectory, epoch: int, means: dict[str, float]) -> None:
-    if math.isfinite(means["total"]) and _weights_are_finite(parts):
+    if _is_finite(parts, math.isfinite(means["total"])):
         return
     good, step = directory.reached()
     position = f"after epoch {good}" + (f" and {step} steps" if step else "")
     there = (good, step) != (0, 0)
     where = f"the last good checkpoint, {position}, is in {directory.path}" if there else "no checkpoint was reached"
-    raise DivergedError(
-        f"the loss stopped being finite in epoch {epoch + 1}; {where}. Try optimizer.beta2=0.99, a slower ramp-up "
-        f"(schedule.rampup_epochs={2 * parts.config.schedule.rampup:g}) or a lower optimizer.learning_rate."
-    )
+    config, advice = parts.config, "a lower optimizer.learning_rate"
+    if config.schedule.name == "paper":
+        advice = f"a slower ramp-up (schedule.rampup_epochs={2 * config.schedule.rampup:g}) or {advice}"
+    if config.optimizer.name != "sgd":
+        advice = f"optimizer.beta2=0.99, {advice}"
+    raise DivergedError(f"the loss stopped being finite in epoch {epoch + 1}; {where}. Try {advice}.")
 
 
-def _weights_are_finite(parts: Parts) -> bool:
-    """In all processes."""
-    return bool(parts.group.all_reduce_int(int(parts.optimizer.flat.isfinite().all()), MIN))
+def _is_finite(parts: Parts, loss_is_finite: bool) -> bool:
+    """The loss and the weights, in all processes."""
+    here = loss_is_finite and bool(parts.optimizer.flat.isfinite().all())
+    return bool(parts.group.all_reduce_int(int(here), MIN))
 
 
 def _is_checkpoint_due(parts: Parts, epoch: int, clock: Clock) -> bool:
@@ -283,14 +281,14 @@ def _is_checkpoint_due(parts: Parts, epoch: int, clock: Clock) -> bool:
 
 
 def _told_to_stop(parts: Parts, stop: StopRequest, step: int) -> bool:
-    """Whether this process was. Several ask each other now and then, to stop at the same step."""
+    """Whether to stop. Several processes ask each other every few steps, so that all stop at the same one."""
     if parts.group.size == 1:
         return stop.requested
     return step % STEPS_BETWEEN_STOP_CHECKS == 0 and bool(parts.group.all_reduce_int(int(stop.requested), MAX))
 
 
 def _stop(parts: Parts, directory: RunDirectory, epoch: int, step: int, clock: Clock) -> NoReturn:
-    if bool(parts.step.total.isfinite()) and _weights_are_finite(parts):
+    if _is_finite(parts, bool(parts.step.total.isfinite())):
         checkpoints.save(parts, directory, epoch, step, clock.seconds() if step else 0.0)
     again = "" if parts.group.size == 1 else f" by torchrun in {parts.group.size} processes, as before"
     raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; resume {directory.path}{again}.")
@@ -302,25 +300,6 @@ def _stop(parts: Parts, directory: RunDirectory, epoch: int, step: int, clock: C
 def _holds(path: Path, config: Config) -> bool:
     """Whether a run of this configuration is there."""
     return (path / "config.json").is_file() and RunDirectory.open(path).config() == config
-
-
-def _with_absolute_targets(config: Config) -> Config:
-    """The config with the path of a targets file made valid for any directory that a resume is started in."""
-    kept = getattr(config.method, "targets", "device")
-    return config if kept in IN_MEMORY else config.with_values("method", targets=str(Path(kept).absolute()))
-
-
-def _check_targets_free(config: Config, run_dir: Path) -> None:
-    """Refuse a file for the targets that cannot become the run's, before anything is loaded."""
-    kept = getattr(config.method, "targets", "device")
-    if kept in IN_MEMORY:
-        return
-    path = Path(kept)
-    if path.resolve().is_relative_to(run_dir.resolve()):
-        raise RunError(
-            f"{path} is inside the run's directory, which must be new; let method.targets name a file elsewhere."
-        )
-    targets_file.check_free(path)
 
 
 def _check_extra(config: Config, data: Dataset) -> None:
@@ -336,7 +315,7 @@ def _check_given_again(run: Run, given: Given) -> None:
         if run.about[f"own_{part}"] != (module is not None):
             how = "with a" if run.about[f"own_{part}"] else "without a"
             raise RunError(
-                f"{run.path} was begun {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
+                f"{run.path} was started {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
             )
 
 
@@ -347,6 +326,13 @@ def _as_before(run: Run, data: Dataset) -> Config:
     before = run.about.get("residence", "device")
     here = "ram" if before == "file" and not is_mapped(data.inputs) else before
     return run.config.with_values("training", residence=here)
+
+
+def _threads(config: Config, resumed: Run | None) -> int | None:
+    """As many as before, because sums over threads round differently."""
+    if resumed and config.training.threads is None and resumed.about.get("processes", 1) == launcher.size():
+        return int(resumed.about["environment"]["threads"])
+    return config.training.threads
 
 
 def _fitted_rows(data: Dataset, labels: LabelChoice) -> NDArray[np.int64] | None:

@@ -67,7 +67,7 @@ def warn_about_data(config: Config, data: Dataset, progress: Progress) -> None:
         each = ", ".join(f"{name} {count:,}" for name, count in zip(data.classes[:SHOWN_CLASSES], counts, strict=False))
         more = ", ..." if data.num_classes > SHOWN_CLASSES else ""
         progress.warn(
-            f"every image is in the folder of a class ({each}{more}); images without a class belong into unlabeled/."
+            f"every image is in the folder of a class ({each}{more}); put images without a class into unlabeled/."
         )
     if config.data.label_choice == "file" and (unused := unnamed_labels(data, Path(str(config.data.labels_file)))):
         count = f"{unused:,} labels of the data are" if unused > 1 else "1 label of the data is"
@@ -97,7 +97,7 @@ def warn_before(parts: Parts, progress: Progress) -> None:
                 "its predictions on labelled rows."
             )
         )
-    if parts.weight_max < NEGLIGIBLE_WEIGHT:
+    if isinstance(parts.method.options, WeightedOptions) and parts.weight_max < NEGLIGIBLE_WEIGHT:
         progress.warn(
             f"the unsupervised weight reaches only {parts.weight_max:.2g}, so this is supervised training in all but "
             "name; raise method.weight_max or set method.weight_scale=none."

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from selfens import methods, networks
 from selfens.config import Config
-from selfens.core import IN_MEMORY, optim, schedules
+from selfens.core import optim, schedules
 from selfens.core.device import environment, resolve_precision, resolve_switch
 from selfens.core.teacher import EmaTeacher
 from selfens.core.views import Views
@@ -257,15 +256,15 @@ def _sampler(config: Config, rows: OwnRows, group: Group) -> Sampler:
     each = None if per_epoch is None else per_epoch // size
     sampler = Sampler(own, kinds[own] == LABELLED, per_epoch=each, process=group.rank, processes=size, **options)
     sampler = replace(sampler, batch_size=group.all_reduce_int(sampler.batch_size, MIN, patient=True))
-    return replace(sampler, most_steps=group.all_reduce_int(sampler.steps, MIN))
+    return replace(sampler, max_steps=group.all_reduce_int(sampler.steps, MIN))
 
 
 def _loader(prepared: Prepared, rows: OwnRows, sampler: Sampler, group: Group) -> tuple[str, Loader]:
     """Where the inputs stay, and the loader of this process's rows."""
     config, device, data = prepared.config, prepared.device, prepared.data
     inputs = data.inputs if group.size == 1 else Selected(data.inputs, rows.owned)
-    residence = prefetch.choose_residence(config.training.residence, inputs, data.name, device)
     later = config.data.preprocess_after_views
+    residence = prefetch.choose_residence(config.training.residence, inputs, data.name, device, raw=later)
     views = Views(data.input_shape, pixels=range_is_known(config, data), **asdict(config.augment))
     labels = prepared.labels.training_labels(data.num_rows)[rows.owned]
     source = prefetch.from_residence(
@@ -310,7 +309,9 @@ def _set_up_network(
     """Bring the network to the device, with initial gains from a first batch if it is new, the same in all processes."""
     config, device = prepared.config, prepared.device
     _check_materialized(network)
-    network.to(device).train()
+    network.to(device)
+    if is_new or not network.training:  # one that was passed may have parts frozen in evaluation mode
+        network.train()
     networks.fuse(network, _kernels_usable(config, device, warn))
     if is_new:  # one that was passed may be trained already
         for rows in loader.visit(loader.order(0)[:1]):
@@ -369,9 +370,7 @@ def _set_up_method(
     method: Method, network: nn.Module, prepared: Prepared, rows: OwnRows, loader: Loader, group: Group
 ) -> None:
     """Let the method build what it remembers, for this process's rows."""
-    kept = getattr(method.options, "targets", "device")
-    if group.size > 1 and kept not in IN_MEMORY:  # said before one of the processes makes the file
-        raise _file_for_one(kept, group)
+    method.options.check(processes=group.size)
     classes = prepared.data.num_classes
     counts = np.bincount(
         prepared.labels.training_labels(prepared.data.num_rows)[rows.kinds == LABELLED], minlength=classes
@@ -386,13 +385,17 @@ def _set_up_method(
             device=prepared.device,
         ),
     )
+    _check_saved(method)
     _check_shareable(method, prepared, rows, group)
     group.broadcast([*method.state_dict().values()])  # what it drew itself is different in each process
     if method.ensemble is None:
         return
     method.ensemble.to(prepared.device)
     if group.size > 1 and method.ensemble.file is not None:
-        raise _file_for_one(method.ensemble.file.path, group)
+        raise ConfigError(
+            f"the method's ensemble is in the file {method.ensemble.file.path}, which is for one process, and there are "
+            f"{group.size}; use one process, or keep it in ram."
+        )
     if method.ensemble.num_rows != len(rows.owned):
         raise ConfigError(
             f"the method's ensemble has {method.ensemble.num_rows} rows; expected {len(rows.owned)}, those that `setup` was "
@@ -400,15 +403,8 @@ def _set_up_method(
         )
 
 
-def _file_for_one(path: str | Path, group: Group) -> ConfigError:
-    return ConfigError(
-        f"the targets are in the file {path}, which is for one process, and there are {group.size}; use one process, or keep "
-        "them in ram."
-    )
-
-
 def _check_options_used(config: Config, given: Given) -> None:
-    """Refuse options that a method passed by the user would not heed: it has options of its own."""
+    """Refuse options that a method that was passed would ignore: it has its own."""
     for name, default in (("targets", "device"), ("certainty", False)):
         value = getattr(config.method, name, default)
         if given.method is not None and value != default:
@@ -417,15 +413,25 @@ def _check_options_used(config: Config, given: Given) -> None:
             )
 
 
+def _check_saved(method: Method) -> None:
+    """Refuse what would not be saved: tensors, teachers and the like inside of a list or dict."""
+    for name, value in vars(method).items():
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        if any(isinstance(part, Tensor) or hasattr(part, "state_dict") for part in inside):
+            raise ConfigError(
+                f"{type(method).__name__} keeps '{name}' in a {type(value).__name__}, which is not saved with the run; make "
+                "each part an attribute of its own."
+            )
+
+
 def _check_shareable(method: Method, prepared: Prepared, rows: OwnRows, group: Group) -> None:
     """Refuse what a method keeps by row outside of its ensemble: averages over the processes would mix up their rows."""
     numbers = (prepared.data.num_rows, len(rows.owned))
-    by_row = [
-        name
-        for name, part in method.stateful().items()
-        if not isinstance(part, nn.Module | EmaTeacher)  # whose weights may have as many rows by chance
-        and any(tensor.ndim and len(tensor) in numbers for tensor in part.state_dict().values())
-    ]
+    kept = {name: [tensor] for name, tensor in method.tensors().items()}
+    for name, part in method.stateful().items():
+        if not isinstance(part, nn.Module | EmaTeacher):  # whose weights may have as many rows by chance
+            kept[name] = [*part.state_dict().values()]
+    by_row = [name for name, tensors in kept.items() if any(t.ndim and len(t) in numbers for t in tensors)]
     if by_row and group.size > 1:
         raise ConfigError(
             f"{type(method).__name__} keeps '{by_row[0]}' by row, and {group.size} processes have different rows; keep it in "

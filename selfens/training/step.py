@@ -12,6 +12,7 @@ import threading
 import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -143,13 +144,18 @@ class Step:
 
     def _choose_mode(self, *, compile: bool, kernels: bool) -> None:
         self.compiled = compile
-        for network in (self.network, self.method.evaluated(self.network)):  # a teacher too
+        for network in self._networks():
             fuse(network, kernels)
         self.losses: Callable[[Tensor], Losses] = self._losses
         self.update: Callable[[Tensor, list[Tensor], Tensor, Sequence[Tensor | None]], None] = self._update
         if compile:
             self.losses = torch.compile(_fresh_code_object(self._losses), dynamic=False)
             self.update = torch.compile(_fresh_code_object(self._update), dynamic=False)
+
+    def _networks(self) -> list[nn.Module]:
+        """The network, and those that the method keeps, such as a teacher."""
+        kept = [getattr(part, "network", part) for part in self.method.stateful().values()]
+        return [self.network, *(module for module in kept if isinstance(module, nn.Module))]
 
     def _try_body(self, rows: Tensor) -> None:
         if self.has_worked:
@@ -160,16 +166,17 @@ class Step:
     def _first_body(self, rows: Tensor) -> None:
         """The body as it is wanted; if that fails, without the compiler, without our kernels, or without both.
 
-        A body fails before it changes weights or what the method remembers, so only the random state is restored. A device
-        without memory is not tried again: the plainest way needs most.
+        What a failed body has changed is restored. A device that is out of memory is not tried again: the plainest way
+        needs most.
         """
         wanted = (self.compiled, is_fused(self.network))
         modes = [*dict.fromkeys([wanted, (False, wanted[1]), (wanted[0], False), (False, False)])]
-        before = self._random_states()
+        before = self._snapshot() if len(modes) > 1 else []
         failed: Exception | None = None
         for compile, kernels in modes:
             if failed:
-                self._restore_random_states(before)
+                for restore in before:
+                    restore()
                 self._choose_mode(compile=compile, kernels=kernels)
             try:
                 self._body(rows)
@@ -186,12 +193,13 @@ class Step:
         if failed and kernels != wanted[1]:
             self.warn(f"our kernels could not be used, the plain operations are ({root_cause(failed)}).")
 
-    def _random_states(self) -> list[Tensor]:
-        return [generator(device).get_state() for device in (torch.device("cpu"), self.device)]
-
-    def _restore_random_states(self, states: list[Tensor]) -> None:
-        for device, state in zip((torch.device("cpu"), self.device), states, strict=True):
-            generator(device).set_state(state)
+    def _snapshot(self) -> list[Callable[[], Any]]:
+        """What restores the state as it is now: random numbers, weights, and all that a body changes."""
+        generators = [generator(device) for device in (torch.device("cpu"), self.device)]
+        states = [partial(each.set_state, each.get_state()) for each in generators]
+        tensors = [self.optimizer.flat, self.sums, self.low, self.high, *self.network.buffers()]
+        tensors += [*self.optimizer.state_dict().values(), *self.method.state_dict().values()]
+        return [*states, *(partial(tensor.copy_, tensor.clone()) for tensor in tensors)]
 
     def _replay(self, rows: Tensor) -> None:
         self.graph_rows.copy_(rows)
