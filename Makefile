@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types pytest install clean
+.PHONY: demo test lint types pytest docs install clean
 
 demo: install
 	$(BIN)/selfens demo
@@ -17,11 +17,15 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# Two processes of one thread each share the files of tests: on two cores more threads hold each other up. What measures
-# time comes after, with both cores to itself.
+# Two processes of one thread each share the test files: on two cores, more threads slow each other down. Tests that measure
+# time run afterwards, alone.
 pytest: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not alone"
 	$(BIN)/python -m pytest -q -m alone
+
+# The page of all options, from the code.
+docs: install
+	$(BIN)/python docs/make_options.py
 
 install: $(VENV)/.installed
 
