@@ -143,8 +143,8 @@ TINY = Table(
         "CIFAR-100 is itself a part of Tiny Images: about a third of its training and test images are among the 237,203 "
         "restricted ones, so that column has seen test images, without their labels. The overlap of the random 500,000 is "
         "negligible.",
-        "Tiny Images was withdrawn in 2020, so other natural images may stand in for it. Our rows say which; with others, a "
-        "difference from the paper's figure says little.",
+        "Tiny Images was withdrawn in 2020, so other natural images may stand in for it. Our rows say which; a difference "
+        "from the paper's figure may be due to them.",
         "w_max is 300 for the Π-model and 1,000 for temporal ensembling, as it stands: the authors' code does not scale it by "
         "M/N here, though the paper's text says that it is scaled.",
         "An extra image that has not been drawn before has no target yet and is left out of the consistency term "
