@@ -808,7 +808,6 @@ def tiny_demo(preset, seed):
         "schedule.epochs=1",
         "network.width=2",
         "training.threads=1",
-        "training.report=false",
     ]
     return presets.get(preset).with_overrides(overrides)
 
