@@ -10,57 +10,51 @@ import os
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from selfens import presets
 from selfens.config import Config
 from selfens.errors import ConfigError
 
-METHODS = [
-    ("digits-supervised", "supervised only"),
-    ("digits-pi", "Π-model"),
-    ("digits-temporal", "temporal ensembling"),
-]
+if TYPE_CHECKING:
+    from selfens.runs.run import Run
+
+METHODS = {
+    "digits-supervised": "supervised only",
+    "digits-pi": "Π-model",
+    "digits-temporal": "temporal ensembling",
+}
 """Preset and name of each row; the others are compared with the first."""
 
 
-@dataclass(frozen=True)
-class Result:
-    preset: str
-    seed: int
-    test_error: float
-    seconds: float
-    images_per_second: float
-    """Of the training only, each image counted once per epoch."""
-    path: Path
+def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5, quiet: bool = False) -> None:
+    """Train what is missing in `directory`, print a table, write a page."""
+    from selfens.report.page import write_report
+    from selfens.runs.directory import REPORT
+    from selfens.runs.run import load_run
 
-
-def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5, quiet: bool = False) -> list[Result]:
-    """Train what is missing in `directory`, print a table, return the results."""
     if jobs is not None and jobs < 1:
         raise ConfigError(f"the demo was asked for {jobs} processes; expected at least 1.")
     if num_seeds < 2:
         raise ConfigError(f"the demo was asked for {num_seeds} seeds; a deviation needs at least 2.")
-    wanted = [(preset, seed) for seed in range(num_seeds) for preset, _ in METHODS]
-    processes = min(jobs or available_cores(), len(wanted))
+    wanted = [(preset, seed) for seed in range(num_seeds) for preset in METHODS]
+    processes, began = min(jobs or available_cores(), len(wanted)), time.monotonic()
     say = (lambda text: None) if quiet else _print
     say(f"digits, 50 labels, {num_seeds} seeds x {len(METHODS)} methods, {processes} processes of one thread")
-    began, names = time.monotonic(), dict(METHODS)
-    results: list[Result] = []
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(_train_one, directory, preset, seed) for preset, seed in wanted]):
-            results.append(result := done.result())
-            say(
-                f"  {len(results):>2}/{len(wanted)}  seed {result.seed}  {names[result.preset]:<20} "
-                f"test error {result.test_error:5.2f} %  {result.seconds:5.1f} s"
-            )
-    _print_table(results, num_seeds)
-    page = _write_page(directory, results)
+        futures = {pool.submit(_train_one, directory, *each): each for each in wanted}
+        for number, done in enumerate(as_completed(futures), start=1):
+            preset, seed = futures[done]
+            error = load_run(done.result()).test_error
+            say(f"  {number:>2}/{len(wanted)}  seed {seed}  {METHODS[preset]:<20} test error {error:5.2f} %")
+    paths = {each: future.result() for future, each in futures.items()}
+    runs = {preset: [load_run(paths[preset, seed]) for seed in range(num_seeds)] for preset in METHODS}
+    _print_table(runs, num_seeds)
+    page = write_report([run.path for each in runs.values() for run in each], directory / REPORT)
     say(f"done in {time.monotonic() - began:.0f} s; the runs are in {directory}, and are not repeated next time")
     _print(f"all of them compared, to open in a browser: {page}")
-    return results
 
 
 def available_cores() -> int:
@@ -72,8 +66,8 @@ def demo_config(preset: str, seed: int) -> Config:
     return config.with_values("training", threads=1, device="cpu")
 
 
-def _train_one(directory: Path, preset: str, seed: int) -> Result:
-    """One run: trained, continued, or only read if it is complete."""
+def _train_one(directory: Path, preset: str, seed: int) -> Path:
+    """One run: trained, continued, or left as it is if it is complete."""
     from selfens.runs.run import load_run
     from selfens.training.loop import resume, train
 
@@ -81,42 +75,30 @@ def _train_one(directory: Path, preset: str, seed: int) -> Result:
     version = hashlib.sha256(config.to_json().encode()).hexdigest()[:8]  # runs of other settings are left alone
     path = directory / f"{preset}-seed{seed}-{version}"
     if not (path / "config.json").exists():
-        run = train(config, path)
-    elif not (run := load_run(path)).finished:
-        run = resume(path)
-    assert run.test_error is not None
-    history = run.history
-    speed = statistics.mean(record["images_per_second"] for record in history)
-    return Result(preset, seed, run.test_error, sum(record["seconds"] for record in history), speed, path)
+        train(config, path)
+    elif not load_run(path).finished:
+        resume(path)
+    return path
 
 
-def _write_page(directory: Path, results: list[Result]) -> Path:
-    from selfens.report.page import write_report
-    from selfens.runs.directory import REPORT
-
-    order = list(dict(METHODS))
-    ordered = sorted(results, key=lambda result: (order.index(result.preset), result.seed))
-    return write_report([result.path for result in ordered], directory / REPORT)
-
-
-def _print_table(results: list[Result], num_seeds: int) -> None:
+def _print_table(runs: dict[str, list[Run]], num_seeds: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    baseline = {result.seed: result.test_error for result in results if result.preset == METHODS[0][0]}
     table = Table(title=f"digits, 50 labels (5 per class), 1,297 training rows, 500 test rows, n = {num_seeds} seeds")
     for column in ("method", "test error %", "beats supervised", "s per run", "images/s"):
         table.add_column(column, justify="left" if column == "method" else "right")
-    for preset, name in METHODS:
-        runs = [result for result in results if result.preset == preset]
-        errors = [run.test_error for run in runs]
-        wins = sum(run.test_error < baseline[run.seed] for run in runs)
+    errors = {preset: [run.test_error or 0.0 for run in each] for preset, each in runs.items()}
+    baseline = next(iter(errors.values()))
+    for preset, name in METHODS.items():
+        wins = sum(error < other for error, other in zip(errors[preset], baseline, strict=True))
+        epochs = [epoch for run in runs[preset] for epoch in run.history]
         table.add_row(
             name,
-            f"{statistics.mean(errors):.2f} ± {statistics.stdev(errors):.2f}",
-            "" if preset == METHODS[0][0] else f"{wins} of {num_seeds} seeds",
-            f"{statistics.mean(run.seconds for run in runs):.1f}",
-            f"{statistics.mean(run.images_per_second for run in runs):,.0f}",
+            f"{statistics.mean(errors[preset]):.2f} ± {statistics.stdev(errors[preset]):.2f}",
+            "" if errors[preset] is baseline else f"{wins} of {num_seeds} seeds",
+            f"{sum(epoch['seconds'] for epoch in epochs) / num_seeds:.1f}",
+            f"{statistics.mean(epoch['images_per_second'] for epoch in epochs):,.0f}",
         )
     Console().print(table)
 

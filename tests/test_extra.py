@@ -20,11 +20,9 @@ from selfens.data.labels import choose_labels
 from selfens.data.rows import is_mapped
 from selfens.errors import ConfigError, DataError, SelfensWarning
 from selfens.experiments.cells import Task
-from selfens.experiments.data import Source, official
-from selfens.experiments.records import Store
-from selfens.experiments.report import write_report
+from selfens.experiments.data import Source
+from selfens.experiments.records import Images, Store
 from selfens.experiments.tables import CELLS
-from selfens.experiments.worker import Place
 from selfens.experiments.worker import run_cell as run_task
 from selfens.tools.audit import predictions, suggest_run
 from selfens.tools.folds import audit_folds
@@ -491,9 +489,6 @@ def small_official(monkeypatch):
     """The data set is shrunk."""
     monkeypatch.setattr("selfens.data.sources.load", lambda *words, **more: coloured())
     monkeypatch.setattr("selfens.experiments.data.OFFICIAL_ROWS", {})
-    official.cache_clear()
-    yield
-    official.cache_clear()
 
 
 def run_cell(tmp_path, name, source, index=None):
@@ -504,7 +499,7 @@ def run_cell(tmp_path, name, source, index=None):
     )
     object.__setattr__(task := Task(cell, 0), "cell", type(cell)(**{**vars(cell), "config": small}))
     store = Store(tmp_path / "results")
-    assert run_task(task, Place("cpu", threads=1), store, Source(extra=str(source), extra_index=index), "abc")
+    assert run_task(task, "cpu", store, Source(extra=str(source), extra_index=index), "abc")
     return store, task
 
 
@@ -512,7 +507,7 @@ def test_a_cell_with_images_that_stand_in_says_which_and_how_many(tmp_path, smal
     np.save(tmp_path / "natural.npy", bytes_like((70, 3, 32, 32)))
     store, task = run_cell(tmp_path, "temporal-aug-random", tmp_path / "natural.npy")
     (record,) = store.read([task.cell])
-    assert record.extra == {"source": "natural.npy", "rows": 70}
+    assert record.extra == Images(source="natural.npy", rows=70)
     assert str(tmp_path) not in store.record_path(task).read_text()
     assert record.final_error is not None
 
@@ -523,16 +518,7 @@ def test_a_cell_of_restricted_categories_takes_those_of_the_classes(tmp_path, sm
     index.write_bytes(pickle.dumps({"0": (5, 25), "1": (30, 40), "2": (40, 48), "other": (0, 5)}, protocol=2))
     store, task = run_cell(tmp_path, "pi-aug-restricted", tmp_path / "tiny_images.bin", index)
     (record,) = store.read([task.cell])
-    assert record.extra == {"source": "tiny_images.bin", "rows": 38}
-
-
-def test_the_report_says_what_stood_in(tmp_path):
-    from test_experiments import keep, made_record
-
-    store, cell = Store(tmp_path), CELLS["tiny/temporal-aug-random"]
-    keep(store, made_record(cell, 0, extra={"source": "natural.npy", "rows": 120_000}))
-    text = write_report(store)[0].read_text()
-    assert "Ours have 120,000 images of natural.npy as the extra images." in text
+    assert record.extra == Images(source="tiny_images.bin", rows=38)
 
 
 @pytest.mark.parametrize("available", [30, 80])

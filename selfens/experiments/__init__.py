@@ -5,8 +5,7 @@ tables    the paper's tables and claims
 data      official data sets, extra images, made-up ones for quick runs
 records   what a finished run leaves, and where
 worker    from a cell to a record
-pool      worker processes, one or more per device
-summary   ours against the paper's
-report    results/README.md and results/report.html
+pool      one process per run, one or more at a time on each device
+report    ours beside the paper's: results/README.md and results/report.html
 command   `selfens reproduce`
 """

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import shlex
 import time
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfens.errors import ConfigError, RunError, unknown_name
+from selfens.errors import ConfigError, DeviceError, RunError, unknown_name
 
 # Here, because the tables themselves take time to import.
 TABLE_NAMES = "cifar10, svhn, cifar100, tiny, noise, baseline or claims"
 
 LIST_WIDTH = 100
-DEFAULT_RESULTS = Path("results")
 INCOMPLETE = 3
 """Exit code if runs are missing though nothing failed and nobody stopped it."""
 
 if TYPE_CHECKING:
     from selfens.experiments.cells import Cell, Table, Task
     from selfens.experiments.data import Source
-    from selfens.experiments.pool import Outcome
+    from selfens.experiments.pool import Pool
     from selfens.experiments.records import Store
 
 
@@ -49,96 +49,74 @@ def reproduce(
     extra_index: Annotated[
         Path | None, typer.Option(help="tiny_index.pkl, to find the restricted categories in tiny_images.bin.")
     ] = None,
-    results: Annotated[Path, typer.Option("--results", help="Where records and report are.")] = DEFAULT_RESULTS,
+    results: Annotated[Path, typer.Option(file_okay=False, help="Where records and report are.")] = Path("results"),
 ) -> None:
     """Run what is missing of a table of the paper, list the tables, or write the report."""
-    from selfens.experiments.data import Source
+    from selfens.experiments import data
     from selfens.experiments.records import Store
+    from selfens.experiments.tables import TABLES
 
-    _check_results(results)
-    store, outcome = Store(results, quick=quick), None
-    for path in store.strays():
-        _say(
-            f"warning: {path} is not in the place of any cell's record (seedNNN.json in its folder) and does not count."
-        )
-    if table is not None:
-        source = Source(data_dir, extra, extra_index, quick)
-        outcome = _run(_tasks(table, cells, seeds, source), store, source, devices, max_minutes, report=report)
-    else:
-        needs_table = {"cells": cells, "seeds": seeds, "devices": devices, "max-minutes": max_minutes}
-        for name, value in (needs_table | {"data-dir": data_dir, "extra": extra, "extra-index": extra_index}).items():
-            if value is not None:
-                raise ConfigError(f"--{name} was given without a table; write 'selfens reproduce TABLE'.")
-        if not report:
-            _list(store)
+    tables = {name: data.quick(each) if quick else each for name, each in TABLES.items()}
+    store = Store(results / "quick" if quick else results)
+    for_runs = (cells, seeds, devices, max_minutes, data_dir, extra, extra_index)
+    if table is None and any(option is not None for option in for_runs):
+        raise ConfigError("options that need a table were given without one; write 'selfens reproduce TABLE'.")
+    if table is None and not report:
+        _list(tables.values(), store)
     if report:
-        from selfens.experiments.report import write_report
+        from selfens.experiments.report import check_report, write_report
 
-        _say("written: " + ", ".join(map(str, write_report(store))))
-    if outcome is not None:
-        _finish(outcome, reported=report)
-
-
-def _check_results(folder: Path) -> None:
-    try:
-        is_file = folder.exists() and not folder.is_dir()
-    except OSError as error:
-        raise ConfigError(f"--results is {folder}, which cannot be read ({error.strerror}); choose another.") from None
-    if is_file:
-        raise ConfigError(f"--results is {folder}, which is a file; expected a folder, which may be new.")
+        check_report(store)  # before, not after days of training
+    if table is not None:
+        source = data.Source(data_dir, extra, extra_index, quick)
+        pool = _run(_tasks(tables, table, cells, seeds, source), store, source, devices, max_minutes)
+    if report:
+        _say("written: " + ", ".join(map(str, write_report(store, list(tables.values()), quick=quick))))
+    if table is not None:
+        _finish(pool)
 
 
 # What is asked for
 
 
-def _check_extra(table: Table, source: Source) -> None:
-    if source.quick and source.extra is not None:
-        raise ConfigError("--extra was given with --quick, whose images are all made up; leave one of the two out.")
-    if source.extra is None and source.extra_index is not None:
-        raise ConfigError("--extra-index was given without --extra; write --extra tiny_images.bin --extra-index FILE.")
-    if source.extra is not None and not any(cell.extra for cell in table.cells):
-        raise ConfigError(f"--extra was given, but table {table.name} has no cell with extra images.")
+def _tasks(tables: dict[str, Table], table: str, cells: str | None, seeds: str | None, source: Source) -> list[Task]:
+    """The runs asked for; one seed of every cell before the next seed of any, so that tables fill evenly."""
+    from selfens.experiments.cells import Task
 
-
-def _tasks(name: str, cells: str | None, seeds: str | None, source: Source) -> list[Task]:
-    """The runs asked for."""
-    from selfens.experiments.cells import tasks
-    from selfens.experiments.tables import TABLES
-
-    if name not in TABLES:
-        raise ConfigError(unknown_name("table", name, TABLES))
-    _check_extra(TABLES[name], source)
-    chosen, named = choose_cells(TABLES[name], cells, source), parse_seeds(seeds) if seeds is not None else None
-    return tasks({cell: named or _default_seeds(cell, source.quick) for cell in chosen})
+    if table not in tables:
+        raise ConfigError(unknown_name("table", table, tables))
+    chosen, numbers = choose_cells(tables[table], cells, source), None if seeds is None else parse_seeds(seeds)
+    runs = {cell: 1 if source.quick else cell.runs or 1 for cell in chosen}
+    return sorted(
+        (Task(cell, seed) for cell in chosen for seed in numbers or range(runs[cell])), key=attrgetter("seed")
+    )
 
 
 def choose_cells(table: Table, names: str | None, source: Source) -> list[Cell]:
     """The cells named, separated by commas; without names, all that can be run with the extra images given."""
-    if names is None:
-        cells = [cell for cell in table.cells if _obstacle(cell, source) is None]
-    else:
-        cells = list(dict.fromkeys(_find_cell(table, name.strip()) for name in names.split(",")))
-    for cell in cells or table.cells:
-        if reason := _obstacle(cell, source):
-            raise ConfigError(f"{cell.key} cannot be run: it {reason}.")
-    return cells
+    if source.extra and (source.quick or not any(cell.extra for cell in table.cells)):
+        reason = "--quick makes up its images" if source.quick else f"table {table.name} has no cell with extra images"
+        raise ConfigError(f"--extra was given, but {reason}; leave it out.")
+    if source.extra_index and not source.extra:
+        raise ConfigError("--extra-index was given without --extra; write --extra tiny_images.bin --extra-index FILE.")
+    known = {cell.name: cell for cell in table.cells}
+    possible = [name for name, cell in known.items() if not _missing_option(cell, source)]
+    chosen = [name.strip() for name in names.split(",")] if names is not None else possible or list(known)
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(unknown_name(f"{table.name} cell", name, known))
+        if missing := _missing_option(known[name], source):
+            raise ConfigError(f"{table.name}/{name} needs extra unlabeled images; add {missing}.")
+    return [known[name] for name in dict.fromkeys(chosen)]
 
 
-def _find_cell(table: Table, name: str) -> Cell:
-    cells = {cell.name: cell for cell in table.cells}
-    if name not in cells:
-        raise ConfigError(unknown_name(f"{table.name} cell", name, cells))
-    return cells[name]
-
-
-def _obstacle(cell: Cell, source: Source) -> str | None:
-    """Why a cell cannot be run with the extra images given, if it cannot."""
-    given = source.extra_index if cell.extra == "restricted" else source.extra
-    if cell.extra is None or given is not None or source.quick:
-        return None
+def _missing_option(cell: Cell, source: Source) -> str:
+    """The option without which a cell cannot be run."""
+    if source.quick or cell.extra is None:
+        return ""
     if cell.extra == "restricted":
-        return "needs --extra tiny_images.bin and --extra-index tiny_index.pkl, which finds the restricted categories in it"
-    return "needs extra unlabeled images (--extra): tiny_images.bin, or any file or folder of natural images instead"
+        return "" if source.extra_index else "--extra tiny_images.bin --extra-index tiny_index.pkl"
+    return "" if source.extra else "--extra tiny_images.bin, or --extra with other natural images"
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -160,95 +138,93 @@ def parse_seeds(text: str) -> list[int]:
     return sorted(seeds)
 
 
-def _default_seeds(cell: Cell, quick: bool) -> list[int]:
-    from selfens.experiments.data import QUICK_SEEDS
+def parse_devices(text: str | None, *, quick: bool) -> list[str]:
+    """`0,1` or `cpu`. By default every GPU, else the CPU."""
+    import torch
 
-    return list(range(QUICK_SEEDS)) if quick else cell.default_seeds()
+    gpus = torch.cuda.device_count()
+    default = ["cpu"] * 2 if quick else [str(number) for number in range(gpus)] or ["cpu"]
+    names = default if text is None else [name.strip() for name in text.split(",")]
+    for name in names:
+        if name != "cpu" and not name.isdecimal():
+            raise ConfigError(f"--devices is '{text}'; expected numbers of GPUs such as 0,1, or cpu.")
+        if name != "cpu" and int(name) >= gpus:
+            raise DeviceError(
+                f"GPU {name} was asked for, but torch sees {gpus} here, numbered from 0; name others, or cpu."
+            )
+    return names
 
 
 # Running
 
 
-def _run(
-    tasks: list[Task], store: Store, source: Source, devices: str | None, max_minutes: float | None, *, report: bool
-) -> Outcome:
-    from selfens.experiments.pool import Pool, check_data, parse_devices
-    from selfens.experiments.report import check_report
+def _run(tasks: list[Task], store: Store, source: Source, devices: str | None, max_minutes: float | None) -> Pool:
+    from selfens.experiments.pool import Pool
 
     if max_minutes is not None and not max_minutes > 0:
         raise ConfigError(f"--max-minutes is {max_minutes:g}; expected more than 0.")
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-    if report:
-        check_report(store)
-    store.read({task.cell.key: task.cell for task in tasks}.values())  # a damaged record is found before, not after
-    places = parse_devices(devices, quick=store.quick)
-    if store.quick:
+    names = parse_devices(devices, quick=source.quick)
+    store.read(dict.fromkeys(task.cell for task in tasks))  # a damaged record is found before, not after
+    if source.quick:
         _say("quick: made-up images and a small network, to see that everything works; no error means anything.")
-    elif devices is None and places[0].device == "cpu":
+    elif devices is None and names == ["cpu"]:
         _say("warning: torch sees no GPU here, and on a CPU one run takes days; --quick tries everything out.")
-    images = {} if store.quick else check_data(tasks, store, source)
-    outcome = Pool(store, source, places, _say).run(tasks, deadline)
-    store.check_images(images)  # again: another command may have filled a cell with others meanwhile
-    return outcome
+    if not source.quick:
+        check_data(tasks, store, source)
+    pool = Pool(store, source, names, _say)
+    pool.run(tasks, deadline)
+    return pool
 
 
-def _finish(outcome: Outcome, *, reported: bool) -> None:
+def check_data(tasks: Sequence[Task], store: Store, source: Source) -> None:
+    """Read, and if need be download, each data set once before several processes want it. A cell whose records have other
+    extra images is refused."""
+    from selfens.experiments.records import Images
+
+    needed = [task for task in tasks if task.cell.extra or not store.has(task)]
+    for task in {(task.cell.config.data.name, task.cell.extra): task for task in reversed(needed)}.values():
+        images = Images(source=Path(source.extra or "").name, rows=source.dataset(task, progress=True).extra_rows)
+        for record in store.read({each.cell for each in needed if each.cell.extra == task.cell.extra is not None}):
+            if record.extra != images:
+                raise RunError(f"{record.key} has runs with {record.extra}, not {images}; use another results folder.")
+
+
+def _finish(pool: Pool) -> None:
     """The last line, and the exit code."""
-    missing = "1 run is missing" if outcome.missing == 1 else f"{outcome.missing} runs are missing"
-    if outcome.failures:
-        for sentence in outcome.failures[1:]:
-            _say(sentence)
-        raise RunError(outcome.failures[0])
-    if outcome.stopped:
+    missing = "1 run is missing" if pool.missing == 1 else f"{pool.missing} runs are missing"
+    if pool.stopped:
         _say(f"stopped; {missing}. Call again to go on.")
         raise typer.Exit(130)
-    if outcome.missing:
-        reason = "the time is up" if outcome.time_is_up else "another process is doing the rest"
+    if pool.missing and pool.failed:
+        raise RunError(f"{missing}, {pool.failed} of them because of the errors above; call again to go on.")
+    if pool.missing:
+        reason = "the time is up" if pool.time_is_up else "another process is doing the rest"
         _say(f"{reason}; {missing}. Call again to go on.")
         raise typer.Exit(INCOMPLETE)
-    page = "" if reported else " The same command with --report writes a page of them."
-    _say(f"all runs asked for are done.{page}")
+    _say("all runs asked for are done; --report writes a page of them.")
 
 
 # Listing
 
 
-def _list(store: Store) -> None:
-    """The tables, their cells, and how full they are."""
+def _list(tables: Iterable[Table], store: Store) -> None:
+    """The tables, their cells, and what has been run."""
     from rich.table import Table as Grid
 
-    from selfens.experiments.summary import in_words, paper_in_words, summarize
-    from selfens.experiments.tables import CELLS, TABLES
+    from selfens.experiments.report import paper_error, summarize
     from selfens.training.progress import wide_console
 
-    summaries = summarize(CELLS.values(), store.read(CELLS.values()))
-    for table in TABLES.values():
-        wanted = {cell.key: set(_default_seeds(cell, store.quick)) for cell in table.cells}
-        done = {cell.key: {record.seed for record in summaries[cell.key].records} for cell in table.cells}
+    for table in tables:
         grid = Grid(box=None)
-        for header in ("cell", "runs", "ours, error %", "paper, error %"):
+        for header in ("cell", "ours, error %", "runs", "paper, error %", "runs"):
             grid.add_column(header, min_width=31 if header == "cell" else None)
-        for cell in table.cells:
-            runs = _how_many({cell.key: done[cell.key]}, wanted)
-            grid.add_row(cell.name, runs, in_words(summaries[cell.key]), paper_in_words(cell))
-        _say(f" {table.name}: {table.title}; {_how_many(done, wanted)} runs")
+        for name, found in summarize(table.cells, store).items():
+            runs = str(len(found.records)), str(found.cell.runs or "")
+            grid.add_row(name.partition("/")[2], found.error, runs[0], paper_error(found.cell), runs[1])
+        _say(f" {table.name}: {table.title}")
         wide_console(LIST_WIDTH).print(grid)
-        _say(f" {_command(table, store)}\n")
-
-
-def _how_many(done: dict[str, set[int]], wanted: dict[str, set[int]]) -> str:
-    """Runs of the cells of `done`; those beyond the ones wanted are counted separately."""
-    needed = sum(len(wanted[key]) for key in done)
-    found = sum(len(done[key] & wanted[key]) for key in done)
-    more = sum(len(done[key] - wanted[key]) for key in done)
-    return f"{found} of {needed}" + (f" and {more} more" if more else "")
-
-
-def _command(table: Table, store: Store) -> str:
-    """How to fill a table."""
-    extra = " --extra tiny_images.bin --extra-index tiny_index.pkl" if any(cell.extra for cell in table.cells) else ""
-    where = "" if store.results == DEFAULT_RESULTS else f" --results {shlex.quote(str(store.results))}"
-    return f"selfens reproduce {table.name}{' --quick' if store.quick else extra}{where}"
+    _say("\nTo run what is missing of a table: selfens reproduce TABLE")
 
 
 def _say(text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import signal
 import statistics
@@ -15,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from selfens.config import Config
 from selfens.errors import DivergedError, RunError, SelfensError
 from selfens.experiments.cells import Task
 from selfens.experiments.data import Source
-from selfens.experiments.records import DAMAGE, Record, Store, one_line, rows_hash
+from selfens.experiments.records import DAMAGE, Images, Record, Store, one_line
 from selfens.files import locks
 from selfens.runs.experiment import same_experiment
 from selfens.training.progress import Silent
@@ -34,82 +34,53 @@ if TYPE_CHECKING:
 
 CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
 LINE_EVERY_SECONDS = 30
+SHARED = "shared device"  # a run's notes are this and commits
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a run computes."""
-
-    device: str
-    """A GPU's number, or `cpu`."""
-    threads: int | None = None
-
-
-def see_only(place: Place) -> None:
-    """Let this process see no GPU but the place's, by its number among those it sees now; before torch uses any."""
-    if place.device != "cpu":
+def see_only(device: str) -> None:
+    """Let this process see no GPU but one, by its number among those it sees now; before torch uses any."""
+    if device != "cpu":
         allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names, number = allowed.split(",") if allowed else [], int(place.device)
+        names, number = allowed.split(",") if allowed else [], int(device)
         os.environ["CUDA_VISIBLE_DEVICES"] = names[number] if number < len(names) else str(number)
 
 
-class UnusableError(RunError):
-    """A run that was begun and cannot go on; the others can."""
-
-
-def run_cell(task: Task, place: Place, store: Store, source: Source, commit: str | None) -> Record | None:
+def run_cell(task: Task, device: str, store: Store, source: Source, commit: str | None) -> Record | None:
     """Do a run, or go on with it, and write its record; None if it is done already or another process is doing it.
 
-    place   has been made the only one by `see_only`, if it is a GPU
+    device  `cpu`, or a GPU's number, after `see_only` has made it the only one
     commit  of the code, as it was when this process started: the repository may change while a run lasts
     """
     with store.claimed(task) as is_ours:
-        if not is_ours:
+        if not is_ours or store.has(task):
             return None
-        if store.has(task) or not store.unfinished_path(task).exists():
-            store.clear(task)  # what a kill, or a person who removed the run directory, has left
-        if store.has(task):
-            return None
-        with DeviceUse(place.device) as device:
-            record = _do(_Watch(task, store, device, commit), task, place, store, source)
+        with DeviceUse(device) as use:
+            watch = _Watch(task, store, use, commit)
+            record = _do(task, "cpu" if device == "cpu" else "cuda", source, store, watch)
         store.write(task, record)
+        diverged = record.final_error is None
+        watch.say("diverged; this is its result" if diverged else f"finished, test error {record.final_error:.2f} %")
         return record
 
 
-def _do(watch: _Watch, task: Task, place: Place, store: Store, source: Source) -> Record:
+def _do(task: Task, device: str, source: Source, store: Store, watch: _Watch) -> Record:
     from selfens.runs.run import load_run
-
-    config, path, note = _config(task, place, store), store.unfinished_path(task), ""
-    try:
-        run = _train(task, config, path, source.dataset(task), watch)
-    except DivergedError as error:
-        run = load_run(path, device="cpu")
-        note = str(error).partition(";")[0]  # the rest is about files that are about to be removed
-    watch.look_at_device()
-    try:
-        return _record(task, run, store, watch.commit, note)
-    except (RunError, *DAMAGE) as error:
-        raise _unusable(task, path, error) from None
-
-
-def _config(task: Task, place: Place, store: Store) -> Config:
-    device = "cpu" if place.device == "cpu" else "cuda"
-    every = 1 if store.quick else CHECKPOINT_EVERY
-    return store.config(task).with_values("training", device=device, threads=place.threads, checkpoint_every=every)
-
-
-def _train(task: Task, config: Config, path: Path, data: Dataset, watch: _Watch) -> Run:
-    """Train, or go on from the last checkpoint."""
     from selfens.training.loop import train
 
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return train(config, path, dataset=data, progress=watch)
+    path, data = store.unfinished_path(task), source.dataset(task)
+    has_begun = path.is_file() or (path.is_dir() and any(path.iterdir()))
+    config = task.config.with_values("training", device=device, checkpoint_every=CHECKPOINT_EVERY)
     try:
-        return _continue(path, config, data, watch)
+        run = _continue(path, config, data, watch) if has_begun else train(config, path, dataset=data, progress=watch)
+        return _record(task, run, store, source.quick, "")
+    except DivergedError as error:
+        note = str(error).partition(";")[0]  # the rest is about files that are about to be removed
+        return _record(task, load_run(path, device="cpu"), store, source.quick, note)
     except (SelfensError, *DAMAGE) as error:
-        if watch.epochs:
+        if not has_begun or (watch.epochs and isinstance(error, SelfensError)):
             raise
-        raise _unusable(task, path, error) from None
+        reason = f"{task} was begun and cannot go on ({one_line(error)}); remove {path} to do it again."
+        raise RunError(reason) from None
 
 
 def _continue(path: Path, config: Config, data: Dataset, watch: _Watch) -> Run:
@@ -129,39 +100,34 @@ def _continue(path: Path, config: Config, data: Dataset, watch: _Watch) -> Run:
     return resume(path, dataset=data, progress=watch)
 
 
-def _unusable(task: Task, path: Path, error: Exception) -> UnusableError:
-    return UnusableError(f"{task} was begun and cannot go on ({one_line(error)}); remove {path} to do it again.")
-
-
-def _record(task: Task, run: Run, store: Store, commit: str | None, note: str) -> Record:
+def _record(task: Task, run: Run, store: Store, quick: bool, note: str) -> Record:
     """The record of a run from what its directory holds; with a note, of one that diverged."""
     errors = tuple(epoch["test_error"] for epoch in run.history)
     seconds = [epoch["seconds"] for epoch in run.history] or [0.0]
-    extra = run.about.get("extra", {"rows": 0})
+    extra, notes = run.about.get("extra", {"rows": 0}), store.notes(task)
+    pairs = sorted(zip(run.labels.rows.tolist(), run.labels.labels.tolist(), strict=True))
     return Record(
         table=task.cell.table,
         cell=task.cell.name,
         seed=task.seed,
-        quick=store.quick,
+        quick=quick,
         config=run.config.with_values("data", folder=None),
-        labelled_rows=rows_hash(run.labels),
+        labelled_rows=hashlib.sha256("".join(f"{row},{label}\n" for row, label in pairs).encode()).hexdigest(),
         data=run.about["fingerprint"],
         test_error=errors,
         final_error=None if note else errors[-1],
         seconds=round(sum(seconds), 3),
         seconds_per_epoch=round(statistics.median(seconds), 4),
-        shared_device=store.is_shared(task),
+        shared_device=SHARED in notes,
         environment=run.about["environment"],
-        commit=", then ".join(store.commits(task)) or commit,
+        commit=", then ".join(line for line in notes if line != SHARED) or None,
         note=note,
-        extra={"source": Path(extra["source"]).name, "rows": extra["rows"]} if extra["rows"] else {},
+        extra=Images(source=Path(extra["source"]).name, rows=extra["rows"]) if extra["rows"] else None,
     )
 
 
 class _Watch(Silent):
     """The progress of a training: prints a line now and then, and notes what the record must say."""
-
-    warned: set[str] = set()  # shared by all runs of the process, which mostly have the same warnings
 
     def __init__(self, task: Task, store: Store, device: DeviceUse, commit: str | None) -> None:
         self.task, self.store, self.device, self.commit = task, store, device, commit
@@ -169,57 +135,43 @@ class _Watch(Silent):
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self.epochs = epochs
-        self.store.note_commit(self.task, self.commit)
-        self._say(f"goes on after epoch {first_epoch}/{epochs}" if first_epoch else f"started, {epochs} epochs")
+        if self.commit:
+            self.store.note(self.task, self.commit)
+        self.say(f"goes on after epoch {first_epoch}/{epochs}" if first_epoch else f"started, {epochs} epochs")
 
     def epoch(self, record: dict[str, Any]) -> None:
-        self.look_at_device()
+        if self.device.is_shared():  # noted at every epoch, because what is not noted is not known after a kill
+            self.store.note(self.task, SHARED)
         if time.monotonic() - self.last > LINE_EVERY_SECONDS:
             self.last = time.monotonic()
-            self._say(f"epoch {record['epoch'] + 1}/{self.epochs}, test error {record['test_error']:.2f} %")
+            self.say(f"epoch {record['epoch'] + 1}/{self.epochs}, test error {record['test_error']:.2f} %")
 
     def warn(self, message: str) -> None:
-        if message not in self.warned:
-            self.warned.add(message)
-            self._say(f"warning: {message}")
+        self.say(f"warning: {message}")
 
-    def look_at_device(self) -> None:
-        """At every epoch: what is not noted before a checkpoint is not known after a kill."""
-        if self.device.is_shared():
-            self.store.mark_shared(self.task)
-
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         try:
             sys.stdout.write(f"{self.task}: {text}\n")
             sys.stdout.flush()
         except OSError:  # nobody reads it any more, so nobody wants the run: stop at a checkpoint
-            self._say = lambda text: None  # type: ignore[method-assign]
             signal.raise_signal(signal.SIGTERM)
 
 
 class DeviceUse:
-    """Whether another run, of any command of this user on this machine, has been on the same device meanwhile.
+    """Whether another run, of any command of this user on this machine, is on the same device.
 
-    Each run holds a shared lock on the device's file and appends a byte when it begins. So whoever comes later finds the
-    lock, and whoever was there before finds the file longer.
+    Each run holds a shared lock on the device's file. Only one that is alone can make it exclusive for a moment.
     """
 
     def __init__(self, device: str) -> None:
         name = device if device == "cpu" else os.environ.get("CUDA_VISIBLE_DEVICES", device)
         self.path = Path(tempfile.gettempdir()) / f"selfens-{os.getuid()}-{name.replace('/', '-')}.lock"
         self._file: int | None = None
-        self._length = sys.maxsize
-        self._met_others = False
 
     def __enter__(self) -> DeviceUse:
         with contextlib.suppress(OSError):  # then nobody can know; the run itself does not need it
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-            fcntl.lockf(self._file, fcntl.LOCK_EX)  # one at a time, because changing a lock's kind is not atomic
-            self._met_others = not locks.take(self._file)
-            locks.take(self._file, shared=True)
-            os.write(self._file, b".")
-            self._length = os.fstat(self._file).st_size
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(self._file, fcntl.LOCK_SH)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -227,7 +179,11 @@ class DeviceUse:
             os.close(self._file)
 
     def is_shared(self) -> bool:
-        return self._met_others or (self._file is not None and os.fstat(self._file).st_size > self._length)
+        if self._file is None:
+            return False
+        is_alone = locks.take(self._file)
+        fcntl.flock(self._file, fcntl.LOCK_SH)  # waits for another that looks at the same moment
+        return not is_alone
 
 
 def current_commit() -> str | None:
