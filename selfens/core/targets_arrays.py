@@ -1,18 +1,17 @@
-"""The arrays an ensemble consists of: their names, shapes and types, and how they are allocated in memory."""
+"""The arrays an ensemble consists of: their names, shapes and types."""
 
 from __future__ import annotations
 
 import math
-import mmap
 import operator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 AVERAGES = ("mean", "square", "count")
-LARGE = 1 << 24  # bytes
 
 Arrays = dict[str, Tensor]
 
@@ -38,11 +37,6 @@ class Layout:
         variance = "with" if self.variance else "without"
         return f"{self.num_rows:,} rows of {self.num_classes:,} classes in {self.dtype} {variance} variance"
 
-    @property
-    def row_bytes(self) -> int:
-        """Of one row of a matrix."""
-        return self.num_classes * DTYPES[self.dtype].itemsize
-
     def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shape and type of each array, by name."""
         matrix, column = ((self.num_rows, self.num_classes), DTYPES[self.dtype]), (self.num_rows,)
@@ -59,16 +53,12 @@ class Layout:
         """Of each array, in bytes."""
         return [math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes().values()]
 
-    def allocate(self, device: torch.device | str | None) -> Arrays:
+    def allocate(self, device: torch.device) -> Arrays:
         """Zeros in the memory of a device."""
-        return {name: _zeros(shape, dtype, device) for name, (shape, dtype) in self.shapes().items()}
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
-    """On the host in huge pages if there are many: rows are visited at random, and half of the time was page lookup."""
-    size = math.prod(shape) * dtype.itemsize
-    if torch.empty(0, device=device).device.type != "cpu" or size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.zeros(shape, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+        if device.type != "cpu":
+            return {
+                name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in self.shapes().items()
+            }
+        # From numpy, which asks for huge pages: rows are visited at random, and half of the time was page lookup.
+        names = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
+        return {name: torch.from_numpy(np.zeros(shape, dtype)) for name, (shape, dtype) in names.items()}

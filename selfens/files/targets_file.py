@@ -45,8 +45,8 @@ class TargetsFile:
     """
 
     def __init__(self, path: str | Path, layout: Layout | None = None, decay: float = 0.0) -> None:
-        self.path, self.is_writable = _resolved(path), layout is not None
-        with _one_sentence(self.path, layout), ExitStack() as on_error:
+        with _one_sentence(path, layout), ExitStack() as on_error:
+            self.path, self.is_writable = Path(path).resolve(), layout is not None
             _check_regular(self.path)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT if layout else os.O_RDONLY, 0o644)
             on_error.callback(os.close, self._file)
@@ -62,7 +62,10 @@ class TargetsFile:
             self.map = mmap.mmap(self._file, _size(self.layout), access=access)
             on_error.pop_all()
         weakref.finalize(self, os.close, self._file)
-        self.halves = self._half(0), self._half(1)
+        self._halves = self._map_half(0), self._map_half(1)
+        self._half = 1 if self._seal_of(1) else 0
+        self._is_sealed = bool(self._seal_of(self._half))  # a checkpoint relies on the half in use: it must not change
+        self._is_restored = all(not seal or seal.get("empty") for seal in map(self._seal_of, (0, 1)))
 
     def _create(self, layout: Layout, decay: float) -> None:
         os.ftruncate(self._file, 0)
@@ -72,7 +75,7 @@ class TargetsFile:
         allocate = getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))  # macOS has none
         allocate(self._file, 0, _size(layout))
 
-    def _half(self, number: int) -> Arrays:
+    def _map_half(self, number: int) -> Arrays:
         shapes, sizes = self.layout.shapes(), self.layout.sizes()
         offset = 3 * PAGE + number * _half_size(self.layout)
         with warnings.catch_warnings():
@@ -81,53 +84,52 @@ class TargetsFile:
         parts = zip(shapes.items(), torch.split(flat, sizes), strict=True)
         return {name: part.view(dtype).view(shape) for (name, (shape, dtype)), part in parts}
 
-    def first_half(self) -> Arrays | None:
-        """A half to begin with that holds no predictions; None if a checkpoint relies on some."""
-        seals = [_read_page(self._file, page) for page in (1, 2)]
-        if any(seal and not seal.get("empty") for seal in seals):
-            return None
-        return self.halves[1 if seals[1] else 0]
+    @property
+    def arrays(self) -> Arrays:
+        """The half in use; refused if a checkpoint relies on predictions in the file and was not restored."""
+        if not self._is_restored:
+            raise RunError(self.refusal())
+        return self._halves[self._half]
 
-    def seal(self, half: int, *, empty: bool, note: str) -> dict[str, str]:
-        """Flush a half and note that a checkpoint relies on it; returns what that checkpoint must hold."""
+    def unseal(self) -> None:
+        """Before anything changes: if a checkpoint relies on the half in use, go on in a copy of it, in the other half."""
+        if not self.is_writable:
+            raise RunError(f"{self.path} is open for reading only, so its targets cannot be changed here.")
+        old, other = self.arrays, 1 - self._half
+        if self._is_sealed:
+            self._write_seal(other, {})
+            for name, array in self._halves[other].items():
+                if name != "pending" or old["written"].any():
+                    array.copy_(old[name])
+            self._half, self._is_sealed = other, False
+
+    def seal(self, note: str) -> dict[str, str]:
+        """Flush the half in use and note that a checkpoint relies on it; returns what that checkpoint must hold."""
         if not self.path.exists() or not os.path.samestat(os.stat(self.path), os.fstat(self._file)):
             raise RunError(
                 f"{self.path} was removed or replaced while it was in use, so the targets are lost; train again."
             )
-        token = _read_page(self._file, 1 + half).get("token")  # one that is there means that nothing changed since
-        if not token:
-            token = secrets.token_hex(16)
-            with _one_sentence(self.path):
-                self.map.flush()
-                self._write_seal(half, {"token": token, "empty": empty, "note": note[-NOTE_LENGTH:]})
-        return {"targets_file": str(self.path), "targets_half": str(half), "targets_token": token}
+        arrays = self.arrays
+        if not self._is_sealed:
+            self.map.flush()
+            empty = not (arrays["count"].any() or arrays["written"].any())
+            self._write_seal(self._half, {"token": secrets.token_hex(16), "empty": empty, "note": note[-NOTE_LENGTH:]})
+            self._is_sealed = True
+        token = str(self._seal_of(self._half).get("token"))
+        return {"targets_file": str(self.path), "targets_half": str(self._half), "targets_token": token}
 
-    def unseal(self, half: int) -> None:
-        """Before a half changes."""
-        if not self.is_writable:
-            raise RunError(f"{self.path} is open for reading only, so its targets cannot be changed here.")
-        with _one_sentence(self.path):
-            self._write_seal(half, {})
-
-    def _write_seal(self, half: int, seal: dict[str, Any]) -> None:
-        _write_page(self._file, 1 + half, seal)
-        os.fsync(self._file)
-
-    def sealed_half(self, metadata: Mapping[str, str]) -> int:
-        """The half that a checkpoint relies on."""
+    def restore(self, metadata: Mapping[str, str]) -> None:
+        """Use the half that a checkpoint relies on."""
         half, token = metadata.get("targets_half"), metadata.get("targets_token")
-        if half not in ("0", "1") or not token:
-            raise RunError(f"the checkpoint does not say which half of {self.path} it relies on; it is damaged.")
-        if _read_page(self._file, 1 + int(half)).get("token") != token:
+        if half not in ("0", "1") or not token or self._seal_of(int(half)).get("token") != token:
             raise RunError(
                 f"{self.path} is not as this checkpoint left it; put back the file of the same run and the same time."
             )
-        return int(half)
+        self._half, self._is_sealed, self._is_restored = int(half), True, True
 
     def refusal(self) -> str:
         """The sentence for a file that another checkpoint relies on."""
-        notes = [_read_page(self._file, page).get("note") for page in (1, 2)]
-        whose = next((f" ({note})" for note in notes if note), "")
+        whose = next((f" ({note})" for half in (0, 1) if (note := self._seal_of(half).get("note"))), "")
         return f"{self.path} holds targets that a checkpoint relies on{whose}; name another file, or delete this one."
 
     def close(self) -> None:
@@ -138,14 +140,20 @@ class TargetsFile:
                 self.path.unlink(missing_ok=True)
             locks.release(self._file)
 
+    def _seal_of(self, half: int) -> dict[str, Any]:
+        return _read_page(self._file, 1 + half)
+
+    def _write_seal(self, half: int, seal: dict[str, Any]) -> None:
+        with _one_sentence(self.path):
+            _write_page(self._file, 1 + half, seal)
+            os.fsync(self._file)
+
 
 def check_free(path: Path) -> None:
     """Refuse, before anything is loaded, a path at which a new run cannot keep its targets."""
     folder = path.absolute().parent
-    if not folder.is_dir():
-        raise RunError(f"{path} cannot be written, because there is no folder {folder}; make it, or name another file.")
     if not os.access(folder, os.W_OK):
-        raise RunError(f"{path} cannot be written, because {folder} is read-only; name another file.")
+        raise RunError(f"{path} cannot be written, because {folder} is not a writable folder; name another file.")
     with _one_sentence(path):
         _check_regular(path)
         if path.exists():
@@ -156,31 +164,23 @@ def check_free(path: Path) -> None:
 
 
 @contextmanager
-def _one_sentence(path: Path, layout: Layout | None = None) -> Iterator[None]:
+def _one_sentence(path: str | Path, layout: Layout | None = None) -> Iterator[None]:
     """Answer whatever the system refuses with one sentence."""
     try:
         yield
     except FileNotFoundError:
         raise RunError(f"{path}, which should hold the targets, is not there; put it back, or a link to it.") from None
-    except OSError as error:
-        if error.errno in NO_SPACE and layout:
+    except (OSError, RuntimeError, ValueError) as error:  # also a loop of links, a null byte
+        if getattr(error, "errno", None) in NO_SPACE and layout:
             raise RunError(
                 f"{path} needs {_size(layout):,} bytes for the targets of {layout}, and the disk has no room for them."
             ) from error
-        raise RunError(f"{path} cannot be used for the targets ({error.strerror or error}).") from error
-
-
-def _resolved(path: str | Path) -> Path:
-    try:
-        return Path(path).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a loop of links, a null byte
-        raise RunError(f"{str(path)!r} cannot be the path of a file ({error}); name another file.") from None
+        raise RunError(f"{str(path)!r} cannot be used for the targets ({error}); name another file.") from error
 
 
 def _check_regular(path: Path) -> None:
     if path.exists() and not path.is_file():
-        what = "a folder" if path.is_dir() else "a device, a pipe or the like"
-        raise RunError(f"{path} is {what}; expected a file for the targets, so name another.")
+        raise RunError(f"{path} is a folder, a device or a pipe; expected a file for the targets, so name another.")
 
 
 def _is_free(file: int) -> bool:
@@ -194,11 +194,7 @@ def _is_free(file: int) -> bool:
 def _read_header(path: Path, file: int) -> tuple[Layout, float]:
     header = _read_page(file, 0)
     if header.get("format") != FORMAT:
-        is_ours = str(header.get("format")).startswith("selfens targets")
-        what = f"is in the format '{header['format']}'" if is_ours else "is not a file of targets"
-        raise RunError(
-            f"{path} {what}; expected '{FORMAT}', which this version of selfens writes, so name another file."
-        )
+        raise RunError(f"{path} is not a file of targets in the format '{FORMAT}'; name another file.")
     try:
         layout, decay = Layout(*(header[field.name] for field in fields(Layout))), header["decay"]
         is_sensible = 0 <= decay < 1
