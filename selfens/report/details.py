@@ -21,15 +21,6 @@ from selfens.runs.run import Run
 from selfens.tools.audit import Probabilities, rank, run_labels, uncertainty_of
 from selfens.training.progress import duration
 
-METHODS = {
-    "supervised": "supervised learning",
-    "pi": "the Π-model",
-    "temporal": "temporal ensembling",
-    "mean-teacher": "mean teacher",
-    "fixmatch": "FixMatch",
-}
-MAX_FILES_NAMED = 10
-
 NEEDED = ("epoch", "supervised", "total")
 ERRORS = {"test_error": "test", "validation_error": "validation"}
 LOSSES = ("supervised", "unsupervised", "total")
@@ -52,27 +43,21 @@ class Details:
     settings: str
 
 
-def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: str, budget: int) -> Details:
+def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: str) -> Details:
     """What there is to say about a run.
 
     dataset  what it was trained on, if that is in memory; otherwise it is loaded
     source   where from, if it was moved
-    budget   bytes of pictures
     """
     history = history_of(run)
-    missing = _unfinished(run, history) + _unreadable(run)
+    missing = _unfinished(run) + _unreadable(run)
     tests: list[Chart] = []
     galleries: list[Gallery] = []
     try:
         data = dataset or run.dataset(source=source)
-        run.check_dataset(data)
-        tests, galleries = _charts_and_galleries(run, data, name, budget)
+        tests, galleries = _charts_and_galleries(run, data, name)
     except SelfensError as error:
-        reason = shown(str(error)).rstrip(".")
-        missing.append(f"Confusion matrix, calibration and galleries are missing: {reason}.")
-    else:
-        if not tests:
-            missing.append("There are no test rows, so there is no confusion matrix and no calibration.")
+        missing.append(shown(f"Confusion matrix, calibration and galleries are missing: {error}"))
     return Details(
         name=shown(name),
         sentence=_sentence(run, history),
@@ -139,30 +124,26 @@ def _losses(every: Mapping[str, Values]) -> dict[str, Values]:
     factors = zip(every.get("weight", ()), every.get("unsupervised", ()), strict=False)
     weighted = [None if weight is None or loss is None else weight * loss for weight, loss in factors]
     lines = {"supervised": every["supervised"]}
-    return lines | {"w(t) × unsupervised": weighted, figures.TOTAL: every["total"]} if any(weighted) else lines
+    return lines | {"w(t) × unsupervised": weighted, "total": every["total"]} if any(weighted) else lines
 
 
 # In words
 
 
 def _sentence(run: Run, history: Sequence[Record]) -> str:
-    labelled, rows = len(run.labels.rows), run.about["rows"]
-    how = f"{method_words(run)}, trained on {data_words(run)} with {labelled:,} of {rows:,} rows labelled,"
-    epochs = f"after {len(history):,} epoch{'s' * (len(history) > 1)}"
     test, validation = (number(history[-1], key) for key in ERRORS)
     if test is not None:
-        result = f"misclassifies {test:.2f} % of {run.about.get('test_rows', 0):,} test rows {epochs}"
+        result = f"{test:.2f} % of {run.about.get('test_rows', 0):,} test rows misclassified"
     elif validation is not None:
-        result = f"misclassifies {validation:.2f} % of {len(run.labels.validation):,} validation rows {epochs}"
+        result = f"{validation:.2f} % of {len(run.labels.validation):,} validation rows misclassified"
     else:
-        loss = number(history[-1], "supervised")
-        result = f"has a supervised loss of {loss:.4f} {epochs}; there are no test rows to measure its error on"
-    return f"{how[0].upper()}{how[1:]} {result}."
+        result = f"supervised loss {number(history[-1], 'supervised'):.4f}, no test rows"
+    labelled, epochs = f"{len(run.labels.rows):,} of {run.about['rows']:,} rows labelled", f"{len(history):,}"
+    return f"{data_words(run)}, {labelled}, {method_words(run)}: {result} after {epochs} epoch{'s' * (epochs != '1')}."
 
 
 def method_words(run: Run) -> str:
-    name = run.config.method.name
-    return "a method of your own" if run.about["own_method"] else METHODS.get(name, name)
+    return "a method of your own" if run.about["own_method"] else run.config.method.name
 
 
 def data_words(run: Run) -> str:
@@ -185,56 +166,41 @@ def time_words(history: Sequence[Record]) -> str:
     return duration(sum(number(record, "seconds") or 0.0 for record in history))
 
 
-def _unfinished(run: Run, history: Sequence[Record]) -> list[str]:
+def _unfinished(run: Run) -> list[str]:
     try:
         run.directory.check_not_lost()
-        asked, (epochs, steps) = run.config.schedule.epochs, run.directory.reached()
+        done, asked = run.directory.reached()[0], run.config.schedule.epochs
     except RunError:
         return []  # it cannot be resumed; the sentence about missing galleries says why
-    if epochs >= asked:
-        return []
-    note = (
-        f"This run has done {len(history):,} of {asked:,} epochs; 'selfens resume {shown(str(run.path))}' completes it."
-    )
-    within = f"Test rows and galleries are shown as of its checkpoint, {steps:,} steps into the next epoch."
-    return [note, within] if steps else [note]
+    path = shown(str(run.path))
+    return [f"This run has done {done:,} of {asked:,} epochs; 'selfens resume {path}' completes it."] * (done < asked)
 
 
 def _unreadable(run: Run) -> list[str]:
-    files = run.about.get("unreadable", [])
-    more = f" and {len(files) - MAX_FILES_NAMED:,} more, listed in run.json" if len(files) > MAX_FILES_NAMED else ""
-    named = "; ".join(files[:MAX_FILES_NAMED])
-    return [shown(f"Left out, because they cannot be read: {named}{more}.")] if files else []
+    count = len(run.about.get("unreadable", []))
+    return [f"Files that could not be read and were left out: {count:,}, listed in run.json."] if count else []
 
 
 # Rows
 
 
-def _charts_and_galleries(run: Run, data: Dataset, name: str, budget: int) -> tuple[list[Chart], list[Gallery]]:
+def _charts_and_galleries(run: Run, data: Dataset, name: str) -> tuple[list[Chart], list[Gallery]]:
     """The charts of the test rows, and the galleries."""
     known = run_labels(run)
-    labelled = _training_rows(run, data, np.flatnonzero(known != UNLABELED))
-    if len(data.test_labels):
-        probabilities = run.test_probabilities(data)
-        matrix = measures.confusion(data.test_labels, probabilities.argmax(axis=1), data.num_classes)
-        test = PredictedRows(data, np.arange(len(data.test_labels)), data.test_labels, probabilities, is_test=True)
-        charts = [
-            figures.confusion_chart(matrix, data.classes, name),
-            figures.class_error_chart(matrix, data.classes, name),
-            figures.reliability_chart(measures.calibration(data.test_labels, probabilities), name),
-        ]
-        return charts, [each(budget // 3) for each in (test.uncertain, test.mistakes, labelled.doubtful)]
-    unlabeled = _training_rows(run, data, np.flatnonzero(known == UNLABELED))
-    kinds = (unlabeled.uncertain, labelled.doubtful) if len(unlabeled.rows) else (labelled.doubtful,)
-    return [], [each(budget // 2) for each in kinds]
-
-
-def _training_rows(run: Run, data: Dataset, rows: NDArray[np.int64]) -> PredictedRows:
-    """Some of the training rows, with what the run predicts for them: of a large ensemble, only these are read."""
-    made = run.predict_training_rows(data, rows)
-    labels = run_labels(run)[rows]
-    known = labels if (labels != UNLABELED).all() else None
-    return PredictedRows(data, rows, known, made.probabilities, made.deviation)
+    labelled, unlabeled = np.flatnonzero(known != UNLABELED), np.flatnonzero(known == UNLABELED)
+    judged = PredictedRows(data, labelled, known[labelled], run.predict_training_rows(data, labelled).probabilities)
+    if not len(data.test_labels):
+        others = PredictedRows(data, unlabeled, None, run.predict_training_rows(data, unlabeled).probabilities)
+        return [], [others.uncertain(), judged.doubtful()]
+    labels, probabilities = data.test_labels, run.test_probabilities(data)
+    test = PredictedRows(data, np.arange(len(labels)), labels, probabilities, is_test=True)
+    matrix = measures.confusion(labels, test.predicted, data.num_classes)
+    charts = [
+        figures.confusion_chart(matrix, data.classes, name),
+        figures.class_error_chart(matrix, data.classes, name),
+        figures.reliability_chart(measures.calibration(labels, probabilities), name),
+    ]
+    return charts, [test.uncertain(), test.mistakes(), judged.doubtful()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,63 +211,39 @@ class PredictedRows:
     rows: NDArray[np.int64]
     labels: Labels | None
     probabilities: Probabilities
-    deviation: NDArray[np.float32] | None = None
-    """By how much the probability of the predicted class has varied over the epochs."""
     is_test: bool = False
 
     @property
     def predicted(self) -> NDArray[np.int64]:
         return np.asarray(self.probabilities.argmax(axis=1))
 
-    def uncertain(self, budget: int) -> Gallery:
-        """The rows whose predictions have the highest entropy."""
+    def uncertain(self) -> Gallery:
         order = np.argsort(-uncertainty_of(self.probabilities.astype(np.float64)), kind="stable")
         kind = "Test rows" if self.is_test else "Unlabeled training rows"
-        note = f"{kind} whose probabilities are spread most evenly over the classes."
-        return self._gallery(order, budget, "Most uncertain", note)
+        return self._gallery(order, "Most uncertain", f"{kind}, the highest entropy of the probabilities first.")
 
-    def mistakes(self, budget: int) -> Gallery:
-        """The misclassified rows, most confident first."""
+    def mistakes(self) -> Gallery:
         wrong = np.flatnonzero(self.predicted != self.labels)
         order = wrong[np.argsort(-self.probabilities[wrong].max(axis=1), kind="stable")]
-        note = "Misclassified test rows, most confident first." if len(order) else "No test row is misclassified."
-        return self._gallery(order, budget, "Most confident mistakes", note)
+        return self._gallery(order, "Most confident mistakes", "Misclassified test rows, most confident first.")
 
-    def doubtful(self, budget: int) -> Gallery:
-        """The rows for which another class than the label is more probable."""
+    def doubtful(self) -> Gallery:
         assert self.labels is not None
-        disputed = rank(self.labels, self.probabilities).disputed
         note = (
             "Labels for which the run finds another class more probable, most suspicious first. In-sample: the network was "
             "trained on these labels, which hides some mistakes."
-            if len(disputed)
-            else "The run's predictions contradict no label."
         )
-        return self._gallery(disputed, budget, "Labels that look wrong", note)
+        return self._gallery(rank(self.labels, self.probabilities).disputed, "Labels that look wrong", note)
 
-    def _gallery(self, order: NDArray[np.int64], budget: int, title: str, note: str) -> Gallery:
+    def _gallery(self, order: NDArray[np.int64], title: str, note: str) -> Gallery:
         return gallery(
             self.data,
             self.rows[order],
             self.predicted[order],
             None if self.labels is None else self.labels[order],
-            lambda place: self._measure(int(order[place])),
-            budget=budget,
+            [f"{100 * each:.1f} %" for each in self.probabilities[order].max(axis=1)],
             test=self.is_test,
             title=title,
             note=note,
             given_word="" if self.labels is None else "true" if self.is_test else "given",
         )
-
-    def _measure(self, place: int) -> str:
-        varied = np.nan if self.deviation is None else self.deviation[place]
-        probability = percent(float(self.probabilities[place].max()))
-        return probability if np.isnan(varied) else f"{probability} ± {100 * varied:.0f} %"
-
-
-def percent(share: float) -> str:
-    """
-    >>> percent(0.934), percent(0.99987)
-    ('93 %', '> 99.9 %')
-    """
-    return "> 99.9 %" if share > 0.999 else f"{100 * share:.0f} %" if share < 0.99 else f"{100 * share:.1f} %"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from selfens.data.dataset import Dataset, Labels
 from selfens.data.rows import Source
 from selfens.report.render import shown
-from selfens.tools.audit import positions_within_groups
 
-SHOWN_FIRST = 24
-MAX_ENTRIES = 144
+MAX_ENTRIES = 24
 MAX_SCALED = 10_000  # rows from which the scale of brightness is taken
 MAX_SIDE = 64
 SMOOTH_FROM = 48  # pixels a side; smaller images are shown with their pixels as squares
@@ -33,11 +31,7 @@ class Entry:
     measure: str
     wrong: bool
     file: str
-    group: int
-    """The class under which the filter finds it."""
     picture: str
-    first: bool
-    """Whether it is among those shown before anything is filtered."""
 
     @property
     def label(self) -> str:
@@ -54,22 +48,9 @@ class Gallery:
     predicted_word: str = "predicted"
     measure_word: str = "probability"
     entries: tuple[Entry, ...]
-    totals: tuple[int, ...]
-    """How many rows of each class were ranked, of which only some have entries."""
-    classes: tuple[str, ...]
-    images: bool
+    total: int
+    """How many rows were ranked, of which only the first have entries."""
     pixelated: bool
-
-    @property
-    def groups(self) -> list[tuple[int, str, int]]:
-        """Number, name and count of each class that has entries; the count is of all its rows."""
-        numbers = sorted({entry.group for entry in self.entries})
-        return [(each, shown(self.classes[each]), self.totals[each]) for each in numbers]
-
-    @property
-    def shown_first(self) -> int:
-        """How many entries are shown before anything is filtered."""
-        return sum(entry.first for entry in self.entries)
 
 
 def gallery(
@@ -77,58 +58,35 @@ def gallery(
     rows: NDArray[np.int64],
     predicted: Labels,
     given: Labels | None,
-    measure: Callable[[int], str],
+    measures: Sequence[str],
     *,
-    budget: int,
     test: bool = False,
-    shown_first: int = SHOWN_FIRST,
+    limit: int = MAX_ENTRIES,
     **words: str,
 ) -> Gallery:
-    """The first rows of a ranking, and beyond them the first of each class, as far as `budget` bytes of pictures go.
+    """The first rows of a ranking.
 
-    rows         in the order of the ranking; `predicted` and `given` are their classes
-    measure      what is said of a place in the ranking
-    test         they are test rows, not training rows
-    words        title, note and words of the gallery
-    shown_first  how many are shown before anything is filtered
+    rows   in the order of the ranking; `predicted`, `given` (their classes) and `measures` run in parallel
+    test   they are test rows, not training rows
+    words  title, note and words of the gallery
     """
     inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
-    groups = predicted if given is None else given
     is_images = inputs.ndim == 4
     draw = pictures(inputs) if is_images else lambda row: ""
-    entries: dict[int, Entry] = {}
-    for place in _by_urgency(groups, shown_first)[: max(MAX_ENTRIES, shown_first)]:
-        row = int(rows[place])
-        picture = draw(row)
-        budget -= len(picture)
-        if budget < 0:
-            break
-        entries[place] = Entry(
-            row=row,
+    entries = [
+        Entry(
+            row=int(row),
             given="" if given is None else shown(dataset.classes[given[place]]),
             predicted=shown(dataset.classes[predicted[place]]),
-            measure=measure(place),
+            measure=measures[place],
             wrong=given is not None and bool(given[place] != predicted[place]),
             file=shown(files[row]) if files else "",
-            group=int(groups[place]),
-            picture=picture,
-            first=place < shown_first,
+            picture=draw(int(row)),
         )
-    return Gallery(
-        entries=tuple(entries[place] for place in sorted(entries)),
-        totals=tuple(np.bincount(groups).tolist()),
-        classes=dataset.classes,
-        images=is_images,
-        pixelated=is_images and max(inputs.shape[2:]) < SMOOTH_FROM,
-        **words,
-    )
-
-
-def _by_urgency(groups: NDArray[np.int64], shown_first: int) -> list[int]:
-    """The first few places of a ranking, then the classes in turn."""
-    turns = positions_within_groups(groups)[shown_first:]
-    rest = np.argsort(turns, kind="stable") + shown_first
-    return [*range(min(shown_first, len(groups))), *rest.tolist()]
+        for place, row in enumerate(rows[:limit])
+    ]
+    pixelated = is_images and max(inputs.shape[2:]) < SMOOTH_FROM
+    return Gallery(entries=tuple(entries), total=len(rows), pixelated=pixelated, **words)
 
 
 def pictures(inputs: Source) -> Callable[[int], str]:
