@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from selfens.core import IN_MEMORY
-from selfens.core.targets_arrays import AVERAGES, Arrays, Layout
 from selfens.core.targets_prefetch import Prefetcher
-from selfens.files.targets_file import TargetsFile
+from selfens.files.targets_file import AVERAGES, Arrays, Layout, TargetsFile
 
 CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 26}
 """Of a float32 matrix: how much `commit` works on at a time, so that it never copies a large Z; a GPU wants larger chunks."""

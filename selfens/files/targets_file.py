@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import mmap
+import operator
 import os
 import secrets
 import shutil
@@ -22,20 +24,74 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from selfens.core.targets_arrays import Arrays, Layout
 from selfens.errors import RunError
 from selfens.files import locks
 
 FORMAT = "selfens targets 2"
 PAGE = 4096
 NOTE_LENGTH = 300  # characters, each of up to 12 bytes in JSON
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16}
+AVERAGES = ("mean", "square", "count")
+
+Arrays = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many rows and classes there are, the type the matrices are kept in, and whether there is a second moment."""
+
+    num_rows: int
+    num_classes: int
+    dtype: str = "float32"
+    variance: bool = True
+
+    def __post_init__(self) -> None:
+        if min(operator.index(self.num_rows), operator.index(self.num_classes)) < 1:
+            raise ValueError(
+                f"the targets have {self.num_rows} rows and {self.num_classes} classes; expected at least 1."
+            )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"the targets' type is '{self.dtype}'; expected {' or '.join(DTYPES)}.")
+
+    def __str__(self) -> str:
+        variance = "with" if self.variance else "without"
+        return f"{self.num_rows:,} rows of {self.num_classes:,} classes in {self.dtype} {variance} variance"
+
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of each array, by name."""
+        matrix, column = ((self.num_rows, self.num_classes), DTYPES[self.dtype]), (self.num_rows,)
+        shapes = {
+            "count": (column, torch.int32),  # how many predictions are in the averages; first, for alignment in a file
+            "mean": matrix,  # Z
+            "square": matrix,  # the same average of the squared predictions
+            "pending": matrix,  # this epoch's predictions
+            "written": (column, torch.bool),  # which rows have one
+        }
+        return {name: shape for name, shape in shapes.items() if name != "square" or self.variance}
+
+    def sizes(self) -> list[int]:
+        """Of each array, in bytes."""
+        return [math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes().values()]
+
+    def allocate(self, device: torch.device) -> Arrays:
+        """Zeros in the memory of a device."""
+        if device.type != "cpu":
+            return {
+                name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in self.shapes().items()
+            }
+        # From numpy, which asks for huge pages: rows are visited at random, and half of the time was page lookup.
+        names = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
+        return {name: torch.from_numpy(np.zeros(shape, dtype)) for name, (shape, dtype) in names.items()}
 
 
 class TargetsFile:
@@ -45,7 +101,7 @@ class TargetsFile:
     """
 
     def __init__(self, path: str | Path, layout: Layout | None = None, decay: float = 0.0) -> None:
-        with _one_sentence(path, layout), ExitStack() as on_error:
+        with _one_sentence(path), ExitStack() as on_error:
             self.path, self.is_writable = Path(path).resolve(), layout is not None
             _check_regular(self.path)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT if layout else os.O_RDONLY, 0o644)
@@ -71,7 +127,7 @@ class TargetsFile:
         os.ftruncate(self._file, 0)
         _write_page(self._file, 0, {"format": FORMAT, "decay": decay, **asdict(layout)})
         if shutil.disk_usage(self.path.parent).free < _size(layout):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.ENOSPC, f"the disk has no room for {_size(layout):,} bytes")
         allocate = getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))  # macOS has none
         allocate(self._file, 0, _size(layout))
 
@@ -149,33 +205,15 @@ class TargetsFile:
             os.fsync(self._file)
 
 
-def check_free(path: Path) -> None:
-    """Refuse, before anything is loaded, a path at which a new run cannot keep its targets."""
-    folder = path.absolute().parent
-    if not os.access(folder, os.W_OK):
-        raise RunError(f"{path} cannot be written, because {folder} is not a writable folder; name another file.")
-    with _one_sentence(path):
-        _check_regular(path)
-        if path.exists():
-            with open(path, "rb") as file:
-                is_free = _is_free(file.fileno())
-            if not is_free:
-                raise RunError(TargetsFile(path).refusal())
-
-
 @contextmanager
-def _one_sentence(path: str | Path, layout: Layout | None = None) -> Iterator[None]:
+def _one_sentence(path: str | Path) -> Iterator[None]:
     """Answer whatever the system refuses with one sentence."""
     try:
         yield
-    except FileNotFoundError:
-        raise RunError(f"{path}, which should hold the targets, is not there; put it back, or a link to it.") from None
     except (OSError, RuntimeError, ValueError) as error:  # also a loop of links, a null byte
-        if getattr(error, "errno", None) in NO_SPACE and layout:
-            raise RunError(
-                f"{path} needs {_size(layout):,} bytes for the targets of {layout}, and the disk has no room for them."
-            ) from error
-        raise RunError(f"{str(path)!r} cannot be used for the targets ({error}); name another file.") from error
+        raise RunError(
+            f"{str(path)!r} cannot be used for the targets ({error}); put it back, or name another."
+        ) from None
 
 
 def _check_regular(path: Path) -> None:

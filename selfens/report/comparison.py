@@ -18,6 +18,7 @@ QUANTITIES = {
     "supervised": "supervised loss",
 }
 """What runs are compared by: the first that at least two of them have."""
+HEADERS = ("run", "data", "method", "labels", "seed", "epochs", "test error %", "validation error %", "time")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +26,8 @@ class Comparison:
     sentence: str
     caution: str
     chart: Chart
-    table: Mapping[str, Sequence[str]]
-    """Columns by their headers."""
-
-    @property
-    def rows(self) -> list[tuple[str, ...]]:
-        return list(zip(*self.table.values(), strict=True))
+    headers: tuple[str, ...]
+    rows: list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,7 @@ class Compared:
 
     @property
     def epochs(self) -> str:
-        done, asked = len(self.history), self.run.config.schedule.epochs
-        return f"{done:,}" if self.is_complete else f"{done:,} of {asked:,}"
+        return f"{len(self.history):,} of {self.run.config.schedule.epochs:,}"
 
     def last(self, key: str) -> float | None:
         return number(self.history[-1], key)
@@ -60,12 +56,15 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
     quantity = next(key for key in QUANTITIES if sum(each.last(key) is not None for each in every) > 1)
     groups = _groups([each for each in every if each.last(quantity) is not None])
     lines = {label: [values_of(each.history, quantity) for each in group] for label, group in groups.items()}
-    words = QUANTITIES[quantity]
+    results = {label: [each.last(quantity) or 0.0 for each in group] for label, group in groups.items()}
+    best = sorted(results, key=lambda label: statistics.mean(results[label]))
+    words = QUANTITIES[quantity].capitalize()
     return Comparison(
-        sentence=f"{words.capitalize()} after the last epoch: {_results(groups, quantity)}.",
+        sentence=f"{words}: {', '.join(f'{label} {_mean_and_deviation(results[label])}' for label in best)}.",
         caution=_caution(groups) if quantity == "test_error" else "",
-        chart=comparison_chart(f"{words.capitalize()} per epoch", lines, words),
-        table=_table(every),
+        chart=comparison_chart(f"{words} per epoch", lines, QUANTITIES[quantity]),
+        headers=HEADERS,
+        rows=[_table_row(each) for each in every],
     )
 
 
@@ -91,13 +90,6 @@ def _label(group: Sequence[Compared]) -> str:
     return f"{first.name} and {others} other seed{'s' * (others > 1)}" if others else first.name
 
 
-def _results(groups: Mapping[str, Sequence[Compared]], quantity: str) -> str:
-    """The mean and deviation of each group, the best first."""
-    results = {label: [each.last(quantity) or 0.0 for each in group] for label, group in groups.items()}
-    best = sorted(results, key=lambda label: statistics.mean(results[label]))
-    return ", ".join(f"{label} {_mean_and_deviation(results[label])}" for label in best)
-
-
 def _mean_and_deviation(values: Sequence[float]) -> str:
     mean = statistics.mean(values)
     return f"{mean:.2f} ± {statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean:.2f}"
@@ -111,21 +103,8 @@ def _caution(groups: Mapping[str, Sequence[Compared]]) -> str:
     return "The runs were not all tested on the same rows, which may explain part of their difference."
 
 
-def _table(runs: Sequence[Compared]) -> dict[str, list[str]]:
-    """All columns that are not empty."""
-    columns = {
-        "run": [each.name for each in runs],
-        "test error %": [_percent(each.last("test_error")) for each in runs],
-        "validation error %": [_percent(each.last("validation_error")) for each in runs],
-        "data": [data_words(each.run) for each in runs],
-        "method": [method_words(each.run) for each in runs],
-        "labels": [f"{len(each.run.labels.rows):,}" for each in runs],
-        "seed": [str(each.run.config.seed.base) for each in runs],
-        "epochs": [each.epochs for each in runs],
-        "time": [time_words(each.history) for each in runs],
-    }
-    return {header: texts for header, texts in columns.items() if any(texts)}
-
-
-def _percent(error: float | None) -> str:
-    return "" if error is None else f"{error:.2f}"
+def _table_row(each: Compared) -> tuple[str, ...]:
+    """Texts under the headers."""
+    run, errors = each.run, (each.last("test_error"), each.last("validation_error"))
+    about = (each.name, data_words(run), method_words(run), f"{len(run.labels.rows):,}", str(run.config.seed.base))
+    return *about, each.epochs, *("" if error is None else f"{error:.2f}" for error in errors), time_words(each.history)

@@ -23,51 +23,34 @@ from selfens.training.progress import duration
 
 NEEDED = ("epoch", "supervised", "total")
 ERRORS = {"test_error": "test", "validation_error": "validation"}
-LOSSES = ("supervised", "unsupervised", "total")
-RATES = {"weight": "w(t)", "learning_rate": "learning rate", "beta1": "β1", "momentum": "momentum"}
-OTHERS = {"ensemble_variance": "variance of a row, summed over classes"}
 NOT_DRAWN = ("epoch", "seconds", "images_per_second")
 
 Record = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Details:
-    name: str
-    sentence: str
-    facts: tuple[tuple[str, str], ...]
-    missing: tuple[str, ...]
-    curves: tuple[Chart, ...]
-    tests: tuple[Chart, ...]
-    galleries: tuple[Gallery, ...]
-    settings: str
-
-
-def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: str) -> Details:
-    """What there is to say about a run.
+def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: str) -> dict[str, Any]:
+    """What the template shows of a run.
 
     dataset  what it was trained on, if that is in memory; otherwise it is loaded
     source   where from, if it was moved
     """
-    history = history_of(run)
-    missing = _unfinished(run) + _unreadable(run)
+    history, missing = history_of(run), _unfinished(run)
     tests: list[Chart] = []
     galleries: list[Gallery] = []
     try:
-        data = dataset or run.dataset(source=source)
-        tests, galleries = _charts_and_galleries(run, data, name)
+        tests, galleries = _charts_and_galleries(run, dataset or run.dataset(source=source), name)
     except SelfensError as error:
         missing.append(shown(f"Confusion matrix, calibration and galleries are missing: {error}"))
-    return Details(
-        name=shown(name),
-        sentence=_sentence(run, history),
-        facts=_facts(run, history),
-        missing=tuple(missing),
-        curves=tuple(_curves(history, name)),
-        tests=tuple(tests),
-        galleries=tuple(galleries),
-        settings=run.config.to_json().encode("utf-8", "replace").decode(),
-    )
+    return {
+        "name": shown(name),
+        "sentence": _sentence(run, history),
+        "facts": _facts(run, history),
+        "missing": missing,
+        "curves": _curves(history, name),
+        "tests": tests,
+        "galleries": galleries,
+        "settings": run.config.to_json().encode("utf-8", "replace").decode(),
+    }
 
 
 # The history
@@ -103,20 +86,17 @@ def values_of(history: Sequence[Record], key: str) -> Values:
 
 
 def _curves(history: Sequence[Record], name: str) -> list[Chart]:
-    """Charts of all numbers that were recorded: errors, losses and rates together, anything else by itself."""
+    """Charts of all numbers that were recorded: errors and losses together, anything else that changes by itself."""
     keys = dict.fromkeys(key for record in history for key in record if key not in NOT_DRAWN)
     every = {key: values_of(history, key) for key in keys}
-    varying = {key: values for key, values in every.items() if len(set(values)) > 1}
-    errors = {word: every[key] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}}
     charts = {
-        "Error per epoch": {"misclassified, %": errors} if errors else {},
-        "Losses per epoch": {"mean over the epoch": _losses(every)},
-        "Schedule": {word: {"": every[key]} for key, word in RATES.items() if key in varying},
+        "Error, %": {word: every[key] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}},
+        "Losses": _losses(every),
     }
-    for key in (key for key in varying if key not in (*ERRORS, *LOSSES, *RATES)):
-        words = shown(key.replace("_", " "), 60)
-        charts[words.capitalize()] = {OTHERS.get(key, words): {"": every[key]}}
-    return [figures.epochs_chart(title, name, panels) for title, panels in charts.items() if panels]
+    for key, values in every.items():
+        if len(set(values)) > 1 and key not in (*ERRORS, "supervised", "unsupervised", "total"):
+            charts[shown(key.replace("_", " "), 60).capitalize()] = {"": values}
+    return [figures.epochs_chart(title, name, lines) for title, lines in charts.items() if lines]
 
 
 def _losses(every: Mapping[str, Values]) -> dict[str, Values]:
@@ -151,15 +131,12 @@ def data_words(run: Run) -> str:
     return shown(str(run.about.get("data", run.config.data.name)).rstrip("/").rpartition("/")[2], 60)
 
 
-def _facts(run: Run, history: Sequence[Record]) -> tuple[tuple[str, str], ...]:
+def _facts(run: Run, history: Sequence[Record]) -> str:
     network = "a module of your own" if run.about["own_network"] else run.config.network.name
-    return (
-        ("run", shown(str(run.path))),
-        ("network", f"{network}, {run.about.get('parameters', 0):,} parameters"),
-        ("seed", str(run.config.seed.base)),
-        ("trained", f"{time_words(history)} on {run.about['environment'].get('device', '?')}"),
-        ("classes", f"{len(run.classes):,}"),
-    )
+    size, device = f"{run.about.get('parameters', 0):,} parameters", run.about["environment"].get("device", "?")
+    seed, unreadable = run.config.seed.base, len(run.about.get("unreadable", []))
+    left_out = f", {unreadable:,} unreadable files left out (run.json lists them)" if unreadable else ""
+    return shown(f"{run.path}: {network} of {size}, seed {seed}, {time_words(history)} on {device}{left_out}")
 
 
 def time_words(history: Sequence[Record]) -> str:
@@ -174,11 +151,6 @@ def _unfinished(run: Run) -> list[str]:
         return []  # it cannot be resumed; the sentence about missing galleries says why
     path = shown(str(run.path))
     return [f"This run has done {done:,} of {asked:,} epochs; 'selfens resume {path}' completes it."] * (done < asked)
-
-
-def _unreadable(run: Run) -> list[str]:
-    count = len(run.about.get("unreadable", []))
-    return [f"Files that could not be read and were left out: {count:,}, listed in run.json."] if count else []
 
 
 # Rows
@@ -197,7 +169,6 @@ def _charts_and_galleries(run: Run, data: Dataset, name: str) -> tuple[list[Char
     matrix = measures.confusion(labels, test.predicted, data.num_classes)
     charts = [
         figures.confusion_chart(matrix, data.classes, name),
-        figures.class_error_chart(matrix, data.classes, name),
         figures.reliability_chart(measures.calibration(labels, probabilities), name),
     ]
     return charts, [test.uncertain(), test.mistakes(), judged.doubtful()]
@@ -236,14 +207,11 @@ class PredictedRows:
         return self._gallery(rank(self.labels, self.probabilities).disputed, "Labels that look wrong", note)
 
     def _gallery(self, order: NDArray[np.int64], title: str, note: str) -> Gallery:
-        return gallery(
-            self.data,
-            self.rows[order],
-            self.predicted[order],
-            None if self.labels is None else self.labels[order],
-            [f"{100 * each:.1f} %" for each in self.probabilities[order].max(axis=1)],
-            test=self.is_test,
-            title=title,
-            note=note,
-            given_word="" if self.labels is None else "true" if self.is_test else "given",
-        )
+        columns = {
+            "predicted": [self.data.classes[number] for number in self.predicted[order]],
+            "probability": [f"{100 * each:.1f} %" for each in self.probabilities[order].max(axis=1)],
+        }
+        if self.labels is not None:
+            word = "true" if self.is_test else "given"
+            columns = {word: [self.data.classes[number] for number in self.labels[order]]} | columns
+        return gallery(self.data, self.rows[order], columns, title, note, test=self.is_test)

@@ -28,7 +28,6 @@ COLORS = ("#3d85c6", "#e07b39", "#3a9d6e", "#b5679f", "#b8952b", "#d1495b", "#4a
 BLUE, RED = COLORS[0], COLORS[5]
 SIZE = (4.3, 2.9)
 NUMBERED_CLASSES = 12
-WORST_CLASSES = 20
 NAME_LIMIT = 16
 
 Values = Sequence[float | None]
@@ -72,15 +71,10 @@ def _style(name: str) -> Any:  # matplotlib enumerates its keys in a type
         "text.parse_math": False,  # a class may be called $x$
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.linewidth": 0.6,
         "axes.grid": True,
         "grid.alpha": 0.13,
-        "grid.linewidth": 0.6,
-        "xtick.major.width": 0.6,
-        "ytick.major.width": 0.6,
         "lines.linewidth": 1.6,
         "legend.frameon": False,
-        "legend.fontsize": 8.5,
     }
 
 
@@ -96,23 +90,18 @@ def _embedded(text: str) -> str:
 # Over the epochs
 
 
-def epochs_chart(title: str, name: str, panels: Mapping[str, Mapping[str, Values]]) -> Chart:
-    """Lines over the epochs, in panels above each other: by the words of the panel's y axis, then by the line's label."""
+def epochs_chart(title: str, name: str, lines: Mapping[str, Values]) -> Chart:
+    """Lines over the epochs, by their labels."""
 
     def draw(figure: Figure) -> None:
-        colors = iter(COLORS * len(panels))
-        every = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
-        for axes, (words, lines) in zip(every, panels.items(), strict=True):
-            for label, values in lines.items():
-                _line(axes, values, label, next(colors))
-            _over_epochs(axes, words)
-            if any(lines):
-                axes.legend()
-        for axes in every[:-1]:
-            axes.set_xlabel("")
-        figure.align_ylabels()
+        axes = figure.subplots()
+        for (label, values), color in zip(lines.items(), COLORS, strict=False):
+            _line(axes, values, label, color)
+        _over_epochs(axes, "")
+        if any(lines):
+            axes.legend()
 
-    return Chart(title, svg(draw, f"{name}-{title}", (SIZE[0], SIZE[1] * max(1, len(panels) / 3))))
+    return Chart(title, svg(draw, f"{name}-{title}"))
 
 
 def comparison_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str) -> Chart:
@@ -180,40 +169,17 @@ def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str
     return Chart("Confusion matrix", svg(draw, f"{name}-confusion", (SIZE[1] * 1.3, SIZE[1] * 1.1)), note)
 
 
-def class_error_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str) -> Chart:
-    """The error of each class that has test rows, the worst at the top."""
-    totals = matrix.sum(axis=1)
-    tested = np.flatnonzero(totals)
-    errors = 100.0 * (1 - np.diag(matrix)[tested] / totals[tested])
-    worst = np.argsort(-errors, kind="stable")[:WORST_CLASSES]
-    values, numbers = errors[worst], tested[worst]
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        bars = axes.barh(range(len(values)), values, color=BLUE, height=0.7)
-        words = [f"{value:.1f} % of {totals[number]:,}" for value, number in zip(values, numbers, strict=True)]
-        axes.bar_label(bars, words, padding=3, fontsize=8)
-        axes.set_yticks(range(len(values)), [shown(classes[number], NAME_LIMIT) for number in numbers])
-        axes.set(xlabel="misclassified, %", xlim=(0, max(values.max(initial=0) * 1.45, 1)))
-        axes.set_xticks([tick for tick in axes.get_xticks() if tick <= 100])
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-
-    height = max(SIZE[1] * 1.1, 0.8 + 0.2 * len(worst))
-    note = f"The worst {WORST_CLASSES} of {len(tested):,} classes." if len(tested) > WORST_CLASSES else ""
-    return Chart("Error per class", svg(draw, f"{name}-classes", (SIZE[0], height)), note)
-
-
 def reliability_chart(measured: Calibration, name: str) -> Chart:
     """Accuracy over confidence."""
 
     def draw(figure: Figure) -> None:
-        axes, filled = figure.subplots(), measured.counts > 0
+        axes = figure.subplots()
         axes.plot((0, 100), (0, 100), color=INK, linewidth=0.9, linestyle="--", alpha=0.5, label="perfect")
-        x, y = 100 * measured.confidence[filled], 100 * measured.accuracy[filled]
-        axes.plot(x, y, color=BLUE, marker="o", markersize=4, label="this run")
+        axes.plot(
+            100 * measured.confidence, 100 * measured.accuracy, color=BLUE, marker="o", markersize=4, label="this run"
+        )
         axes.set(xlabel="probability of the predicted class, %", ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 103))
         axes.legend()
 
-    note = f"Expected calibration error {100 * measured.error:.1f} %, over {len(measured.counts)} bins."
-    return Chart("Calibration", svg(draw, f"{name}-calibration", (SIZE[0], SIZE[1] * 1.1)), note)
+    note = f"Expected calibration error {100 * measured.error:.1f} %."
+    return Chart("Calibration", svg(draw, f"{name}-calibration"), note)

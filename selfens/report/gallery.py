@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.data.dataset import Dataset, Labels
+from selfens.data.dataset import Dataset
 from selfens.data.rows import Source
 from selfens.report.render import shown
 
@@ -21,33 +21,23 @@ MAX_SIDE = 64
 SMOOTH_FROM = 48  # pixels a side; smaller images are shown with their pixels as squares
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entry:
-    """One row, in words."""
+    """One row: its file's name or its number, the whole path, its picture (if it is one), and what is said of it."""
 
-    row: int
-    given: str
-    predicted: str
-    measure: str
-    wrong: bool
-    file: str
+    label: str
+    path: str
     picture: str
-
-    @property
-    def label(self) -> str:
-        """The last part of the file's path, or the number of the row."""
-        return Path(self.file).name if self.file else f"row {self.row}"
+    texts: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Gallery:
     title: str
     note: str
-    given_word: str
-    """What labels are called here; without it, there are none to show."""
-    predicted_word: str = "predicted"
-    measure_word: str = "probability"
-    entries: tuple[Entry, ...]
+    headers: tuple[str, ...]
+    """Of the texts of each entry."""
+    entries: list[Entry]
     total: int
     """How many rows were ranked, of which only the first have entries."""
     pixelated: bool
@@ -56,37 +46,23 @@ class Gallery:
 def gallery(
     dataset: Dataset,
     rows: NDArray[np.int64],
-    predicted: Labels,
-    given: Labels | None,
-    measures: Sequence[str],
+    columns: Mapping[str, Sequence[str]],
+    title: str,
+    note: str,
     *,
     test: bool = False,
     limit: int = MAX_ENTRIES,
-    **words: str,
 ) -> Gallery:
-    """The first rows of a ranking.
-
-    rows   in the order of the ranking; `predicted`, `given` (their classes) and `measures` run in parallel
-    test   they are test rows, not training rows
-    words  title, note and words of the gallery
-    """
+    """The first rows of a ranking, with what `columns` say of them; `test`: they are test rows, not training rows."""
     inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
-    is_images = inputs.ndim == 4
-    draw = pictures(inputs) if is_images else lambda row: ""
-    entries = [
-        Entry(
-            row=int(row),
-            given="" if given is None else shown(dataset.classes[given[place]]),
-            predicted=shown(dataset.classes[predicted[place]]),
-            measure=measures[place],
-            wrong=given is not None and bool(given[place] != predicted[place]),
-            file=shown(files[row]) if files else "",
-            picture=draw(int(row)),
-        )
-        for place, row in enumerate(rows[:limit])
-    ]
-    pixelated = is_images and max(inputs.shape[2:]) < SMOOTH_FROM
-    return Gallery(entries=tuple(entries), total=len(rows), pixelated=pixelated, **words)
+    draw = pictures(inputs) if inputs.ndim == 4 else lambda row: ""
+    entries = []
+    for place, row in enumerate(rows[:limit].tolist()):
+        path = shown(files[row]) if files else f"row {row}"
+        texts = tuple(shown(column[place]) for column in columns.values())
+        entries.append(Entry(Path(path).name, path, draw(row), texts))
+    pixelated = inputs.ndim == 4 and max(inputs.shape[2:]) < SMOOTH_FROM
+    return Gallery(title, note, tuple(columns), entries, len(rows), pixelated)
 
 
 def pictures(inputs: Source) -> Callable[[int], str]:

@@ -68,36 +68,26 @@ def write_audit_page(path: str | Path, audit: Audit, dataset: Dataset, how: str 
     """
     disputed = np.flatnonzero(audit.suggested != audit.labels)
     places = disputed if len(disputed) else np.arange(len(audit.rows))[:MAX_ENTRIES]
-    found = gallery(
-        dataset,
-        audit.rows[places],
-        audit.suggested[places],
-        audit.labels[places],
-        [f"{score:.2f}" for score in audit.scores[places]],
-        title="Labels that look wrong" if len(disputed) else "Labels that are least certain",
-        note=f"The score runs from −1 (certainly wrong) to 1 (certainly right). {how}".strip(),
-        given_word="given",
-        predicted_word="suggested",
-        measure_word="score",
-    )
+    columns = {
+        "given": [dataset.classes[number] for number in audit.labels[places]],
+        "suggested": [dataset.classes[number] for number in audit.suggested[places]],
+        "score": [f"{score:.2f}" for score in audit.scores[places]],
+    }
+    title = "Labels that look wrong" if len(disputed) else "Labels that are least certain"
+    note = f"The score runs from −1 (certainly wrong) to 1 (certainly right). {how}".strip()
+    found = gallery(dataset, audit.rows[places], columns, title, note)
     sentence = f"{len(disputed):,} of {len(audit.rows):,} labels of {shown(dataset.name)} are disputed."
     return _write(path, "gallery_page.html", sentence=sentence, gallery=found)
 
 
 def write_suggestions_page(path: str | Path, suggestions: Suggestions, dataset: Dataset) -> Path:
     """Write a gallery of the rows to label next, in the order in which to label them."""
-    found = gallery(
-        dataset,
-        suggestions.rows,
-        suggestions.predicted,
-        None,
-        [f"{value:.2f}" for value in suggestions.uncertainty],
-        limit=MAX_SUGGESTIONS,
-        title="Rows to label next",
-        note="Uncertainty runs from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns.",
-        given_word="",
-        measure_word="uncertainty",
-    )
+    columns = {
+        "predicted": [dataset.classes[number] for number in suggestions.predicted],
+        "uncertainty": [f"{value:.2f}" for value in suggestions.uncertainty],
+    }
+    note = "Uncertainty runs from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns."
+    found = gallery(dataset, suggestions.rows, columns, "Rows to label next", note, limit=MAX_SUGGESTIONS)
     sentence = f"{len(suggestions.rows):,} rows of {shown(dataset.name)} to label next."
     return _write(path, "gallery_page.html", sentence=sentence, gallery=found)
 

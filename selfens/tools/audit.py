@@ -174,14 +174,6 @@ def suggest_run(run: Run, count: int, dataset: Dataset | None = None) -> Suggest
     return _in_turn(((rows, run.predict_training_rows(data, rows).probabilities) for rows in blocks), count)
 
 
-def predictions(run: Run, dataset: Dataset) -> Probabilities:
-    """[training rows, classes] the ensemble if the run has one, otherwise the network's own predictions.
-
-    Rows that training never visited (held out, or left out by an incomplete batch) get the network's in any case.
-    """
-    return run.predict_training_rows(dataset).probabilities
-
-
 def run_labels(run: Run) -> Labels:
     """The labels a run knows, both those it trained on and those it validated on; -1 elsewhere."""
     return run.labels.known_labels(run.about["rows"])

@@ -72,10 +72,11 @@ def export_run(run: Run | str | Path, path: str | Path, *, dataset: Dataset | No
     dataset  what the run was trained on, if it cannot be loaded by name; without it, blank rows are compared
     """
     path = Path(path)
-    if path.suffix not in FORMATS:
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
         raise ConfigError(f"the suffix of {path} names no format; expected one of {', '.join(FORMATS)}.")
-    write, read = FORMATS[path.suffix]
-    if path.suffix == ".onnx":
+    write, read = FORMATS[suffix]
+    if suffix == ".onnx":
         optional.require("onnx", f"exporting to {path.name}")
     run = run.on("cpu") if isinstance(run, Run) else load_run(run, device="cpu")
     networks.fuse(run.network, False)  # fusing may be on if it was trained on a GPU in this process

@@ -16,7 +16,7 @@ from selfens.core.randomness import FOLDS, stream
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.labels import choose_labels
 from selfens.errors import DataError, check_kind
-from selfens.tools.audit import Audit, Probabilities, predictions, rank
+from selfens.tools.audit import Audit, Probabilities, rank
 from selfens.training.loop import train
 from selfens.training.progress import Progress, WithoutExpectedWarnings
 
@@ -68,7 +68,7 @@ def fold_predictions(
                 raise KeyboardInterrupt(
                     f"stopped in fold {fold + 1} of {folds}; nothing was written; call again to start over."
                 ) from None
-            probabilities[hidden] = predictions(run, partly)[hidden]
+            probabilities[hidden] = run.predict_training_rows(partly).probabilities[hidden]
     return labels, probabilities
 
 

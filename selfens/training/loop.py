@@ -29,7 +29,6 @@ from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.rows import is_mapped
 from selfens.errors import ConfigError, DivergedError, RunError, check_kind
-from selfens.files import targets_file
 from selfens.methods.base import Method
 from selfens.runs.directory import Checkpoint, RunDirectory, check_free
 from selfens.runs.run import Run
@@ -72,7 +71,7 @@ def train(
         with group.first_process_first():
             if group.is_first:
                 check_free(path, config)
-                _check_targets_free(config, path)
+                _check_targets_outside(config, path)
             data = dataset or sources.from_config(config, progress=show.talkative)
         _check_extra(config, data)
         seeds = config.seed
@@ -310,8 +309,8 @@ def _with_absolute_targets(config: Config) -> Config:
     return config if kept in IN_MEMORY else config.with_values("method", targets=str(Path(kept).absolute()))
 
 
-def _check_targets_free(config: Config, run_dir: Path) -> None:
-    """Refuse a file for the targets that cannot become the run's, before anything is loaded."""
+def _check_targets_outside(config: Config, run_dir: Path) -> None:
+    """Refuse a file for the targets inside the run's directory."""
     kept = getattr(config.method, "targets", "device")
     if kept in IN_MEMORY:
         return
@@ -320,7 +319,6 @@ def _check_targets_free(config: Config, run_dir: Path) -> None:
         raise RunError(
             f"{path} is inside the run's directory, which must be new; let method.targets name a file elsewhere."
         )
-    targets_file.check_free(path)
 
 
 def _check_extra(config: Config, data: Dataset) -> None:
