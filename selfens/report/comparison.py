@@ -18,7 +18,7 @@ QUANTITIES = {
     "supervised": "supervised loss",
 }
 """What runs are compared by: the first that at least two of them have."""
-HEADERS = ("run", "data", "method", "labels", "seed", "epochs", "test error %", "validation error %", "time")
+HEADERS = ("run", "data", "method", "labels", "seed", "epochs", "time")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +60,11 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
     best = sorted(results, key=lambda label: statistics.mean(results[label]))
     words = QUANTITIES[quantity].capitalize()
     return Comparison(
-        sentence=f"{words}: {', '.join(f'{label} {_mean_and_deviation(results[label])}' for label in best)}.",
+        sentence=f"{words}: {'; '.join(f'{label}, {_mean_and_deviation(results[label])}' for label in best)}.",
         caution=_caution(groups) if quantity == "test_error" else "",
         chart=comparison_chart(f"{words} per epoch", lines, QUANTITIES[quantity]),
-        headers=HEADERS,
-        rows=[_table_row(each) for each in every],
+        headers=(*HEADERS, QUANTITIES[quantity]),
+        rows=[(*_table_row(each), "" if (last := each.last(quantity)) is None else f"{last:.2f}") for each in every],
     )
 
 
@@ -105,6 +105,6 @@ def _caution(groups: Mapping[str, Sequence[Compared]]) -> str:
 
 def _table_row(each: Compared) -> tuple[str, ...]:
     """Texts under the headers."""
-    run, errors = each.run, (each.last("test_error"), each.last("validation_error"))
-    about = (each.name, data_words(run), method_words(run), f"{len(run.labels.rows):,}", str(run.config.seed.base))
-    return *about, each.epochs, *("" if error is None else f"{error:.2f}" for error in errors), time_words(each.history)
+    run, labels = each.run, f"{len(each.run.labels.rows):,}"
+    about = (each.name, data_words(run), method_words(run), labels, str(run.config.seed.base))
+    return *about, each.epochs, time_words(each.history)

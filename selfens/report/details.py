@@ -209,7 +209,7 @@ class PredictedRows:
     def _gallery(self, order: NDArray[np.int64], title: str, note: str) -> Gallery:
         columns = {
             "predicted": [self.data.classes[number] for number in self.predicted[order]],
-            "probability": [f"{100 * each:.1f} %" for each in self.probabilities[order].max(axis=1)],
+            "probability": [f"{each:.3f}" for each in self.probabilities[order].max(axis=1)],
         }
         if self.labels is not None:
             word = "true" if self.is_test else "given"

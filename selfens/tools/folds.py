@@ -80,7 +80,8 @@ def _untested(dataset: Dataset) -> Dataset:
 
 def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:
     """The fold of each labelled row, -1 elsewhere; each class is divided evenly."""
-    if not 2 <= folds <= (labelled := int((labels != UNLABELED).sum())):
+    labelled = int((labels != UNLABELED).sum())
+    if not 2 <= folds <= labelled:
         raise DataError(f"{folds} folds were asked for; expected 2 to {labelled:,}, the number of labelled rows.")
     random = stream(seed, FOLDS)
     numbers = np.full(len(labels), -1)
