@@ -25,14 +25,15 @@ from selfens.errors import RunError, SelfensError
 from selfens.report import figures, measures
 from selfens.report.comparison import compare
 from selfens.report.gallery import MAX_ENTRIES, MAX_SIDE, pictures
-from selfens.report.page import MAX_SUGGESTIONS, write_audit_page, write_report_or_warn, write_suggestions_page
+from selfens.report.page import write_audit_page, write_report_or_warn, write_suggestions_page
 from selfens.runs.directory import RunDirectory
 from selfens.runs.experiment import decisive_fields, same_experiment
 from selfens.tools import audit
 
-CHARTS = ["Error, %", "Losses", "Learning rate", "Weight", "Ensemble variance"]
+CHARTS = ["Error, %", "Losses", "Unsupervised", "Learning rate", "Weight", "Ensemble variance"]
+SUPERVISED = ["Error, %", "Losses", "Learning rate"]
 TEST_CHARTS = ["Confusion matrix", "Calibration"]
-GALLERIES = ["Most uncertain", "Most confident mistakes", "Labels that look wrong"]
+GALLERIES = ["Most uncertain test rows", "Most confident mistakes", "Labels that"]
 AWKWARD = ("<b>bold</b>", 'R&D "quoted"', "größe 日本 $x_1$ \N{CAT FACE} caf\udce9")
 
 
@@ -106,7 +107,7 @@ def test_confusion_and_calibration_against_loops(seed, classes):
     random = np.random.default_rng(seed)
     labels, probabilities = random.integers(0, classes, 50), random.dirichlet(np.full(classes, 0.4), 50)
     best = [int(np.argmax(row)) for row in probabilities]
-    matrix = measures.confusion(labels, np.array(best), classes)
+    matrix = measures.confusion(labels, probabilities)
     for true in range(classes):
         for predicted in range(classes):
             expected = sum(a == true and b == predicted for a, b in zip(labels, best, strict=True))
@@ -175,7 +176,7 @@ def test_feature_vectors_get_tables_of_rows(several, written):
 def test_a_run_without_an_ensemble_has_no_chart_of_one(several, written):
     runs, dataset = several
     page = written(runs[2], dataset=dataset)
-    assert page.charts == CHARTS[:3] + TEST_CHARTS
+    assert page.charts == SUPERVISED + TEST_CHARTS
     assert all(title in page.text for title in GALLERIES)
 
 
@@ -204,8 +205,8 @@ def test_without_test_rows_the_page_says_what_else_is_known(tmp_path, written, s
         run = train(config("temporal", setting), tmp_path / "run", dataset=dataset)
     page = written(run, dataset=dataset)
     assert sentence in page.text
-    assert "Unlabeled training rows, the highest entropy" in page.text
-    assert "Labels that look wrong" in page.text
+    assert ("Rows to label next" in page.text) == (setting != "data.labels=none")
+    assert "Labels that" in page.text
     assert page.charts == charts
 
 
@@ -218,8 +219,7 @@ def test_whatever_the_history_holds_is_drawn(trained, tmp_path):
     ]
     (run / "history.jsonl").write_text("\n".join(lines))
     page = Page(write_report(run, tmp_path / "page.html"))
-    assert page.charts == ["Error, %", "Losses", "Learning rate", "Momentum", "Kept rows"]
-    assert "w(t)" not in page.text
+    assert page.charts == ["Error, %", "Losses", "Unsupervised", "Learning rate", "Momentum", "Kept rows"]
 
 
 # Many classes, large images
@@ -291,7 +291,6 @@ def test_large_images_are_reduced_in_proportion():
 
 def test_all_suggestions_are_shown_at_once(trained, data, tmp_path):
     suggestions = audit.suggest_run(trained, 30, data)
-    assert MAX_ENTRIES < len(suggestions.rows) == 30 < MAX_SUGGESTIONS
     page = Page(write_suggestions_page(tmp_path / "page.html", suggestions, data))
     assert len(page.all("figure", class_="tile")) == 30
     assert "30 of 30 shown." in page.text
@@ -450,7 +449,7 @@ def copied(run, path, **changed):
 def test_a_few_runs_are_compared_and_then_shown_one_by_one(several, tmp_path):
     runs, dataset = several
     page = Page(write_report([run.path for run in runs[:3]], tmp_path / "page.html", dataset=dataset))
-    assert page.charts == ["Test error in % per epoch", *(CHARTS + TEST_CHARTS) * 2, *CHARTS[:3], *TEST_CHARTS]
+    assert page.charts == ["Test error in % per epoch", *(CHARTS + TEST_CHARTS) * 2, *SUPERVISED, *TEST_CHARTS]
     mean = np.mean([run.test_error for run in runs[:2]])
     assert f"temporal-0 and 1 other seed, {mean:.2f} ±" in page.text
     assert f"supervised-0, {runs[2].test_error:.2f}" in page.text
@@ -464,7 +463,7 @@ def test_runs_that_were_stopped_or_repeat_a_seed_are_not_averaged(several, tmp_p
     runs, _ = several
     again, stopped = copied(runs[0], tmp_path / "again"), copied(runs[1], tmp_path / "stopped")
     stopped.directory.truncate_history(1)
-    sentence = compared(runs[0], again, stopped).sentence
+    sentence = compared(runs[0], again, stopped)["sentence"]
     assert "±" not in sentence
     assert f"again, {runs[0].test_error:.2f}" in sentence
     assert f"stopped (1 of 2 epochs), {stopped.test_error:.2f}" in sentence
@@ -473,11 +472,11 @@ def test_runs_that_were_stopped_or_repeat_a_seed_are_not_averaged(several, tmp_p
 def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp_path, undrawn):
     first, second = several[0][:2]
     elsewhere = copied(second, tmp_path / "elsewhere", threads=2, checkpoint_every=2, precision="fp32")
-    assert "temporal-0 and 1 other seed" in compared(first, elsewhere).sentence
+    assert "temporal-0 and 1 other seed" in compared(first, elsewhere)["sentence"]
     other = copied(second, tmp_path / "other", batches="stratified")
-    assert "±" not in compared(first, other).sentence
+    assert "±" not in compared(first, other)["sentence"]
     elsewhere.about["own_network"] = True
-    assert "±" not in compared(first, elsewhere).sentence
+    assert "±" not in compared(first, elsewhere)["sentence"]
 
 
 @pytest.mark.parametrize(
@@ -519,10 +518,10 @@ def test_runs_without_test_rows_are_compared_by_their_losses(several, tmp_path, 
     with pytest.warns(match="no test rows"):
         untested = train(config(epochs=2), tmp_path / "untested", dataset=features(test_rows=0))
     tested = several[0][:2]
-    assert compared(tested[0], untested).sentence.startswith("Supervised loss: ")
+    assert compared(tested[0], untested)["sentence"].startswith("Supervised loss: ")
     found = compared(*tested, untested)
-    assert found.sentence.startswith("Test error in %: temporal-0 and 1 other seed")
-    assert [row[0] for row in found.rows] == ["temporal-0", "temporal-1", "untested"]
+    assert found["sentence"].startswith("Test error in %: temporal-0 and 1 other seed")
+    assert [row[0] for row in found["rows"]] == ["temporal-0", "temporal-1", "untested"]
 
 
 def test_errors_on_different_test_rows_are_not_passed_off_as_the_same(several, tmp_path, undrawn):
@@ -530,8 +529,8 @@ def test_errors_on_different_test_rows_are_not_passed_off_as_the_same(several, t
     copies = [copied(run, tmp_path / run.path.name) for run in runs[2:]]
     for run in copies:
         run.about["test_fingerprint"] = f"rows of seed {run.config.seed.base}"
-    assert compared(*copies).caution == ""  # each method on the same rows
-    assert compared(runs[0], copies[0]).caution.startswith("The runs were not all tested on the same rows")
+    assert compared(*copies)["caution"] == ""  # each method on the same rows
+    assert compared(runs[0], copies[0])["caution"].startswith("The runs were not all tested on the same rows")
 
 
 # At the end of a run

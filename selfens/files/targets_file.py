@@ -38,8 +38,6 @@ from selfens.files import locks
 FORMAT = "selfens targets 2"
 PAGE = 4096
 NOTE_LENGTH = 300  # characters, each of up to 12 bytes in JSON
-
-
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 AVERAGES = ("mean", "square", "count")
 
@@ -103,7 +101,8 @@ class TargetsFile:
     def __init__(self, path: str | Path, layout: Layout | None = None, decay: float = 0.0) -> None:
         with _one_sentence(path), ExitStack() as on_error:
             self.path, self.is_writable = Path(path).resolve(), layout is not None
-            _check_regular(self.path)
+            if self.path.exists() and not self.path.is_file():
+                raise RunError(f"{self.path} is a folder, a device or a pipe; expected a file for the targets.")
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT if layout else os.O_RDONLY, 0o644)
             on_error.callback(os.close, self._file)
             if layout and not locks.take(self._file):
@@ -144,7 +143,10 @@ class TargetsFile:
     def arrays(self) -> Arrays:
         """The half in use; refused if a checkpoint relies on predictions in the file and was not restored."""
         if not self._is_restored:
-            raise RunError(self.refusal())
+            whose = next((f" ({note})" for half in (0, 1) if (note := self._seal_of(half).get("note"))), "")
+            raise RunError(
+                f"{self.path} holds targets that a checkpoint relies on{whose}; name another file, or delete this one."
+            )
         return self._halves[self._half]
 
     def unseal(self) -> None:
@@ -183,11 +185,6 @@ class TargetsFile:
             )
         self._half, self._is_sealed, self._is_restored = int(half), True, True
 
-    def refusal(self) -> str:
-        """The sentence for a file that another checkpoint relies on."""
-        whose = next((f" ({note})" for half in (0, 1) if (note := self._seal_of(half).get("note"))), "")
-        return f"{self.path} holds targets that a checkpoint relies on{whose}; name another file, or delete this one."
-
     def close(self) -> None:
         """Unlock the file, and remove it if no checkpoint relies on it. What is mapped can still be read."""
         if self.is_writable:
@@ -214,11 +211,6 @@ def _one_sentence(path: str | Path) -> Iterator[None]:
         raise RunError(
             f"{str(path)!r} cannot be used for the targets ({error}); put it back, or name another."
         ) from None
-
-
-def _check_regular(path: Path) -> None:
-    if path.exists() and not path.is_file():
-        raise RunError(f"{path} is a folder, a device or a pipe; expected a file for the targets, so name another.")
 
 
 def _is_free(file: int) -> bool:

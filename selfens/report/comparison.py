@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from selfens.report.details import Record, data_words, history_of, method_words, number, time_words, values_of
-from selfens.report.figures import Chart, comparison_chart
+from selfens.report.figures import comparison_chart
 from selfens.report.render import shown
 from selfens.runs.experiment import decisive_fields
 from selfens.runs.run import Run
@@ -19,15 +20,6 @@ QUANTITIES = {
 }
 """What runs are compared by: the first that at least two of them have."""
 HEADERS = ("run", "data", "method", "labels", "seed", "epochs", "time")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    sentence: str
-    caution: str
-    chart: Chart
-    headers: tuple[str, ...]
-    rows: list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -50,8 +42,8 @@ class Compared:
         return number(self.history[-1], key)
 
 
-def compare(runs: Mapping[str, Run]) -> Comparison:
-    """What the runs, by the names to show, have in common and how they differ."""
+def compare(runs: Mapping[str, Run]) -> dict[str, Any]:
+    """What the template shows of the runs, given by the names to show."""
     every = [Compared(shown(name), run, history_of(run)) for name, run in runs.items()]
     quantity = next(key for key in QUANTITIES if sum(each.last(key) is not None for each in every) > 1)
     groups = _groups([each for each in every if each.last(quantity) is not None])
@@ -59,13 +51,13 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
     results = {label: [each.last(quantity) or 0.0 for each in group] for label, group in groups.items()}
     best = sorted(results, key=lambda label: statistics.mean(results[label]))
     words = QUANTITIES[quantity].capitalize()
-    return Comparison(
-        sentence=f"{words}: {'; '.join(f'{label}, {_mean_and_deviation(results[label])}' for label in best)}.",
-        caution=_caution(groups) if quantity == "test_error" else "",
-        chart=comparison_chart(f"{words} per epoch", lines, QUANTITIES[quantity]),
-        headers=(*HEADERS, QUANTITIES[quantity]),
-        rows=[(*_table_row(each), "" if (last := each.last(quantity)) is None else f"{last:.2f}") for each in every],
-    )
+    return {
+        "sentence": f"{words}: {'; '.join(f'{label}, {_mean_and_deviation(results[label])}' for label in best)}.",
+        "caution": _caution(groups) if quantity == "test_error" else "",
+        "chart": comparison_chart(f"{words} per epoch", lines, QUANTITIES[quantity]),
+        "headers": (*HEADERS, QUANTITIES[quantity]),
+        "rows": [(*_table_row(each), "" if (last := each.last(quantity)) is None else f"{last:.2f}") for each in every],
+    }
 
 
 def _groups(runs: Sequence[Compared]) -> dict[str, list[Compared]]:

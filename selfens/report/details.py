@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from selfens.data.dataset import UNLABELED, Dataset, Labels
+from selfens.data.dataset import UNLABELED, Dataset
 from selfens.errors import RunError, SelfensError
 from selfens.report import figures, measures
 from selfens.report.figures import Chart, Values
-from selfens.report.gallery import Gallery, gallery
+from selfens.report.gallery import MAX_ENTRIES, Gallery, audit_gallery, mistakes_gallery, suggestions_gallery
 from selfens.report.render import shown
 from selfens.runs.run import Run
-from selfens.tools.audit import Probabilities, rank, run_labels, uncertainty_of
+from selfens.tools.audit import audit_run, run_labels, suggest, suggest_run
 from selfens.training.progress import duration
 
 NEEDED = ("epoch", "supervised", "total")
@@ -91,20 +89,12 @@ def _curves(history: Sequence[Record], name: str) -> list[Chart]:
     every = {key: values_of(history, key) for key in keys}
     charts = {
         "Error, %": {word: every[key] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}},
-        "Losses": _losses(every),
+        "Losses": {key: every[key] for key in ("supervised", "total")},
     }
     for key, values in every.items():
-        if len(set(values)) > 1 and key not in (*ERRORS, "supervised", "unsupervised", "total"):
+        if len(set(values)) > 1 and key not in (*ERRORS, "supervised", "total"):
             charts[shown(key.replace("_", " "), 60).capitalize()] = {"": values}
     return [figures.epochs_chart(title, name, lines) for title, lines in charts.items() if lines]
-
-
-def _losses(every: Mapping[str, Values]) -> dict[str, Values]:
-    """The unsupervised loss as it counts, times its weight; that and the total only if there is any."""
-    factors = zip(every.get("weight", ()), every.get("unsupervised", ()), strict=False)
-    weighted = [None if weight is None or loss is None else weight * loss for weight, loss in factors]
-    lines = {"supervised": every["supervised"]}
-    return lines | {"w(t) × unsupervised": weighted, "total": every["total"]} if any(weighted) else lines
 
 
 # In words
@@ -158,60 +148,18 @@ def _unfinished(run: Run) -> list[str]:
 
 def _charts_and_galleries(run: Run, data: Dataset, name: str) -> tuple[list[Chart], list[Gallery]]:
     """The charts of the test rows, and the galleries."""
-    known = run_labels(run)
-    labelled, unlabeled = np.flatnonzero(known != UNLABELED), np.flatnonzero(known == UNLABELED)
-    judged = PredictedRows(data, labelled, known[labelled], run.predict_training_rows(data, labelled).probabilities)
+    disputed = audit_gallery(
+        audit_run(run, data), data, "In-sample: the network was trained on these labels, which hides some mistakes."
+    )
     if not len(data.test_labels):
-        others = PredictedRows(data, unlabeled, None, run.predict_training_rows(data, unlabeled).probabilities)
-        return [], [others.uncertain(), judged.doubtful()]
+        if (run_labels(run) != UNLABELED).all():
+            return [], [disputed]
+        return [], [suggestions_gallery(suggest_run(run, MAX_ENTRIES, data), data, "Rows to label next"), disputed]
     labels, probabilities = data.test_labels, run.test_probabilities(data)
-    test = PredictedRows(data, np.arange(len(labels)), labels, probabilities, is_test=True)
-    matrix = measures.confusion(labels, test.predicted, data.num_classes)
     charts = [
-        figures.confusion_chart(matrix, data.classes, name),
+        figures.confusion_chart(measures.confusion(labels, probabilities), data.classes, name),
         figures.reliability_chart(measures.calibration(labels, probabilities), name),
     ]
-    return charts, [test.uncertain(), test.mistakes(), judged.doubtful()]
-
-
-@dataclass(frozen=True, eq=False)
-class PredictedRows:
-    """Rows of a data set with what is predicted for them; the arrays run in parallel."""
-
-    data: Dataset
-    rows: NDArray[np.int64]
-    labels: Labels | None
-    probabilities: Probabilities
-    is_test: bool = False
-
-    @property
-    def predicted(self) -> NDArray[np.int64]:
-        return np.asarray(self.probabilities.argmax(axis=1))
-
-    def uncertain(self) -> Gallery:
-        order = np.argsort(-uncertainty_of(self.probabilities.astype(np.float64)), kind="stable")
-        kind = "Test rows" if self.is_test else "Unlabeled training rows"
-        return self._gallery(order, "Most uncertain", f"{kind}, the highest entropy of the probabilities first.")
-
-    def mistakes(self) -> Gallery:
-        wrong = np.flatnonzero(self.predicted != self.labels)
-        order = wrong[np.argsort(-self.probabilities[wrong].max(axis=1), kind="stable")]
-        return self._gallery(order, "Most confident mistakes", "Misclassified test rows, most confident first.")
-
-    def doubtful(self) -> Gallery:
-        assert self.labels is not None
-        note = (
-            "Labels for which the run finds another class more probable, most suspicious first. In-sample: the network was "
-            "trained on these labels, which hides some mistakes."
-        )
-        return self._gallery(rank(self.labels, self.probabilities).disputed, "Labels that look wrong", note)
-
-    def _gallery(self, order: NDArray[np.int64], title: str, note: str) -> Gallery:
-        columns = {
-            "predicted": [self.data.classes[number] for number in self.predicted[order]],
-            "probability": [f"{each:.3f}" for each in self.probabilities[order].max(axis=1)],
-        }
-        if self.labels is not None:
-            word = "true" if self.is_test else "given"
-            columns = {word: [self.data.classes[number] for number in self.labels[order]]} | columns
-        return gallery(self.data, self.rows[order], columns, title, note, test=self.is_test)
+    uncertain = suggest(probabilities, np.zeros(len(labels), dtype=bool), MAX_ENTRIES)
+    shown_first = suggestions_gallery(uncertain, data, "Most uncertain test rows", test=True)
+    return charts, [shown_first, mistakes_gallery(data, probabilities), disputed]

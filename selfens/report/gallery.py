@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from selfens.data.dataset import Dataset
 from selfens.data.rows import Source
 from selfens.report.render import shown
+from selfens.tools.audit import Audit, Probabilities, Suggestions
 
-MAX_ENTRIES = 24
+MAX_ENTRIES = 50
 MAX_SCALED = 10_000  # rows from which the scale of brightness is taken
 MAX_SIDE = 64
 SMOOTH_FROM = 48  # pixels a side; smaller images are shown with their pixels as squares
@@ -43,7 +44,48 @@ class Gallery:
     pixelated: bool
 
 
-def gallery(
+def audit_gallery(audit: Audit, dataset: Dataset, how: str = "") -> Gallery:
+    """The disputed labels, most suspicious first; `how` says where the probabilities came from.
+
+    If none is disputed, as is common after training on these very labels, the least certain ones.
+    """
+    disputed = np.flatnonzero(audit.suggested != audit.labels)
+    places = disputed if len(disputed) else np.arange(len(audit.rows))[:MAX_ENTRIES]
+    columns = {
+        "given": [dataset.classes[number] for number in audit.labels[places]],
+        "suggested": [dataset.classes[number] for number in audit.suggested[places]],
+        "score": [f"{score:.2f}" for score in audit.scores[places]],
+    }
+    title = "Labels that look wrong" if len(disputed) else "Labels that are least certain"
+    note = f"The score runs from −1 (certainly wrong) to 1 (certainly right). {how}".strip()
+    return _gallery(dataset, audit.rows[places], columns, title, note)
+
+
+def suggestions_gallery(found: Suggestions, dataset: Dataset, title: str, *, test: bool = False) -> Gallery:
+    """The rows that are least certain; `test`: they are test rows, not training rows."""
+    columns = {
+        "predicted": [dataset.classes[number] for number in found.predicted],
+        "uncertainty": [f"{value:.2f}" for value in found.uncertainty],
+    }
+    note = "Uncertainty runs from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns."
+    return _gallery(dataset, found.rows, columns, title, note, test=test)
+
+
+def mistakes_gallery(dataset: Dataset, probabilities: Probabilities) -> Gallery:
+    """The misclassified test rows, most confident first."""
+    predicted, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    wrong = np.flatnonzero(predicted != dataset.test_labels)
+    rows = wrong[np.argsort(-sure[wrong], kind="stable")]
+    columns = {
+        "true": [dataset.classes[number] for number in dataset.test_labels[rows]],
+        "predicted": [dataset.classes[number] for number in predicted[rows]],
+        "probability": [f"{each:.3f}" for each in sure[rows]],
+    }
+    note = "Misclassified test rows, most confident first."
+    return _gallery(dataset, rows, columns, "Most confident mistakes", note, test=True)
+
+
+def _gallery(
     dataset: Dataset,
     rows: NDArray[np.int64],
     columns: Mapping[str, Sequence[str]],
@@ -51,13 +93,12 @@ def gallery(
     note: str,
     *,
     test: bool = False,
-    limit: int = MAX_ENTRIES,
 ) -> Gallery:
-    """The first rows of a ranking, with what `columns` say of them; `test`: they are test rows, not training rows."""
+    """The first rows of a ranking, with what `columns` say of them."""
     inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
     draw = pictures(inputs) if inputs.ndim == 4 else lambda row: ""
     entries = []
-    for place, row in enumerate(rows[:limit].tolist()):
+    for place, row in enumerate(rows[:MAX_ENTRIES].tolist()):
         path = shown(files[row]) if files else f"row {row}"
         texts = tuple(shown(column[place]) for column in columns.values())
         entries.append(Entry(Path(path).name, path, draw(row), texts))

@@ -23,14 +23,14 @@ class Calibration(NamedTuple):
     """The expected calibration error: how far the two are apart, averaged over the rows."""
 
 
-def confusion(labels: Labels, predicted: Labels, num_classes: int) -> NDArray[np.int64]:
+def confusion(labels: Labels, probabilities: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     """[true class, predicted class] how often the one was taken for the other.
 
-    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
+    >>> confusion(np.array([0, 0, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]])).tolist()
     [[1, 1], [0, 1]]
     """
-    matrix = np.zeros((num_classes, num_classes), dtype=np.int64)
-    np.add.at(matrix, (labels, predicted), 1)
+    matrix = np.zeros((probabilities.shape[1],) * 2, dtype=np.int64)
+    np.add.at(matrix, (labels, probabilities.argmax(axis=1)), 1)
     return matrix
 
 

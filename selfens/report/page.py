@@ -6,21 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from selfens.data.dataset import Dataset
 from selfens.errors import RunError
 from selfens.files.tensors import write_atomically
 from selfens.report.comparison import compare
 from selfens.report.details import details
-from selfens.report.gallery import MAX_ENTRIES, gallery
+from selfens.report.gallery import audit_gallery, suggestions_gallery
 from selfens.report.render import render, shown
 from selfens.runs.directory import REPORT
 from selfens.runs.run import Run
 from selfens.tools.audit import Audit, Suggestions
 
 MAX_DETAILED = 4
-MAX_SUGGESTIONS = 200
 
 Source = Run | str | Path
 
@@ -62,33 +59,15 @@ def write_report_or_warn(run: Run, dataset: Dataset | None, warn: Callable[[str]
 
 
 def write_audit_page(path: str | Path, audit: Audit, dataset: Dataset, how: str = "") -> Path:
-    """Write a gallery of the disputed labels, most suspicious first. `how` says where the probabilities came from.
-
-    If none is disputed, as is common after training on these very labels, it shows the least certain ones.
-    """
-    disputed = np.flatnonzero(audit.suggested != audit.labels)
-    places = disputed if len(disputed) else np.arange(len(audit.rows))[:MAX_ENTRIES]
-    columns = {
-        "given": [dataset.classes[number] for number in audit.labels[places]],
-        "suggested": [dataset.classes[number] for number in audit.suggested[places]],
-        "score": [f"{score:.2f}" for score in audit.scores[places]],
-    }
-    title = "Labels that look wrong" if len(disputed) else "Labels that are least certain"
-    note = f"The score runs from −1 (certainly wrong) to 1 (certainly right). {how}".strip()
-    found = gallery(dataset, audit.rows[places], columns, title, note)
-    sentence = f"{len(disputed):,} of {len(audit.rows):,} labels of {shown(dataset.name)} are disputed."
-    return _write(path, "gallery_page.html", sentence=sentence, gallery=found)
+    """Write a gallery of the disputed labels. `how` says where the probabilities came from."""
+    sentence = f"{len(audit.disputed):,} of {len(audit.rows):,} labels of {shown(dataset.name)} are disputed."
+    return _write(path, "gallery_page.html", sentence=sentence, gallery=audit_gallery(audit, dataset, how))
 
 
 def write_suggestions_page(path: str | Path, suggestions: Suggestions, dataset: Dataset) -> Path:
     """Write a gallery of the rows to label next, in the order in which to label them."""
-    columns = {
-        "predicted": [dataset.classes[number] for number in suggestions.predicted],
-        "uncertainty": [f"{value:.2f}" for value in suggestions.uncertainty],
-    }
-    note = "Uncertainty runs from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns."
-    found = gallery(dataset, suggestions.rows, columns, "Rows to label next", note, limit=MAX_SUGGESTIONS)
     sentence = f"{len(suggestions.rows):,} rows of {shown(dataset.name)} to label next."
+    found = suggestions_gallery(suggestions, dataset, "Rows to label next")
     return _write(path, "gallery_page.html", sentence=sentence, gallery=found)
 
 

@@ -10,8 +10,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,27 +136,16 @@ def _program(run: Run, rows: Inputs) -> ExportedProgram:
 
 
 def _write_onnx(program: ExportedProgram, entries: dict[str, str]) -> bytes:
-    with _without_exporter_notes():
+    # Neither notes on packages that are not needed nor deprecations inside torch's own exporter.
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
         exported = torch.onnx.export(
             program, dynamo=True, verbose=False, input_names=[INPUT], output_names=OUTPUTS, dynamic_shapes=ANY_BATCH
         )
     assert exported is not None
     exported.model.metadata_props.update(entries)
     return bytes(exported.model_proto.SerializeToString())
-
-
-@contextmanager
-def _without_exporter_notes() -> Iterator[None]:
-    """Silences deprecations inside torch's own exporter and its notes on packages that are not needed."""
-    log = logging.getLogger("torch.onnx._internal.exporter._registration")  # "torchvision is not installed"
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
-            yield
-    finally:
-        log.setLevel(before)
 
 
 def _read_onnx(content: bytes) -> Predict:
