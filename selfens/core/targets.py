@@ -2,11 +2,8 @@
 
 Z holds an exponential average of the probabilities predicted for a row, one prediction per epoch, and is divided by
 1 - decay^count to undo its start at zero. The count is the row's own, so a row that an epoch leaves out keeps both Z and
-target; if every row is visited every epoch, this is Algorithm 2 of the paper. The squared probabilities are averaged in the
-same way, and the variance of a row's predictions is the difference.
-
-What is written during an epoch takes effect at `commit`, so targets are constant within an epoch. Targets and predictions
-are plain tensors: any training loop can use this class.
+target; if every row is visited every epoch, this is Algorithm 2 of the paper. What is written during an epoch takes effect
+at `commit`, so targets are constant within an epoch. All are plain tensors: any training loop can use this class.
 """
 
 from __future__ import annotations

@@ -32,13 +32,14 @@ def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: 
     dataset  what it was trained on, if that is in memory; otherwise it is loaded
     source   where from, if it was moved
     """
-    history, missing = history_of(run), _unfinished(run)
+    history = history_of(run)
+    missing = ""
     tests: list[Chart] = []
     galleries: list[Gallery] = []
     try:
         tests, galleries = _charts_and_galleries(run, dataset or run.dataset(source=source), name)
     except SelfensError as error:
-        missing.append(shown(f"Confusion matrix, calibration and galleries are missing: {error}"))
+        missing = shown(f"Confusion matrix, calibration and galleries are missing: {error}")
     return {
         "name": shown(name),
         "sentence": _sentence(run, history),
@@ -108,8 +109,8 @@ def _sentence(run: Run, history: Sequence[Record]) -> str:
         result = f"{validation:.2f} % of {len(run.labels.validation):,} validation rows misclassified"
     else:
         result = f"supervised loss {number(history[-1], 'supervised'):.4f}, no test rows"
-    labelled, epochs = f"{len(run.labels.rows):,} of {run.about['rows']:,} rows labelled", f"{len(history):,}"
-    return f"{data_words(run)}, {labelled}, {method_words(run)}: {result} after {epochs} epoch{'s' * (epochs != '1')}."
+    about = f"{data_words(run)}, {len(run.labels.rows):,} of {run.about['rows']:,} rows labelled, {method_words(run)}"
+    return f"{about}: {result} after {len(history):,} of {run.config.schedule.epochs:,} epochs."
 
 
 def method_words(run: Run) -> str:
@@ -131,16 +132,6 @@ def _facts(run: Run, history: Sequence[Record]) -> str:
 
 def time_words(history: Sequence[Record]) -> str:
     return duration(sum(number(record, "seconds") or 0.0 for record in history))
-
-
-def _unfinished(run: Run) -> list[str]:
-    try:
-        run.directory.check_not_lost()
-        done, asked = run.directory.reached()[0], run.config.schedule.epochs
-    except RunError:
-        return []  # it cannot be resumed; the sentence about missing galleries says why
-    path = shown(str(run.path))
-    return [f"This run has done {done:,} of {asked:,} epochs; 'selfens resume {path}' completes it."] * (done < asked)
 
 
 # Rows
