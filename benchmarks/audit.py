@@ -101,7 +101,7 @@ def in_sample(method: str, labels, seed: int):
     config = settings(dataset, method, seed)
     with tempfile.TemporaryDirectory() as folder:
         run = train(config, Path(folder) / "run", dataset=dataset)
-        return np.asarray(audit.predictions(run, dataset), dtype=np.float64)
+        return run.predict_training_rows(dataset).probabilities.astype(np.float64)
 
 
 def in_folds(method: str, labels, seed: int):

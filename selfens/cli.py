@@ -42,11 +42,6 @@ app = typer.Typer(
 MistypedCommand: type[Exception] = typer.BadParameter.__bases__[0]  # click's UsageError, wherever typer keeps its click
 
 
-class ExportFormat(StrEnum):
-    onnx = "onnx"
-    torch = "torch"
-
-
 class Device(StrEnum):
     auto = "auto"
     cpu = "cpu"
@@ -58,11 +53,6 @@ class Precision(StrEnum):
     bf16 = "bf16"
     tf32 = "tf32"
     fp32 = "fp32"
-
-
-class Ranking(StrEnum):
-    uncertainty = "uncertainty"
-    variance = "variance"
 
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
@@ -260,7 +250,6 @@ def report(
 def export(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: model.onnx, or model.pt2.")],
-    format: Annotated[ExportFormat | None, typer.Option(help="By default what the file's suffix says.")] = None,
     data: DataOption = None,
 ) -> None:
     """Write network, preprocessing, class names and a model card into one file that needs no selfens."""
@@ -268,7 +257,7 @@ def export(
 
     trained = _loaded(run, "cpu")
     dataset = trained.dataset(source=data) if data else None
-    done = export_run(trained, output, format=format.value if format else None, dataset=dataset)
+    done = export_run(trained, output, dataset=dataset)
     _say(f"{output} written; its probabilities are the run's to within {done.difference:.1g} on {done.checked_on}")
 
 
@@ -314,20 +303,18 @@ def suggest(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The CSV to write, with an empty column to fill in.")
     ] = Path("suggestions.csv"),
-    by: Annotated[
-        Ranking, typer.Option(help="The least certain, or those whose predictions have varied most over the epochs.")
-    ] = Ranking.uncertainty,
     data: DataOption = None,
 ) -> None:
     """Say which unlabeled rows to label next: the least certain, spread over the predicted classes."""
+    from selfens.files.tables import check_replaceable
     from selfens.report.page import write_suggestions_page
     from selfens.tools import audit as auditing
 
     page = _page_beside(output)
-    auditing.check_suggestions_replaceable(output)
+    check_replaceable(output, auditing.OF_SUGGESTIONS, labels={})
     trained = _loaded(run)
     dataset = trained.dataset(source=data)
-    result = auditing.suggest_run(trained, count, dataset, by.value)
+    result = auditing.suggest_run(trained, count, dataset)
     auditing.write_suggestions(output, result, trained.classes, dataset.row_names)
     write_suggestions_page(page, result, dataset)
     all_there_are = ", all there are," if len(result.rows) < count else ""
@@ -547,7 +534,7 @@ def _finish(run: Run, show: Progress, *, report: bool, quiet: bool) -> None:
     from selfens.report.page import write_report_or_warn
 
     if report and launcher.rank() == 0:
-        write_report_or_warn(run, run.dataset(), None, show.warn)
+        write_report_or_warn(run, run.dataset(), show.warn)
     _say_result(run, quiet)
 
 

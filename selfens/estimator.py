@@ -33,7 +33,6 @@ from selfens.data.dataset import UNLABELED, Dataset
 from selfens.errors import DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
-from selfens.tools.audit import predictions
 from selfens.training.loop import train
 from selfens.training.progress import WithoutExpectedWarnings, for_terminal
 
@@ -176,7 +175,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def _keep(self, run: Run, dataset: Dataset) -> None:
         """All that is needed once the directory is gone."""
-        self.label_distributions_ = predictions(run, dataset)
+        self.label_distributions_ = run.predict_training_rows(dataset).probabilities
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
         self.history_ = run.history
         # A copy, because the parameters of a module that was trained in place are views into one large tensor.

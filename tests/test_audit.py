@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from support import blobs, config, features
 
+from selfens import load_run
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.label_files import named_rows
 from selfens.errors import ConfigError, DataError, RunError, SelfensError
@@ -169,7 +170,7 @@ def test_a_run_is_audited_by_its_ensemble(trained):
 def test_a_run_without_an_ensemble_is_audited_by_its_network(tmp_path):
     dataset = features()
     run = train(config("supervised"), tmp_path / "run", dataset=dataset)
-    assert audit.predictions(run, dataset) == pytest.approx(run.predict_proba(dataset.inputs))
+    assert run.predict_training_rows(dataset).probabilities == pytest.approx(run.predict_proba(dataset.inputs))
     assert len(audit.audit_run(run, dataset).rows) == 12
 
 
@@ -180,7 +181,7 @@ def test_validation_rows_are_audited_by_the_network_that_never_saw_them(tmp_path
     assert len(held_out) > 0
     assert set(held_out) <= set(audit.audit_run(run, dataset).rows)
     expected = run.predict_proba(dataset.inputs[held_out])
-    assert audit.predictions(run, dataset)[held_out] == pytest.approx(expected, abs=1e-6)
+    assert run.predict_training_rows(dataset).probabilities[held_out] == pytest.approx(expected, abs=1e-6)
 
 
 def test_labels_that_the_run_corrupted_are_the_ones_audited(tmp_path):
@@ -194,7 +195,7 @@ def test_labels_that_the_run_corrupted_are_the_ones_audited(tmp_path):
 def test_a_run_on_arrays_needs_them_again_and_no_others(trained):
     run, _ = trained
     with pytest.raises(RunError, match="pass the dataset again"):
-        audit.audit_run(run)
+        audit.audit_run(load_run(run.path))
     with pytest.raises(RunError, match="not what"):
         audit.audit_run(run, features(rows=66))
 
@@ -247,7 +248,9 @@ def test_folds_find_a_flipped_label():
     assert set(ranked.disputed) >= {3, 40}
 
 
-@pytest.mark.parametrize(("count", "sentence"), [(1, "at least 2"), (0, "at least 2")])
+@pytest.mark.parametrize(
+    ("count", "sentence"), [(1, "expected 2 to 12"), (0, "expected 2 to 12"), (13, "expected 2 to 12")]
+)
 def test_too_few_folds(count, sentence):
     with pytest.raises(DataError, match=sentence):
         folds.audit_folds(config(), features(), count)
@@ -257,7 +260,7 @@ def test_a_class_with_one_label_cannot_be_hidden():
     dataset = features()
     labels = np.where((dataset.labels == 2) & (np.arange(60) > 5), -1, dataset.labels)
     labels[5] = -1
-    with pytest.raises(DataError, match="class '2' has one labelled row; expected at least two"):
+    with pytest.raises(DataError, match="class '2' has labelled rows: 1; expected at least 2"):
         folds.audit_folds(config("temporal", "data.labels=none"), replace(dataset, labels=labels), 3)
 
 
@@ -274,28 +277,11 @@ def test_an_audit_is_a_csv_that_serves_as_a_labels_file(trained, tmp_path):
     ranked = audit.audit_run(run, dataset)
     audit.write_audit(tmp_path / "issues.csv", ranked, run.classes)
     header, *lines = read(tmp_path / "issues.csv")
-    assert header == ["row", "label", "suggested", "score", "deviation"]
+    assert header == ["row", "label", "suggested", "score"]
     assert [int(line[0]) for line in lines] == ranked.rows.tolist()
     labels = named_rows(tmp_path / "issues.csv", dataset)
     assert [labels[row] for row in run.labels.rows.tolist()] == run.labels.labels.tolist()
     assert len(labels) == len(run.labels.rows)
-
-
-def test_the_deviation_is_that_of_the_suggested_class():
-    variance = np.arange(15).reshape(5, 3) / 100
-    ranked = audit.rank(LABELS, PROBABILITIES, variance)
-    np.testing.assert_allclose(ranked.deviations, np.sqrt(variance[ranked.rows, ranked.suggested]))
-    assert audit.rank(LABELS, PROBABILITIES).deviations is None
-    with pytest.raises(DataError, match=r"the variance has shape \(5, 2\)"):
-        audit.rank(LABELS, PROBABILITIES, variance[:, :2])
-
-
-def test_given_a_variance_the_rows_that_varied_most_are_suggested_first():
-    probabilities = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.3, 0.7]])
-    variance = np.array([[0.2, 0.2], [0.1, 0.1], [0.0, 0.0], [0.3, 0.3]])
-    got = audit.suggest(probabilities, np.zeros(4, dtype=bool), 4, variance)
-    assert got.rows.tolist() == [3, 0, 1, 2]
-    np.testing.assert_allclose(got.variance, [0.6, 0.4, 0.2, 0.0])
 
 
 def test_suggestions_are_a_csv_with_a_label_to_fill_in(tmp_path):
@@ -325,7 +311,7 @@ def test_flipped_labels_of_digits_come_first(tmp_path):
     dataset = Dataset.from_arrays(x, labels, x[:10], truth[:10])
     with pytest.warns(match="every training row is labelled"):
         run = train(config("temporal", *AUDITING, epochs=30), tmp_path / "run", dataset=dataset)
-    probabilities = audit.predictions(run, dataset)
+    probabilities = run.predict_training_rows(dataset).probabilities
     assert roc_auc_score(labels != truth, -audit.label_scores(labels, probabilities)) > 0.985
 
 

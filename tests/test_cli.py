@@ -953,19 +953,3 @@ def test_suggest_names_unlabeled_rows_alone(typed, here):
     assert len(rows) == 7
     assert not set(rows) & set(load_run("trained").labels.rows.tolist())
     refused(typed("suggest", "trained", "-n", "0"), "0 rows were asked for")
-
-
-def test_suggest_can_rank_by_how_much_predictions_have_varied(typed, here):
-    write_npz(here / "data.npz")
-    typed("train", "data.npz", "--run", "trained", *TINY)
-    assert typed("suggest", "trained", "-n", "9", "--by", "variance", "-o", "next.csv")[0] == 0
-    rows = read_csv("next.csv")
-    assert list(rows[0]) == ["row", "label", "predicted", "uncertainty", "variance"]
-    by_class: dict = {}
-    for row in rows:
-        by_class.setdefault(row["predicted"], []).append(float(row["variance"]))
-    assert all(values == sorted(values, reverse=True) for values in by_class.values())
-    typed("train", "data.npz", "--run", "without", "--set", "method.variance=false", *TINY)
-    refused(typed("suggest", "without", "--by", "variance"), "keeps no variance of its predictions")
-    assert typed("suggest", "without", "-n", "9", "-o", "next.csv")[0] == 0
-    assert list(read_csv("next.csv")[0]) == ["row", "label", "predicted", "uncertainty"]

@@ -265,7 +265,7 @@ def test_unreadable_files_are_named_by_the_run_and_its_page(tmp_path, capsys):
     code, _, err = typed(capsys, "train", "./p", "--run", "run", *words)
     assert (code, "left out 1 file that could not be read, the first" in err, "böse datei.png" in err) == (0, 1, 1)
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert re.search(r"Left out, because they cannot be read: \S*/p/red/böse datei.png", page)
+    assert "1 unreadable files left out (run.json lists them)" in page
 
 
 def test_a_link_to_nowhere_is_an_unreadable_file(tmp_path, capsys):
@@ -394,8 +394,7 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
     assert (code, out) == (0, "18 predictions written to out.csv\n")
     with open("out.csv", encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
-    assert list(lines[0]) == ["file", "class", "probability", "second_class", "second_probability"]
-    assert all(float(line["probability"]) >= float(line["second_probability"]) for line in lines)
+    assert list(lines[0]) == ["file", "class", "probability"]
     assert sum(line["class"] in line["file"] for line in lines) > 9
     code, out, _ = typed(capsys, "predict", "run", "digits/unlabeled/red0.jpg", "-o", "one.csv")
     assert (code, out) == (0, "1 predictions written to one.csv\n")

@@ -24,15 +24,16 @@ from selfens.data.dataset import Dataset
 from selfens.errors import RunError, SelfensError
 from selfens.report import figures, measures
 from selfens.report.comparison import compare
-from selfens.report.gallery import MAX_SIDE, SHOWN_FIRST, gallery, pictures
-from selfens.report.page import PICTURE_BYTES, write_audit_page, write_report_or_warn, write_suggestions_page
+from selfens.report.gallery import MAX_ENTRIES, MAX_SIDE, pictures
+from selfens.report.page import write_audit_page, write_report_or_warn, write_suggestions_page
 from selfens.runs.directory import RunDirectory
 from selfens.runs.experiment import decisive_fields, same_experiment
 from selfens.tools import audit
 
-CHARTS = ["Error per epoch", "Losses per epoch", "Schedule", "Ensemble variance"]
-TEST_CHARTS = ["Confusion matrix", "Error per class", "Calibration"]
-GALLERIES = ["Most uncertain", "Most confident mistakes", "Labels that look wrong"]
+CHARTS = ["Error, %", "Losses", "Unsupervised", "Learning rate", "Weight", "Ensemble variance"]
+SUPERVISED = ["Error, %", "Losses", "Learning rate"]
+TEST_CHARTS = ["Confusion matrix", "Calibration"]
+GALLERIES = ["Most uncertain test rows", "Most confident mistakes", "Labels that"]
 AWKWARD = ("<b>bold</b>", 'R&D "quoted"', "größe 日本 $x_1$ \N{CAT FACE} caf\udce9")
 
 
@@ -106,20 +107,20 @@ def test_confusion_and_calibration_against_loops(seed, classes):
     random = np.random.default_rng(seed)
     labels, probabilities = random.integers(0, classes, 50), random.dirichlet(np.full(classes, 0.4), 50)
     best = [int(np.argmax(row)) for row in probabilities]
-    matrix = measures.confusion(labels, np.array(best), classes)
+    matrix = measures.confusion(labels, probabilities)
     for true in range(classes):
         for predicted in range(classes):
             expected = sum(a == true and b == predicted for a, b in zip(labels, best, strict=True))
             assert matrix[true, predicted] == expected
-    measured, gap = measures.calibration(labels, probabilities), 0.0
+    measured, gap, points = measures.calibration(labels, probabilities), 0.0, []
     for number in range(10):
         members = [row for row in range(50) if number / 10 < probabilities[row].max() <= (number + 1) / 10]
-        assert measured.counts[number] == len(members)
         if members:
             confidence = sum(probabilities[row].max() for row in members) / len(members)
             accuracy = sum(labels[row] == best[row] for row in members) / len(members)
-            assert (measured.confidence[number], measured.accuracy[number]) == pytest.approx((confidence, accuracy))
+            points.append((confidence, accuracy))
             gap += len(members) / 50 * abs(confidence - accuracy)
+    np.testing.assert_allclose(np.transpose([measured.confidence, measured.accuracy]), points)
     assert measured.error == pytest.approx(gap)
 
 
@@ -133,11 +134,11 @@ def test_a_network_that_is_always_sure_and_half_the_time_right_is_off_by_a_half(
 
 
 def test_the_page_of_a_run_says_its_result_and_shows_everything(trained, page):
-    error = f"misclassifies {trained.test_error:.2f} % of 20 test rows after 3 epochs."
-    assert f"Temporal ensembling, trained on arrays with 12 of 60 rows labelled, {error}" in page.text
+    error = f"{trained.test_error:.2f} % of 20 test rows misclassified after 3 of 3 epochs."
+    assert f"arrays, 12 of 60 rows labelled, temporal: {error}" in page.text
     assert page.charts == CHARTS + TEST_CHARTS
-    assert len(page.all("svg")) == 7
-    for words in (*GALLERIES, "Expected calibration error", "20 of 20 shown"):
+    assert len(page.all("svg")) == len(CHARTS + TEST_CHARTS)
+    for words in (*GALLERIES, "Expected calibration error", "20 of 20 shown."):
         assert words in page.text
 
 
@@ -164,23 +165,18 @@ def test_the_same_run_gives_the_same_page_in_little_time(trained, page, data, tm
     assert time.process_time() - began < 1.5
 
 
-def test_feature_vectors_get_tables_of_rows_with_how_much_predictions_varied(several, written):
+def test_feature_vectors_get_tables_of_rows(several, written):
     (run, *_), dataset = several
     page = written(run, dataset=dataset)
     assert page.all("img") == []
-    assert len([found for found in page.all("tr") if "data-class" in found]) >= 30
-    assert "row true predicted probability" in page.text
-    made = run.predict_training_rows(dataset, run.labels.rows)
-    disputed = np.flatnonzero(made.predicted != run.labels.labels)
-    assert len(disputed)
-    for place in disputed[:3]:
-        assert f"± {100 * made.deviation[place]:.0f} %" in page.text
+    assert len(page.all("tr")) >= 26
+    assert "true predicted probability" in page.text
 
 
 def test_a_run_without_an_ensemble_has_no_chart_of_one(several, written):
     runs, dataset = several
     page = written(runs[2], dataset=dataset)
-    assert page.charts == CHARTS[:3] + TEST_CHARTS
+    assert page.charts == SUPERVISED + TEST_CHARTS
     assert all(title in page.text for title in GALLERIES)
 
 
@@ -198,9 +194,9 @@ def test_names_are_escaped_whatever_they_hold(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "sentence", "charts"),
     [
-        ("data.validation=0.25", "% of 3 validation rows after 3 epochs.", CHARTS),
-        ("data.labels=12", "has a supervised loss of", CHARTS[1:]),
-        ("data.labels=none", "has a supervised loss of", CHARTS[1:]),
+        ("data.validation=0.25", "% of 3 validation rows misclassified after 3 of 3 epochs.", CHARTS),
+        ("data.labels=12", "no test rows after 3 of 3 epochs.", CHARTS[1:]),
+        ("data.labels=none", "no test rows after 3 of 3 epochs.", CHARTS[1:]),
     ],
 )
 def test_without_test_rows_the_page_says_what_else_is_known(tmp_path, written, setting, sentence, charts):
@@ -209,9 +205,8 @@ def test_without_test_rows_the_page_says_what_else_is_known(tmp_path, written, s
         run = train(config("temporal", setting), tmp_path / "run", dataset=dataset)
     page = written(run, dataset=dataset)
     assert sentence in page.text
-    assert "There are no test rows, so there is no confusion matrix and no calibration." in page.text
-    assert ("Unlabeled training rows whose probabilities" in page.text) == (setting != "data.labels=none")
-    assert "Labels that look wrong" in page.text
+    assert ("Rows to label next" in page.text) == (setting != "data.labels=none")
+    assert "Labels that" in page.text
     assert page.charts == charts
 
 
@@ -224,9 +219,7 @@ def test_whatever_the_history_holds_is_drawn(trained, tmp_path):
     ]
     (run / "history.jsonl").write_text("\n".join(lines))
     page = Page(write_report(run, tmp_path / "page.html"))
-    assert page.charts == [*CHARTS[:3], "Kept rows"]
-    assert all(f">{words}</text>" in page.source for words in ("kept rows", "momentum", "learning rate"))
-    assert "w(t)" not in page.text
+    assert page.charts == ["Error, %", "Losses", "Unsupervised", "Learning rate", "Momentum", "Kept rows"]
 
 
 # Many classes, large images
@@ -243,11 +236,10 @@ def test_many_classes_and_large_images_stay_small(tmp_path, count, side):
     settings = config("supervised", "network.width=4", f"data.labels={2 * count}", "training.batch_size=20", epochs=1)
     run = train(settings, tmp_path / "run", dataset=dataset)
     path = write_report(run, tmp_path / "page.html", dataset=dataset)
-    assert path.stat().st_size < PICTURE_BYTES + 500_000 < 3_000_000
+    assert path.stat().st_size < 2_000_000
     page = Page(path)
-    assert ("The worst 20 of 100 classes." in page.text) == (count == 100)
-    assert ("100 classes, numbered in the order of their names" in page.text) == (count == 100)
-    assert len([found for found in page.all("figure", class_="tile") if "hidden" not in found]) <= 3 * SHOWN_FIRST
+    assert f"{count} classes, numbered in the order of their names" in page.text
+    assert 0 < len(page.all("figure", class_="tile")) <= 3 * MAX_ENTRIES
 
 
 def test_numbers_in_the_confusion_matrix_only_where_they_can_be_read():
@@ -258,12 +250,6 @@ def test_numbers_in_the_confusion_matrix_only_where_they_can_be_read():
     assert few.svg.count(">7</text>") >= figures.NUMBERED_CLASSES**2
     assert many.svg.count("</text>") < 40
     assert len(many.svg) < 60_000
-
-
-def test_a_class_without_test_rows_has_no_error():
-    chart = figures.class_error_chart(np.array([[3, 1], [0, 0]]), ["seen", "unseen"], "x")
-    assert ">seen</text>" in chart.svg
-    assert "unseen" not in chart.svg
 
 
 # Galleries
@@ -303,50 +289,24 @@ def test_large_images_are_reduced_in_proportion():
     assert image.size == (MAX_SIDE, MAX_SIDE // 4)
 
 
-def make_gallery(groups, budget=10**9):
-    rows = len(groups)
-    dataset = Dataset.from_arrays(np.zeros((rows, 4, 4, 1), np.uint8), np.arange(rows) % 3, classes=tuple("abc"))
-    words = {"title": "t", "note": "n", "given_word": ""}
-    return gallery(dataset, np.arange(rows), np.asarray(groups), None, lambda place: "m", budget=budget, **words)
-
-
-def test_a_gallery_shows_the_first_and_keeps_some_of_each_class_behind_the_filter():
-    found = make_gallery([0] * 300 + [1] * 5 + [2])
-    assert [entry.row for entry in found.entries if entry.first] == list(range(SHOWN_FIRST))
-    assert found.shown_first == SHOWN_FIRST
-    rows = [entry.row for entry in found.entries]
-    assert rows == sorted(rows)
-    kept = [entry.group for entry in found.entries]
-    assert (kept.count(1), kept.count(2)) == (5, 1)
-    assert len(kept) < 200
-    assert found.groups == [(0, "a", 300), (1, "b", 5), (2, "c", 1)]
-
-
-def test_a_gallery_keeps_within_its_budget():
-    one = len(make_gallery([0] * 9).entries[0].picture)
-    assert len(make_gallery([0] * 50, budget=10 * one).entries) == 10
-
-
 def test_all_suggestions_are_shown_at_once(trained, data, tmp_path):
     suggestions = audit.suggest_run(trained, 30, data)
-    assert len(suggestions.rows) == 30 > SHOWN_FIRST
     page = Page(write_suggestions_page(tmp_path / "page.html", suggestions, data))
-    assert sum("data-first" in tile for tile in page.all("figure")) == 30
-    assert "30 of 30 shown" in page.text
+    assert len(page.all("figure", class_="tile")) == 30
+    assert "30 of 30 shown." in page.text
 
 
 def test_suggestions_of_feature_vectors_are_a_table(tmp_path):
     found = audit.suggest([[0.5, 0.5, 0], [0.1, 0.9, 0]], [False, False], 2)
     page = Page(write_suggestions_page(tmp_path / "page.html", found, features()))
-    assert "row predicted uncertainty 0 0 0.63 1 1 0.30" in page.text
+    assert "predicted uncertainty row 0 0 0.63 row 1 1 0.30" in page.text
 
 
 def test_the_page_of_an_audit_shows_only_the_disputed_labels(tmp_path, data):
     ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.3, 0.3, 0.4]])
     page = Page(write_audit_page(tmp_path / "page.html", ranked, data, "Somehow."))
     assert "1 of 3 labels of arrays are disputed." in page.text
-    (tile,) = page.all("figure", class_="tile")
-    assert tile["data-class"] == "1"
+    assert len(page.all("figure", class_="tile")) == 1
     assert "given 1 suggested 0 score -0.60 row 1" in page.text
 
 
@@ -355,7 +315,7 @@ def test_the_page_of_an_audit_without_a_disputed_label_shows_the_least_certain(t
     page = Page(write_audit_page(tmp_path / "page.html", ranked, data))
     assert "0 of 3 labels of arrays are disputed." in page.text
     assert "Labels that are least certain" in page.text
-    assert [tile["data-class"] for tile in page.all("figure", class_="tile")] == ["2", "1", "0"]
+    assert [image["alt"] for image in page.all("img")] == ["row 2", "row 1", "row 0"]
 
 
 # Runs that lack something
@@ -381,9 +341,8 @@ def test_the_page_of_a_killed_run_ends_at_its_checkpoint(tmp_path, data, monkeyp
     run = killed(tmp_path / "run", data, monkeypatch, epoch=1)
     assert len(load_run(run).history) == 2
     page = written(run, dataset=data)
-    assert "test rows after 1 epoch." in page.text
-    assert f"This run has done 1 of 3 epochs; 'selfens resume {run}' completes it." in page.text
-    assert page.charts == [*CHARTS[:2], *TEST_CHARTS]  # of one epoch there is no schedule to see
+    assert "test rows misclassified after 1 of 3 epochs." in page.text
+    assert page.charts == [*CHARTS[:2], *TEST_CHARTS]  # in one epoch nothing else has changed
 
 
 def test_epochs_without_a_checkpoint_still_have_curves(tmp_path, data, monkeypatch, written):
@@ -404,7 +363,7 @@ def test_a_run_killed_before_its_first_epoch_is_one_sentence(tmp_path, data, mon
     ("damage", "reason"),
     [
         (lambda path: path.write_bytes(b"garbage"), "cannot be read"),
-        (Path.unlink, "no checkpoint.safetensors to go on"),
+        (Path.unlink, "no checkpoint.safetensors"),
     ],
     ids=["damaged", "lost"],
 )
@@ -415,7 +374,6 @@ def test_without_its_checkpoint_a_run_has_its_curves_and_the_reason(trained, dat
     assert page.charts == CHARTS
     assert "Confusion matrix, calibration and galleries are missing" in page.text
     assert reason in page.text
-    assert "completes it" not in page.text
 
 
 @pytest.mark.parametrize(
@@ -426,7 +384,7 @@ def test_a_damaged_last_line_of_the_history_is_left_out(trained, tmp_path, writt
     (run / "checkpoint.safetensors").unlink()  # which would say how many epochs to show
     with open(run / "history.jsonl", "a") as file:
         file.write(damage)
-    assert "after 3 epochs" in written(run).text
+    assert "after 3 of 3 epochs" in written(run).text
 
 
 def test_a_run_on_arrays_needs_them_again_and_no_others(trained, written):
@@ -489,11 +447,10 @@ def copied(run, path, **changed):
 def test_a_few_runs_are_compared_and_then_shown_one_by_one(several, tmp_path):
     runs, dataset = several
     page = Page(write_report([run.path for run in runs[:3]], tmp_path / "page.html", dataset=dataset))
-    assert page.charts == ["Test error per epoch", *(CHARTS + TEST_CHARTS) * 2, *CHARTS[:3], *TEST_CHARTS]
-    assert "Test error of 3 runs on arrays, after the last epoch:" in page.text
+    assert page.charts == ["Test error in % per epoch", *(CHARTS + TEST_CHARTS) * 2, *SUPERVISED, *TEST_CHARTS]
     mean = np.mean([run.test_error for run in runs[:2]])
-    assert f"temporal ensembling (2 runs) {mean:.2f} ±" in page.text
-    assert f"supervised-0 {runs[2].test_error:.2f} %" in page.text
+    assert f"temporal-0 and 1 other seed, {mean:.2f} ±" in page.text
+    assert f"supervised-0, {runs[2].test_error:.2f}" in page.text
     for run in runs[:3]:
         assert f"{run.path.name} " in page.text
     ids = [found["id"] for _, found in page.elements if "id" in found]
@@ -504,20 +461,20 @@ def test_runs_that_were_stopped_or_repeat_a_seed_are_not_averaged(several, tmp_p
     runs, _ = several
     again, stopped = copied(runs[0], tmp_path / "again"), copied(runs[1], tmp_path / "stopped")
     stopped.directory.truncate_history(1)
-    sentence = compared(runs[0], again, stopped).sentence
+    sentence = compared(runs[0], again, stopped)["sentence"]
     assert "±" not in sentence
-    assert f"again {runs[0].test_error:.2f} %" in sentence
-    assert f"stopped (1 of 2 epochs) {stopped.test_error:.2f} %" in sentence
+    assert f"again, {runs[0].test_error:.2f}" in sentence
+    assert f"stopped (1 of 2 epochs), {stopped.test_error:.2f}" in sentence
 
 
 def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp_path, undrawn):
     first, second = several[0][:2]
     elsewhere = copied(second, tmp_path / "elsewhere", threads=2, checkpoint_every=2, precision="fp32")
-    assert "temporal ensembling (2 runs)" in compared(first, elsewhere).sentence
+    assert "temporal-0 and 1 other seed" in compared(first, elsewhere)["sentence"]
     other = copied(second, tmp_path / "other", batches="stratified")
-    assert "±" not in compared(first, other).sentence
+    assert "±" not in compared(first, other)["sentence"]
     elsewhere.about["own_network"] = True
-    assert "±" not in compared(first, elsewhere).sentence
+    assert "±" not in compared(first, elsewhere)["sentence"]
 
 
 @pytest.mark.parametrize(
@@ -542,21 +499,11 @@ def test_what_makes_another_experiment(change, same):
     assert (decisive_fields(one, with_seed=False) == decisive_fields(seeded, with_seed=False)) == same
 
 
-def test_runs_of_several_seeds_go_by_the_first_if_others_have_the_same_method(several, tmp_path, undrawn):
+def test_many_runs_are_only_compared(several, written):
     runs, _ = several
-    sentence = compared(*runs[:2], copied(runs[0], tmp_path / "again")).sentence
-    assert "temporal-0 and 1 other seed " in sentence
-    assert "temporal ensembling (2 runs)" not in sentence
-
-
-def test_many_runs_are_compared_with_links_to_their_own_pages(several, tmp_path, written):
-    runs, dataset = several
-    write_report(runs[0], runs[0].path / "report.html", dataset=dataset)
     page = written(runs)
-    assert page.charts == ["Test error per epoch"]
+    assert page.charts == ["Test error in % per epoch"]
     assert len(page.all("tr")) == 1 + len(runs)
-    (link,) = page.all("a")
-    assert (tmp_path / link["href"]).resolve() == (runs[0].path / "report.html").resolve()
 
 
 def test_runs_of_the_same_name_go_by_their_paths(several, tmp_path, written):
@@ -569,10 +516,10 @@ def test_runs_without_test_rows_are_compared_by_their_losses(several, tmp_path, 
     with pytest.warns(match="no test rows"):
         untested = train(config(epochs=2), tmp_path / "untested", dataset=features(test_rows=0))
     tested = several[0][:2]
-    assert "Supervised loss of 2 runs" in compared(tested[0], untested).sentence
+    assert compared(tested[0], untested)["sentence"].startswith("Supervised loss: ")
     found = compared(*tested, untested)
-    assert "Test error of 2 runs" in found.sentence
-    assert found.cautions == ("Without a test error, and so not in the chart: untested.",)
+    assert found["sentence"].startswith("Test error in %: temporal-0 and 1 other seed")
+    assert [row[0] for row in found["rows"]] == ["temporal-0", "temporal-1", "untested"]
 
 
 def test_errors_on_different_test_rows_are_not_passed_off_as_the_same(several, tmp_path, undrawn):
@@ -580,26 +527,23 @@ def test_errors_on_different_test_rows_are_not_passed_off_as_the_same(several, t
     copies = [copied(run, tmp_path / run.path.name) for run in runs[2:]]
     for run in copies:
         run.about["test_fingerprint"] = f"rows of seed {run.config.seed.base}"
-    assert compared(*copies).cautions == ()  # each method on the same rows
-    (caution,) = compared(runs[0], copies[0]).cautions
-    assert caution.startswith("The runs were not all tested on the same rows")
+    assert compared(*copies)["caution"] == ""  # each method on the same rows
+    assert compared(runs[0], copies[0])["caution"].startswith("The runs were not all tested on the same rows")
 
 
 # At the end of a run
 
 
 def test_the_page_of_a_finished_run_is_written_beside_it(trained, data, tmp_path, undrawn):
-    run = copied(trained, tmp_path / "run", report=True)
+    run = copied(trained, tmp_path / "run")
     drawn = []
     for write in (True, False):
         torch.manual_seed(0)
         if write:
-            assert write_report_or_warn(run, data, None, pytest.fail) == run.path / "report.html"
+            assert write_report_or_warn(run, data, pytest.fail) == run.path / "report.html"
         drawn.append(torch.rand(3))
     assert Page(run.path / "report.html").charts == CHARTS + TEST_CHARTS
     assert torch.equal(*drawn)
-    assert write_report_or_warn(trained, data, None, pytest.fail) is None  # training.report is false
-    assert not (trained.path / "report.html").exists()
 
 
 def test_if_a_report_fails_there_is_a_warning_and_the_run_is_unaffected(trained, data, tmp_path, monkeypatch):
@@ -607,22 +551,11 @@ def test_if_a_report_fails_there_is_a_warning_and_the_run_is_unaffected(trained,
         raise ZeroDivisionError("division\nby zero")
 
     warnings = []
-    run = copied(trained, tmp_path / "run", report=True)
+    run = copied(trained, tmp_path / "run")
     monkeypatch.setattr(figures, "svg", broken)
-    assert write_report_or_warn(run, data, None, warnings.append) is None
+    assert write_report_or_warn(run, data, warnings.append) is None
     assert warnings == ["the run is complete, but its report could not be written (division by zero)."]
     assert run.evaluate(data)["rows"] == 20
-
-
-def test_the_users_own_module_is_left_as_training_left_it(tmp_path, undrawn):
-    network, dataset = Own(), features()
-    run = train(config(), tmp_path / "run", dataset=dataset, network=network)
-    run = copied(run, tmp_path / "copy", report=True)
-    before = network.layer.weight.clone()
-    network.train()
-    assert write_report_or_warn(run, dataset, network, pytest.fail)
-    assert network.training
-    assert torch.equal(network.layer.weight, before)
 
 
 # Commands, and files that are moved
@@ -671,7 +604,6 @@ def test_suggestions_come_with_a_gallery_beside_them(photos, tmp_path, monkeypat
     assert len(page.all("figure", class_="tile")) == len(page.all("img")) == 7
     assert "7 rows of" in page.text
     assert " ü.png" in page.text
-    assert len(page.all("button")) >= 2
 
 
 def test_an_audit_comes_with_a_gallery_beside_it(photos, tmp_path, monkeypatch, capsys):

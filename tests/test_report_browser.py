@@ -16,7 +16,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)")
 WIDE, NARROW = 1280, 380
 COLOURED = (("body", "backgroundColor"), ("h1", "color"), ("svg text", "fill"), (".chart", "backgroundColor"))
-CHARTS = {"run": 7, "table": 6, "comparison": 14, "suggestions": 0, "many classes": 5}
+CHARTS = {"run": 8, "table": 5, "comparison": 16, "suggestions": 0, "many classes": 4}
 CUT_OFF = """
     () => [...document.querySelectorAll("svg")].flatMap(svg => {
         const frame = svg.getBoundingClientRect();
@@ -112,35 +112,8 @@ def test_the_table_of_a_comparison_is_whole_and_under_its_chart(visit):
     assert table["y"] > chart["y"] + chart["height"]
 
 
-SEEN = """gallery => [...gallery.querySelectorAll("[data-class]:not(button)")]
-    .map(entry => [entry.dataset.class, entry.offsetParent !== null])"""
-
-
-@pytest.mark.parametrize("name", ["run", "table"])
-def test_the_filter_of_one_gallery_shows_one_class_and_then_all_again(visit, name):
-    page = visit(name)
-    gallery, next_one = page.locator(".gallery").nth(0), page.locator(".gallery").nth(1)
-    before, untouched = gallery.evaluate(SEEN), next_one.evaluate(SEEN)
-    assert any(visible for _, visible in before)
-    button = gallery.locator("button").nth(1)
-    gallery.locator("button").first.focus()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    wanted, after = button.get_attribute("data-class"), gallery.evaluate(SEEN)
-    assert wanted != ""
-    assert all(visible == (group == wanted) for group, visible in after)
-    assert after != before
-    assert next_one.evaluate(SEEN) == untouched
-    count = sum(visible for _, visible in after)
-    assert gallery.locator(".shown").inner_text() == f"{count} of {button.get_attribute('data-total')} shown"
-    assert button.get_attribute("aria-pressed") == "true"
-    assert gallery.locator("button[aria-pressed=true]").count() == 1
-    gallery.locator("button").first.click()
-    assert gallery.evaluate(SEEN) == before
-
-
 def test_pictures_are_shown_and_small_ones_keep_their_squares(visit):
-    image = visit("run").locator(".tile:visible img").first
+    image = visit("run").locator(".tile img").first
     assert image.evaluate("image => image.complete && image.naturalWidth") == 8
     assert image.bounding_box()["width"] > 80
     assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
@@ -168,7 +141,7 @@ def brightness(colour):
 def test_names_that_are_markup_are_shown_as_they_are(visit):
     page = visit("many classes")
     assert page.locator("img").count() == 0
-    assert "<img src=x onerror=alert(" in page.locator(".filter button").nth(1).inner_text()
+    assert "<img src=x onerror=alert(" in page.locator(".gallery").first.inner_text()
 
 
 def test_the_report_of_tables_has_the_same_look(browser):

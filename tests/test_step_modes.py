@@ -232,21 +232,12 @@ def test_a_step_is_the_same_wherever_the_targets_are_kept(tmp_path, monkeypatch,
 
 
 @needs_gpu
-@pytest.mark.parametrize("late", ["nothing", "copies", "steps"])
+@pytest.mark.parametrize("late", ["nothing", "steps"])
 def test_targets_that_are_prefetched_to_a_gpu_are_those_kept_there(monkeypatch, late):
     """Only get, write and commit, over rows that come again, in buffers of four rows that take turns quickly.
 
     late  what takes so long on the GPU that a wait that is missing is noticed
     """
-    side_stream = targets_prefetch.StagingBuffer._side_stream
-
-    def late_side_stream(buffer):
-        with torch.cuda.stream(buffer.stream):
-            torch.cuda._sleep(CYCLES)
-        return side_stream(buffer)
-
-    if late == "copies":
-        monkeypatch.setattr(targets_prefetch.StagingBuffer, "_side_stream", late_side_stream)
     monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 4)
     one, other = (EnsembleTargets(50, 10, device="cuda", storage=place) for place in ("device", "ram"))
     generator = torch.Generator().manual_seed(0)

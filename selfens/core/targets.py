@@ -2,17 +2,14 @@
 
 Z holds an exponential average of the probabilities predicted for a row, one prediction per epoch, and is divided by
 1 - decay^count to undo its start at zero. The count is the row's own, so a row that an epoch leaves out keeps both Z and
-target; if every row is visited every epoch, this is Algorithm 2 of the paper. The squared probabilities are averaged in the
-same way, and the variance of a row's predictions is the difference.
-
-What is written during an epoch takes effect at `commit`, so targets are constant within an epoch. Targets and predictions
-are plain tensors: any training loop can use this class.
+target; if every row is visited every epoch, this is Algorithm 2 of the paper. What is written during an epoch takes effect
+at `commit`, so targets are constant within an epoch. All are plain tensors: any training loop can use this class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +17,8 @@ import torch
 from torch import Tensor
 
 from selfens.core import IN_MEMORY
-from selfens.core.targets_arrays import AVERAGES, Arrays, Layout
 from selfens.core.targets_prefetch import Prefetcher
-from selfens.errors import RunError
-from selfens.files.targets_file import TargetsFile
+from selfens.files.targets_file import AVERAGES, Arrays, Layout, TargetsFile
 
 CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 26}
 """Of a float32 matrix: how much `commit` works on at a time, so that it never copies a large Z; a GPU wants larger chunks."""
@@ -71,14 +66,12 @@ class EnsembleTargets:
             raise ValueError(f"decay is {decay}; expected a momentum from 0 to below 1.")
         self.layout, self.decay = Layout(num_rows, num_classes, dtype, variance), decay
         self.device = torch.empty(0, device=device).device
-        self.storage = str(storage) if str(storage) in IN_MEMORY else "file"
         self.file = storage if isinstance(storage, TargetsFile) else None
-        if self.storage == "file" and self.file is None:
+        if self.file is None and str(storage) not in IN_MEMORY:
             self.file = TargetsFile(str(storage), self.layout, decay)
-        home = self.device if self.storage == "device" else torch.device("cpu")
-        # What steps read and write, and where `commit` puts the averages: in place, or into the other half of a file.
-        self._arrays = self._next = self.file.first_half() if self.file else self.layout.allocate(home)
-        self._is_sealed = self.file is not None  # whether a checkpoint may rely on the half in use: it must not change
+        self.follows_device = str(storage) == "device"
+        home = self.device if self.follows_device else torch.device("cpu")
+        self._in_memory = {} if self.file else self.layout.allocate(home)
         # A plain number would be copied to the device at each power, and 1 - decay^count loses digits in float32.
         self._decay_on_device = torch.tensor(decay, dtype=torch.float64, device=self.device)
         self.prefetches = home != self.device
@@ -94,12 +87,6 @@ class EnsembleTargets:
         targets.restore(metadata)
         return targets
 
-    def for_rows(self, num_rows: int) -> EnsembleTargets:
-        """An empty one of the same kind for another number of rows, in memory."""
-        kind = asdict(replace(self.layout, num_rows=num_rows))
-        storage = "device" if self.storage == "device" else "ram"
-        return EnsembleTargets(**kind, decay=self.decay, device=self.device, storage=storage)
-
     num_rows = property(lambda self: self.layout.num_rows)
     num_classes = property(lambda self: self.layout.num_classes)
     mean = property(lambda self: self.arrays["mean"])
@@ -111,18 +98,20 @@ class EnsembleTargets:
     @property
     def arrays(self) -> Arrays:
         """The arrays of `Layout.shapes`, by name."""
-        if self._arrays is None:
-            assert self.file is not None
-            raise RunError(self.file.refusal())
-        return self._arrays
+        return self.file.arrays if self.file else self._in_memory
+
+    def _arrays_to_change(self) -> Arrays:
+        if self.file:
+            self.file.unseal()
+        return self.arrays
 
     def to(self, device: torch.device) -> None:
         """Compute on another device; Z moves with it if it was made with storage="device"."""
         self.device = torch.empty(0, device=device).device
         self._decay_on_device = self._decay_on_device.to(device)
         self.prefetcher = None
-        if self.storage == "device":
-            self._arrays = self._next = {name: array.to(device) for name, array in self.arrays.items()}
+        if self.follows_device:
+            self._in_memory = {name: array.to(device) for name, array in self._in_memory.items()}
             self.spread = self.spread.to(device)
         self.prefetches = self.spread.device != self.device
 
@@ -131,11 +120,7 @@ class EnsembleTargets:
     @torch.no_grad()
     def get(self, rows: Tensor) -> Targets:
         """The bias-corrected targets of `rows`."""
-        if self.prefetcher is not None and self.prefetcher.is_open:
-            return self._targets(self.prefetcher.arrays, self.prefetcher.locate(rows))
-        return self._targets(self.arrays, rows.to(self.arrays["mean"].device))
-
-    def _targets(self, arrays: Arrays, at: Tensor) -> Targets:
+        arrays, at = self._staged(rows) or (self.arrays, rows.to(self.mean.device))
         # `index_select` and `index_copy_` move a row at a time; an index in brackets moves number by number on a CPU.
         count = arrays["count"].index_select(0, at).to(self.device)
         mean = arrays["mean"].index_select(0, at).to(self.device).float()
@@ -144,14 +129,14 @@ class EnsembleTargets:
     @torch.no_grad()
     def write(self, rows: Tensor, probabilities: Tensor) -> None:
         """Remember this epoch's predictions for `rows`; if a row is written twice, the last counts."""
-        if self.prefetcher is not None and self.prefetcher.is_open:
-            _remember(self.prefetcher.arrays, self.prefetcher.locate(rows), probabilities)
-        else:
-            self._write_home(rows, probabilities)
+        arrays, at = self._staged(rows) or (self._arrays_to_change(), rows.to(self.mean.device))
+        _remember(arrays, at, probabilities)
 
-    def _write_home(self, rows: Tensor, probabilities: Tensor) -> None:
-        self._unseal()
-        _remember(self.arrays, rows.to(self.arrays["mean"].device), probabilities)
+    def _staged(self, rows: Tensor) -> tuple[Arrays, Tensor] | None:
+        """Within a visit with prefetched targets: the arrays on the device, and where in them the rows are."""
+        if self.prefetcher is None or self.prefetcher.open is None:
+            return None
+        return self.prefetcher.arrays, self.prefetcher.locate(rows)
 
     # Epochs
 
@@ -162,33 +147,35 @@ class EnsembleTargets:
         rows of the batch handed out may be asked for and written. Without `visit`, `get` and `write` copy one batch at
         a time.
         """
-        self._unseal()
+        self._arrays_to_change()
         if not self.prefetches:
             yield from order
             return
         if self.prefetcher is None or self.prefetcher.size < order.shape[1]:
-            read, write = (lambda: self.arrays), self._write_home
-            self.prefetcher = Prefetcher(self.layout, order.shape[1], self.device, read, write)
+            self.prefetcher = Prefetcher(self.layout, order.shape[1], self.device, lambda: self.arrays, self._take_back)
         try:
             yield from self.prefetcher.visit(order)
         finally:
             self.prefetcher.finish()
 
+    def _take_back(self, rows: Tensor, probabilities: Tensor) -> None:
+        _remember(self._arrays_to_change(), rows, probabilities)
+
     @torch.no_grad()
     def commit(self) -> None:
         """End of an epoch: Z <- decay Z + (1 - decay) z for the rows written, and no others."""
-        self._unseal()
         if self.prefetcher is not None:
             self.prefetcher.finish()
+        arrays = self._arrays_to_change()
         spread, visited = torch.zeros_like(self.spread), self.written.sum()
-        for at in self._chunks():
-            chunk = self._chunk_to_change(at)
-            written = chunk["written"]
-            if written.is_cuda or written.any():
-                spread += self._blend_in(chunk, written)
+        limit = CHUNK_BYTES["cpu" if self.spread.device.type == "cpu" else "gpu"]
+        size = max(limit // (4 * self.num_classes), 1)
+        for start in range(0, self.num_rows, size):
+            chunk = {name: array[start : start + size] for name, array in arrays.items()}
+            if chunk["written"].is_cuda or chunk["written"].any():
+                spread += self._blend_in(chunk, chunk["written"])
         self.spread = spread / visited if self.layout.variance else self.spread
         self.written.zero_()
-        self._arrays = self._next
 
     def _blend_in(self, chunk: Arrays, written: Tensor) -> Tensor | float:
         """Update the averages of the rows written; returns the sum of their variances."""
@@ -200,33 +187,24 @@ class EnsembleTargets:
             return 0.0
         square = torch.where(rows, self._blend(chunk["square"], present.square()), chunk["square"])
         chunk["square"].copy_(square)
-        each = self._total_variance(mean.float(), square.float(), chunk["count"])
-        return torch.where(written, each, 0.0).sum()
+        correction = self._correction(chunk["count"])
+        each = square.float().sum(dim=1) / correction - mean.float().square().sum(dim=1) / correction**2
+        return torch.where(written, each.clamp_min(0), 0.0).sum()
 
     def _blend(self, old: Tensor, present: Tensor) -> Tensor:
         """In separate roundings, which are the same on every device and for every chunk size."""
         return (old.float() * self.decay).add_(present * (1 - self.decay))
 
-    def _chunk_to_change(self, at: slice) -> Arrays:
-        """A chunk of what `commit` changes, holding the averages as they are now."""
-        assert self._next is not None
-        chunk = {name: array[at] for name, array in self._next.items()}
-        if self._next is not self._arrays:
-            for name in AVERAGES:
-                if name in chunk:
-                    chunk[name].copy_(self.arrays[name][at])
-        return chunk
-
-    def _chunks(self) -> Iterator[slice]:
-        limit = CHUNK_BYTES["cpu" if self.spread.device.type == "cpu" else "gpu"]
-        size = max(limit // (4 * self.num_classes), 1)
-        return (slice(start, start + size) for start in range(0, self.num_rows, size))
+    def _correction(self, count: Tensor) -> Tensor:
+        """1 - decay^count, which undoes the start at zero; 1 for rows never seen."""
+        decay = self._decay_on_device if count.device == self.device else self.decay
+        return torch.where(count > 0, 1 - decay ** count.double(), 1.0)
 
     # Past predictions
 
     def all(self) -> Targets:
         """The targets of every row."""
-        return self._targets(self.arrays, torch.arange(self.num_rows, device=self.mean.device))
+        return self.get(torch.arange(self.num_rows))
 
     @torch.no_grad()
     def variance(self, rows: Tensor) -> Tensor:
@@ -245,16 +223,6 @@ class EnsembleTargets:
         varied = count > 1  # for one prediction, rounding would leave a little
         return torch.where(varied[:, None], (square - mean.square()).clamp_min_(0), 0.0).to(self.device)
 
-    def _correction(self, count: Tensor) -> Tensor:
-        """1 - decay^count, which undoes the start at zero; 1 for rows never seen."""
-        decay = self._decay_on_device if count.device == self.device else self.decay
-        return torch.where(count > 0, 1 - decay ** count.double(), 1.0)
-
-    def _total_variance(self, mean: Tensor, square: Tensor, count: Tensor) -> Tensor:
-        """Of each row, summed over the classes."""
-        correction = self._correction(count)
-        return (square.sum(dim=1) / correction - mean.square().sum(dim=1) / correction**2).clamp_min(0)
-
     # Saving in memory
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -265,21 +233,19 @@ class EnsembleTargets:
         return {name: self.arrays[name] for name in names} | {"decay": self._decay_on_device}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        decay = float(state["decay"])
         if state["mean"].shape != self.mean.shape:
             raise ValueError(f"the targets have shape {tuple(state['mean'].shape)}; expected {tuple(self.mean.shape)}.")
         if self.layout.variance and "square" not in state:
             raise ValueError("the targets were saved without a second moment; make the ensemble with variance=False.")
-        if self.file is not None and float(state["decay"]) != self.file.decay:
-            raise ValueError(
-                f"the targets were saved with decay {float(state['decay'])}; make the ensemble with the same."
-            )
-        self._unseal()
-        self._arrays = self._next
+        if self.file is not None and decay != self.file.decay:
+            raise ValueError(f"the targets were saved with decay {decay}; make the ensemble with the same.")
+        arrays = self._arrays_to_change()
         self.written.zero_()
-        for name, array in self.arrays.items():
+        for name, array in arrays.items():
             if name in AVERAGES or name in state:
                 array.copy_(state[name])
-        self._set_decay(float(state["decay"]))
+        self._set_decay(decay)
 
     def _set_decay(self, decay: float) -> None:
         self.decay = decay
@@ -296,58 +262,23 @@ class EnsembleTargets:
 
         note  says, for people, which checkpoint this is
         """
-        if self.file is None:
-            return {}
         self._flush()
-        if self.arrays is not self._next:  # in the middle of an epoch: the averages are still in the other half
-            for at in self._chunks():
-                self._chunk_to_change(at)
-            self._arrays = self._next
-        empty = not (self.count.any() or self.written.any())
-        self._is_sealed = True
-        return self.file.seal(self._half(), empty=empty, note=note)
+        return self.file.seal(note) if self.file else {}
 
     def restore(self, metadata: Mapping[str, str]) -> None:
         """Go on from what a checkpoint relies on."""
         assert self.file is not None
-        half = self.file.sealed_half(metadata)
-        self._arrays = self._next = self.file.halves[half]
-        self._is_sealed = True
+        self.file.restore(metadata)
         self._set_decay(self.file.decay)
 
     def close(self) -> None:
         """Let other processes use the file; here it can still be read. It is removed if no checkpoint relies on it."""
         if self.file is not None:
             self.file.close()
-            self._is_sealed = True  # so that it does not change any more
 
     def _flush(self) -> None:
         if self.prefetcher is not None:
             self.prefetcher.flush()
-
-    def _unseal(self) -> None:
-        """Before anything changes: write into the half that no checkpoint relies on from now on.
-
-        The averages are read from the other half until `commit` writes new ones. Predictions of an epoch that the
-        checkpoint interrupted are copied.
-        """
-        if not self._is_sealed:
-            return
-        assert self.file is not None
-        old, half = self.arrays, 1 - self._half()
-        self.file.unseal(half)
-        self._next = new = self.file.halves[half]
-        new["written"].copy_(old["written"])
-        for at in self._chunks():
-            if old["written"][at].any():
-                new["pending"][at] = old["pending"][at]
-        self._arrays = old | {name: new[name] for name in ("pending", "written")}
-        self._is_sealed = False
-
-    def _half(self) -> int:
-        """The half that is written to."""
-        assert self.file is not None
-        return int(self._next is self.file.halves[1])
 
 
 def _remember(arrays: Arrays, at: Tensor, probabilities: Tensor) -> None:

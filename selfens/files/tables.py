@@ -54,11 +54,9 @@ def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] 
     if labels is None:
         return
     row, label = header.index("row"), header.index("label")
-    changed = sum(labels.get(_number(line[row]), "") != line[label] for line in lines if len(line) > max(row, label))
+    known = {str(number): name for number, name in labels.items()}
+    changed = sum(known.get(line[row], "") != line[label] for line in lines if len(line) > max(row, label))
     if changed:
-        count = "a label that was" if changed == 1 else f"{changed:,} labels that were"
-        raise DataError(f"{path} holds {count} put in by hand; choose another file name, or move that file away.")
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else -1
+        raise DataError(
+            f"{path} holds labels that were put in by hand ({changed:,}); choose another file name, or move that file away."
+        )

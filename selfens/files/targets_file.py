@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import mmap
+import operator
 import os
 import secrets
 import shutil
@@ -22,20 +24,72 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from selfens.core.targets_arrays import Arrays, Layout
 from selfens.errors import RunError
 from selfens.files import locks
 
 FORMAT = "selfens targets 2"
 PAGE = 4096
 NOTE_LENGTH = 300  # characters, each of up to 12 bytes in JSON
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DTYPES = {"float32": torch.float32, "float16": torch.float16}
+AVERAGES = ("mean", "square", "count")
+
+Arrays = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many rows and classes there are, the type the matrices are kept in, and whether there is a second moment."""
+
+    num_rows: int
+    num_classes: int
+    dtype: str = "float32"
+    variance: bool = True
+
+    def __post_init__(self) -> None:
+        if min(operator.index(self.num_rows), operator.index(self.num_classes)) < 1:
+            raise ValueError(
+                f"the targets have {self.num_rows} rows and {self.num_classes} classes; expected at least 1."
+            )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"the targets' type is '{self.dtype}'; expected {' or '.join(DTYPES)}.")
+
+    def __str__(self) -> str:
+        variance = "with" if self.variance else "without"
+        return f"{self.num_rows:,} rows of {self.num_classes:,} classes in {self.dtype} {variance} variance"
+
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of each array, by name."""
+        matrix, column = ((self.num_rows, self.num_classes), DTYPES[self.dtype]), (self.num_rows,)
+        shapes = {
+            "count": (column, torch.int32),  # how many predictions are in the averages; first, for alignment in a file
+            "mean": matrix,  # Z
+            "square": matrix,  # the same average of the squared predictions
+            "pending": matrix,  # this epoch's predictions
+            "written": (column, torch.bool),  # which rows have one
+        }
+        return {name: shape for name, shape in shapes.items() if name != "square" or self.variance}
+
+    def sizes(self) -> list[int]:
+        """Of each array, in bytes."""
+        return [math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes().values()]
+
+    def allocate(self, device: torch.device) -> Arrays:
+        """Zeros in the memory of a device."""
+        if device.type != "cpu":
+            return {
+                name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in self.shapes().items()
+            }
+        # From numpy, which asks for huge pages: rows are visited at random, and half of the time was page lookup.
+        names = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
+        return {name: torch.from_numpy(np.zeros(shape, dtype)) for name, (shape, dtype) in names.items()}
 
 
 class TargetsFile:
@@ -45,9 +99,10 @@ class TargetsFile:
     """
 
     def __init__(self, path: str | Path, layout: Layout | None = None, decay: float = 0.0) -> None:
-        self.path, self.is_writable = _resolved(path), layout is not None
-        with _one_sentence(self.path, layout), ExitStack() as on_error:
-            _check_regular(self.path)
+        with _one_sentence(path), ExitStack() as on_error:
+            self.path, self.is_writable = Path(path).resolve(), layout is not None
+            if self.path.exists() and not self.path.is_file():
+                raise RunError(f"{self.path} is a folder, a device or a pipe; expected a file for the targets.")
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT if layout else os.O_RDONLY, 0o644)
             on_error.callback(os.close, self._file)
             if layout and not locks.take(self._file):
@@ -62,17 +117,20 @@ class TargetsFile:
             self.map = mmap.mmap(self._file, _size(self.layout), access=access)
             on_error.pop_all()
         weakref.finalize(self, os.close, self._file)
-        self.halves = self._half(0), self._half(1)
+        self._halves = self._map_half(0), self._map_half(1)
+        self._half = 1 if self._seal_of(1) else 0
+        self._is_sealed = bool(self._seal_of(self._half))  # a checkpoint relies on the half in use: it must not change
+        self._is_restored = all(not seal or seal.get("empty") for seal in map(self._seal_of, (0, 1)))
 
     def _create(self, layout: Layout, decay: float) -> None:
         os.ftruncate(self._file, 0)
         _write_page(self._file, 0, {"format": FORMAT, "decay": decay, **asdict(layout)})
         if shutil.disk_usage(self.path.parent).free < _size(layout):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.ENOSPC, f"the disk has no room for {_size(layout):,} bytes")
         allocate = getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))  # macOS has none
         allocate(self._file, 0, _size(layout))
 
-    def _half(self, number: int) -> Arrays:
+    def _map_half(self, number: int) -> Arrays:
         shapes, sizes = self.layout.shapes(), self.layout.sizes()
         offset = 3 * PAGE + number * _half_size(self.layout)
         with warnings.catch_warnings():
@@ -81,54 +139,51 @@ class TargetsFile:
         parts = zip(shapes.items(), torch.split(flat, sizes), strict=True)
         return {name: part.view(dtype).view(shape) for (name, (shape, dtype)), part in parts}
 
-    def first_half(self) -> Arrays | None:
-        """A half to begin with that holds no predictions; None if a checkpoint relies on some."""
-        seals = [_read_page(self._file, page) for page in (1, 2)]
-        if any(seal and not seal.get("empty") for seal in seals):
-            return None
-        return self.halves[1 if seals[1] else 0]
+    @property
+    def arrays(self) -> Arrays:
+        """The half in use; refused if a checkpoint relies on predictions in the file and was not restored."""
+        if not self._is_restored:
+            whose = next((f" ({note})" for half in (0, 1) if (note := self._seal_of(half).get("note"))), "")
+            raise RunError(
+                f"{self.path} holds targets that a checkpoint relies on{whose}; name another file, or delete this one."
+            )
+        return self._halves[self._half]
 
-    def seal(self, half: int, *, empty: bool, note: str) -> dict[str, str]:
-        """Flush a half and note that a checkpoint relies on it; returns what that checkpoint must hold."""
+    def unseal(self) -> None:
+        """Before anything changes: if a checkpoint relies on the half in use, go on in a copy of it, in the other half."""
+        if not self.is_writable:
+            raise RunError(f"{self.path} is open for reading only, so its targets cannot be changed here.")
+        old, other = self.arrays, 1 - self._half
+        if self._is_sealed:
+            self._write_seal(other, {})
+            for name, array in self._halves[other].items():
+                if name != "pending" or old["written"].any():
+                    array.copy_(old[name])
+            self._half, self._is_sealed = other, False
+
+    def seal(self, note: str) -> dict[str, str]:
+        """Flush the half in use and note that a checkpoint relies on it; returns what that checkpoint must hold."""
         if not self.path.exists() or not os.path.samestat(os.stat(self.path), os.fstat(self._file)):
             raise RunError(
                 f"{self.path} was removed or replaced while it was in use, so the targets are lost; train again."
             )
-        token = _read_page(self._file, 1 + half).get("token")  # one that is there means that nothing changed since
-        if not token:
-            token = secrets.token_hex(16)
-            with _one_sentence(self.path):
-                self.map.flush()
-                self._write_seal(half, {"token": token, "empty": empty, "note": note[-NOTE_LENGTH:]})
-        return {"targets_file": str(self.path), "targets_half": str(half), "targets_token": token}
+        arrays = self.arrays
+        if not self._is_sealed:
+            self.map.flush()
+            empty = not (arrays["count"].any() or arrays["written"].any())
+            self._write_seal(self._half, {"token": secrets.token_hex(16), "empty": empty, "note": note[-NOTE_LENGTH:]})
+            self._is_sealed = True
+        token = str(self._seal_of(self._half).get("token"))
+        return {"targets_file": str(self.path), "targets_half": str(self._half), "targets_token": token}
 
-    def unseal(self, half: int) -> None:
-        """Before a half changes."""
-        if not self.is_writable:
-            raise RunError(f"{self.path} is open for reading only, so its targets cannot be changed here.")
-        with _one_sentence(self.path):
-            self._write_seal(half, {})
-
-    def _write_seal(self, half: int, seal: dict[str, Any]) -> None:
-        _write_page(self._file, 1 + half, seal)
-        os.fsync(self._file)
-
-    def sealed_half(self, metadata: Mapping[str, str]) -> int:
-        """The half that a checkpoint relies on."""
+    def restore(self, metadata: Mapping[str, str]) -> None:
+        """Use the half that a checkpoint relies on."""
         half, token = metadata.get("targets_half"), metadata.get("targets_token")
-        if half not in ("0", "1") or not token:
-            raise RunError(f"the checkpoint does not say which half of {self.path} it relies on; it is damaged.")
-        if _read_page(self._file, 1 + int(half)).get("token") != token:
+        if half not in ("0", "1") or not token or self._seal_of(int(half)).get("token") != token:
             raise RunError(
                 f"{self.path} is not as this checkpoint left it; put back the file of the same run and the same time."
             )
-        return int(half)
-
-    def refusal(self) -> str:
-        """The sentence for a file that another checkpoint relies on."""
-        notes = [_read_page(self._file, page).get("note") for page in (1, 2)]
-        whose = next((f" ({note})" for note in notes if note), "")
-        return f"{self.path} holds targets that a checkpoint relies on{whose}; name another file, or delete this one."
+        self._half, self._is_sealed, self._is_restored = int(half), True, True
 
     def close(self) -> None:
         """Unlock the file, and remove it if no checkpoint relies on it. What is mapped can still be read."""
@@ -138,49 +193,24 @@ class TargetsFile:
                 self.path.unlink(missing_ok=True)
             locks.release(self._file)
 
+    def _seal_of(self, half: int) -> dict[str, Any]:
+        return _read_page(self._file, 1 + half)
 
-def check_free(path: Path) -> None:
-    """Refuse, before anything is loaded, a path at which a new run cannot keep its targets."""
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise RunError(f"{path} cannot be written, because there is no folder {folder}; make it, or name another file.")
-    if not os.access(folder, os.W_OK):
-        raise RunError(f"{path} cannot be written, because {folder} is read-only; name another file.")
-    with _one_sentence(path):
-        _check_regular(path)
-        if path.exists():
-            with open(path, "rb") as file:
-                is_free = _is_free(file.fileno())
-            if not is_free:
-                raise RunError(TargetsFile(path).refusal())
+    def _write_seal(self, half: int, seal: dict[str, Any]) -> None:
+        with _one_sentence(self.path):
+            _write_page(self._file, 1 + half, seal)
+            os.fsync(self._file)
 
 
 @contextmanager
-def _one_sentence(path: Path, layout: Layout | None = None) -> Iterator[None]:
+def _one_sentence(path: str | Path) -> Iterator[None]:
     """Answer whatever the system refuses with one sentence."""
     try:
         yield
-    except FileNotFoundError:
-        raise RunError(f"{path}, which should hold the targets, is not there; put it back, or a link to it.") from None
-    except OSError as error:
-        if error.errno in NO_SPACE and layout:
-            raise RunError(
-                f"{path} needs {_size(layout):,} bytes for the targets of {layout}, and the disk has no room for them."
-            ) from error
-        raise RunError(f"{path} cannot be used for the targets ({error.strerror or error}).") from error
-
-
-def _resolved(path: str | Path) -> Path:
-    try:
-        return Path(path).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a loop of links, a null byte
-        raise RunError(f"{str(path)!r} cannot be the path of a file ({error}); name another file.") from None
-
-
-def _check_regular(path: Path) -> None:
-    if path.exists() and not path.is_file():
-        what = "a folder" if path.is_dir() else "a device, a pipe or the like"
-        raise RunError(f"{path} is {what}; expected a file for the targets, so name another.")
+    except (OSError, RuntimeError, ValueError) as error:  # also a loop of links, a null byte
+        raise RunError(
+            f"{str(path)!r} cannot be used for the targets ({error}); put it back, or name another."
+        ) from None
 
 
 def _is_free(file: int) -> bool:
@@ -194,11 +224,7 @@ def _is_free(file: int) -> bool:
 def _read_header(path: Path, file: int) -> tuple[Layout, float]:
     header = _read_page(file, 0)
     if header.get("format") != FORMAT:
-        is_ours = str(header.get("format")).startswith("selfens targets")
-        what = f"is in the format '{header['format']}'" if is_ours else "is not a file of targets"
-        raise RunError(
-            f"{path} {what}; expected '{FORMAT}', which this version of selfens writes, so name another file."
-        )
+        raise RunError(f"{path} is not a file of targets in the format '{FORMAT}'; name another file.")
     try:
         layout, decay = Layout(*(header[field.name] for field in fields(Layout))), header["decay"]
         is_sensible = 0 <= decay < 1

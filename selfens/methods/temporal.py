@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, final
@@ -68,7 +67,6 @@ class Temporal(Method):
                     f"{self.targets} is inside the run's directory, which must be new; let method.targets name a file "
                     "elsewhere."
                 )
-            importlib.import_module("selfens.files.targets_file").check_free(Path(self.targets))
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.ensemble = core.targets.EnsembleTargets(

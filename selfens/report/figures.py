@@ -27,11 +27,8 @@ INK = "#010203"  # stands for the page's colour until the SVG is written
 COLORS = ("#3d85c6", "#e07b39", "#3a9d6e", "#b5679f", "#b8952b", "#d1495b", "#4aa3a3", "#8574c9")
 BLUE, RED = COLORS[0], COLORS[5]
 SIZE = (4.3, 2.9)
-NUMBERED_CLASSES = 20
-WORST_CLASSES = 20
+NUMBERED_CLASSES = 12
 NAME_LIMIT = 16
-TOTAL = "total"
-"""The label of a line that sums up the others, drawn dashed."""
 
 Values = Sequence[float | None]
 """One value per epoch."""
@@ -42,8 +39,6 @@ class Chart:
     title: str
     svg: str
     note: str = ""
-    large: bool = False
-    """Too detailed to shrink to a narrow screen; it scrolls there."""
 
 
 def svg(draw: Callable[[Figure], None], name: str, size: tuple[float, float] = SIZE) -> str:
@@ -76,15 +71,10 @@ def _style(name: str) -> Any:  # matplotlib enumerates its keys in a type
         "text.parse_math": False,  # a class may be called $x$
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.linewidth": 0.6,
         "axes.grid": True,
         "grid.alpha": 0.13,
-        "grid.linewidth": 0.6,
-        "xtick.major.width": 0.6,
-        "ytick.major.width": 0.6,
         "lines.linewidth": 1.6,
         "legend.frameon": False,
-        "legend.fontsize": 8.5,
     }
 
 
@@ -100,24 +90,18 @@ def _embedded(text: str) -> str:
 # Over the epochs
 
 
-def epochs_chart(title: str, name: str, panels: Mapping[str, Mapping[str, Values]]) -> Chart:
-    """Lines over the epochs, in panels above each other: by the words of the panel's y axis, then by the line's label."""
+def epochs_chart(title: str, name: str, lines: Mapping[str, Values]) -> Chart:
+    """Lines over the epochs, by their labels."""
 
     def draw(figure: Figure) -> None:
-        colors = iter(COLORS * len(panels))
-        every = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
-        for axes, (words, lines) in zip(every, panels.items(), strict=True):
-            for label, values in lines.items():
-                dashed = {"color": INK, "linewidth": 0.9, "linestyle": "--"}
-                _line(axes, values, label=label, **(dashed if label == TOTAL else {"color": next(colors)}))
-            _over_epochs(axes, words)
-            if any(lines):
-                axes.legend()
-        for axes in every[:-1]:
-            axes.set_xlabel("")
-        figure.align_ylabels()
+        axes = figure.subplots()
+        for (label, values), color in zip(lines.items(), COLORS, strict=False):
+            _line(axes, values, label, color)
+        _over_epochs(axes, "")
+        if any(lines):
+            axes.legend()
 
-    return Chart(title, svg(draw, f"{name}-{title}", (SIZE[0], SIZE[1] * max(1, len(panels) / 3))))
+    return Chart(title, svg(draw, f"{name}-{title}"))
 
 
 def comparison_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str) -> Chart:
@@ -126,23 +110,21 @@ def comparison_chart(title: str, groups: Mapping[str, Sequence[Values]], words: 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for number, (label, runs) in enumerate(groups.items()):
-            look = {"color": COLORS[number % len(COLORS)], "linestyle": ("-", "--", ":")[number // len(COLORS) % 3]}
-            for position, values in enumerate(runs):
-                width = 1.6 if len(runs) == 1 else 1.0
-                _line(axes, values, label=label if position == 0 else "", linewidth=width, **look)
+            style = ("-", "--", ":")[number // len(COLORS) % 3]
+            for values in runs:
+                _line(axes, values, label if values is runs[0] else "", COLORS[number % len(COLORS)], style)
         _over_epochs(axes, words)
-        if len(groups) <= 3 * len(COLORS):
-            columns = 1 if max(map(len, groups)) > 24 else 2
-            figure.legend(loc="outside lower center", ncols=min(columns, len(groups)))
+        figure.legend(loc="outside lower center")
 
-    return Chart(title, svg(draw, "comparison", (5.2, 3.2 + 0.2 * min(len(groups), 24))))
+    return Chart(title, svg(draw, "comparison", (5.2, 3.2 + 0.2 * len(groups))))
 
 
-def _line(axes: Axes, values: Values, *, label: str, **look: Any) -> None:
+def _line(axes: Axes, values: Values, label: str, color: str, style: str = "-") -> None:
     """Values over epochs counted from one, with dots if there are too few for a line to show them."""
     numbers = [float("nan") if value is None else value for value in values]
-    marker = "o" if len(numbers) < 8 else None
-    axes.plot(range(1, len(numbers) + 1), numbers, marker=marker, markersize=3, label=label or None, **look)
+    marker = "o" if len(numbers) < 8 else ""
+    epochs = range(1, len(numbers) + 1)
+    axes.plot(epochs, numbers, marker=marker, markersize=3, label=label or None, color=color, linestyle=style)
 
 
 def _over_epochs(axes: Axes, words: str) -> None:
@@ -163,8 +145,6 @@ def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str
     count = len(classes)
     numbered = count <= NUMBERED_CLASSES
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    crowded = numbered and count > 10
-    side = 5.2 if crowded else SIZE[1]
 
     def draw(figure: Figure) -> None:
         from matplotlib.colors import to_rgb
@@ -180,64 +160,26 @@ def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str
             names = [shown(each, NAME_LIMIT) for each in classes]
             axes.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 3 else 0)
             axes.set_yticks(range(count), names)
-            _numbers(axes, matrix, shares)
+        for (row, column), value in np.ndenumerate(matrix if numbered else matrix[:0]):
+            if value:
+                color = "white" if shares[row, column] > 0.55 else INK
+                axes.text(column, row, f"{value:,}", ha="center", va="center", fontsize=6.5, color=color)
 
-    by_number = (
-        f"{count:,} classes, numbered in the order of their names; the stronger the red, the more frequent the mistake."
-    )
-    size = (side * 1.3, side * 1.1)
-    note = "" if numbered else by_number
-    return Chart("Confusion matrix", svg(draw, f"{name}-confusion", size), note, large=crowded)
-
-
-def _numbers(axes: Axes, matrix: NDArray[np.int64], shares: NDArray[np.float64]) -> None:
-    size = 8 if len(matrix) <= 10 and matrix.max() < 1000 else 6.5
-    for (row, column), value in np.ndenumerate(matrix):
-        if value:
-            color = "white" if shares[row, column] > 0.55 else INK
-            axes.text(column, row, f"{value:,}", ha="center", va="center", fontsize=size, color=color)
-
-
-def class_error_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str) -> Chart:
-    """The error of each class that has test rows, the worst at the top."""
-    totals = matrix.sum(axis=1)
-    tested = np.flatnonzero(totals)
-    errors = 100.0 * (1 - np.diag(matrix)[tested] / totals[tested])
-    worst = np.argsort(-errors, kind="stable")[:WORST_CLASSES]
-    values, numbers = errors[worst], tested[worst]
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        bars = axes.barh(range(len(values)), values, color=BLUE, height=0.7)
-        words = [f"{value:.1f} % of {totals[number]:,}" for value, number in zip(values, numbers, strict=True)]
-        axes.bar_label(bars, words, padding=3, fontsize=8)
-        axes.set_yticks(range(len(values)), [shown(classes[number], NAME_LIMIT) for number in numbers])
-        axes.set(xlabel="misclassified, %", xlim=(0, max(values.max(initial=0) * 1.45, 1)))
-        axes.set_xticks([tick for tick in axes.get_xticks() if tick <= 100])
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-
-    height = max(SIZE[1] * 1.1, 0.8 + 0.2 * len(worst))
-    note = f"The worst {WORST_CLASSES} of {len(tested):,} classes." if len(tested) > WORST_CLASSES else ""
-    return Chart("Error per class", svg(draw, f"{name}-classes", (SIZE[0], height)), note)
+    note = "" if numbered else f"{count:,} classes, numbered in the order of their names."
+    return Chart("Confusion matrix", svg(draw, f"{name}-confusion", (SIZE[1] * 1.3, SIZE[1] * 1.1)), note)
 
 
 def reliability_chart(measured: Calibration, name: str) -> Chart:
-    """Accuracy over confidence, with the share of the rows in each bin below."""
+    """Accuracy over confidence."""
 
     def draw(figure: Figure) -> None:
-        upper, lower = figure.subplots(2, sharex=True, gridspec_kw={"height_ratios": (3, 1)})
-        filled = measured.counts > 0
-        upper.plot((0, 100), (0, 100), color=INK, linewidth=0.9, linestyle="--", alpha=0.5, label="perfect")
-        x, y = 100 * measured.confidence[filled], 100 * measured.accuracy[filled]
-        upper.plot(x, y, color=BLUE, marker="o", markersize=4, label="this run")
-        upper.set(ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 103))
-        upper.legend()
-        bins = len(measured.counts)
-        middles = (np.arange(bins) + 0.5) * 100 / bins
-        lower.bar(middles, 100 * measured.counts / measured.counts.sum(), width=90 / bins, color=BLUE, alpha=0.6)
-        lower.set(xlabel="probability of the predicted class, %", ylabel="rows, %")
-        figure.align_ylabels()
+        axes = figure.subplots()
+        axes.plot((0, 100), (0, 100), color=INK, linewidth=0.9, linestyle="--", alpha=0.5, label="perfect")
+        axes.plot(
+            100 * measured.confidence, 100 * measured.accuracy, color=BLUE, marker="o", markersize=4, label="this run"
+        )
+        axes.set(xlabel="probability of the predicted class, %", ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 103))
+        axes.legend()
 
-    note = f"Expected calibration error {100 * measured.error:.1f} %, over {len(measured.counts)} bins."
-    return Chart("Calibration", svg(draw, f"{name}-calibration", (SIZE[0], SIZE[1] * 1.1)), note)
+    note = f"Expected calibration error {100 * measured.error:.1f} %."
+    return Chart("Calibration", svg(draw, f"{name}-calibration"), note)

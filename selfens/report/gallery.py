@@ -4,131 +4,106 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.data.dataset import Dataset, Labels
+from selfens.data.dataset import Dataset
 from selfens.data.rows import Source
 from selfens.report.render import shown
-from selfens.tools.audit import positions_within_groups
+from selfens.tools.audit import Audit, Probabilities, Suggestions
 
-SHOWN_FIRST = 24
-MAX_ENTRIES = 144
+MAX_ENTRIES = 50
 MAX_SCALED = 10_000  # rows from which the scale of brightness is taken
 MAX_SIDE = 64
 SMOOTH_FROM = 48  # pixels a side; smaller images are shown with their pixels as squares
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Entry:
-    """One row, in words."""
+    """One row: its file's name or its number, the whole path, its picture (if it is one), and what is said of it."""
 
-    row: int
-    given: str
-    predicted: str
-    measure: str
-    wrong: bool
-    file: str
-    group: int
-    """The class under which the filter finds it."""
+    label: str
+    path: str
     picture: str
-    first: bool
-    """Whether it is among those shown before anything is filtered."""
-
-    @property
-    def label(self) -> str:
-        """The last part of the file's path, or the number of the row."""
-        return Path(self.file).name if self.file else f"row {self.row}"
+    texts: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Gallery:
     title: str
     note: str
-    given_word: str
-    """What labels are called here; without it, there are none to show."""
-    predicted_word: str = "predicted"
-    measure_word: str = "probability"
-    entries: tuple[Entry, ...]
-    totals: tuple[int, ...]
-    """How many rows of each class were ranked, of which only some have entries."""
-    classes: tuple[str, ...]
-    images: bool
+    headers: tuple[str, ...]
+    """Of the texts of each entry."""
+    entries: list[Entry]
+    total: int
+    """How many rows were ranked, of which only the first have entries."""
     pixelated: bool
 
-    @property
-    def groups(self) -> list[tuple[int, str, int]]:
-        """Number, name and count of each class that has entries; the count is of all its rows."""
-        numbers = sorted({entry.group for entry in self.entries})
-        return [(each, shown(self.classes[each]), self.totals[each]) for each in numbers]
 
-    @property
-    def shown_first(self) -> int:
-        """How many entries are shown before anything is filtered."""
-        return sum(entry.first for entry in self.entries)
+def audit_gallery(audit: Audit, dataset: Dataset, how: str = "") -> Gallery:
+    """The disputed labels, most suspicious first; `how` says where the probabilities came from.
+
+    If none is disputed, as is common after training on these very labels, the least certain ones.
+    """
+    disputed = np.flatnonzero(audit.suggested != audit.labels)
+    places = disputed if len(disputed) else np.arange(len(audit.rows))[:MAX_ENTRIES]
+    columns = {
+        "given": [dataset.classes[number] for number in audit.labels[places]],
+        "suggested": [dataset.classes[number] for number in audit.suggested[places]],
+        "score": [f"{score:.2f}" for score in audit.scores[places]],
+    }
+    title = "Labels that look wrong" if len(disputed) else "Labels that are least certain"
+    note = f"The score runs from −1 (certainly wrong) to 1 (certainly right). {how}".strip()
+    return _gallery(dataset, audit.rows[places], columns, title, note)
 
 
-def gallery(
+def suggestions_gallery(found: Suggestions, dataset: Dataset, title: str, *, test: bool = False) -> Gallery:
+    """The rows that are least certain; `test`: they are test rows, not training rows."""
+    columns = {
+        "predicted": [dataset.classes[number] for number in found.predicted],
+        "uncertainty": [f"{value:.2f}" for value in found.uncertainty],
+    }
+    note = "Uncertainty runs from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns."
+    return _gallery(dataset, found.rows, columns, title, note, test=test)
+
+
+def mistakes_gallery(dataset: Dataset, probabilities: Probabilities) -> Gallery:
+    """The misclassified test rows, most confident first."""
+    predicted, sure = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    wrong = np.flatnonzero(predicted != dataset.test_labels)
+    rows = wrong[np.argsort(-sure[wrong], kind="stable")]
+    columns = {
+        "true": [dataset.classes[number] for number in dataset.test_labels[rows]],
+        "predicted": [dataset.classes[number] for number in predicted[rows]],
+        "probability": [f"{each:.3f}" for each in sure[rows]],
+    }
+    note = "Misclassified test rows, most confident first."
+    return _gallery(dataset, rows, columns, "Most confident mistakes", note, test=True)
+
+
+def _gallery(
     dataset: Dataset,
     rows: NDArray[np.int64],
-    predicted: Labels,
-    given: Labels | None,
-    measure: Callable[[int], str],
+    columns: Mapping[str, Sequence[str]],
+    title: str,
+    note: str,
     *,
-    budget: int,
     test: bool = False,
-    shown_first: int = SHOWN_FIRST,
-    **words: str,
 ) -> Gallery:
-    """The first rows of a ranking, and beyond them the first of each class, as far as `budget` bytes of pictures go.
-
-    rows         in the order of the ranking; `predicted` and `given` are their classes
-    measure      what is said of a place in the ranking
-    test         they are test rows, not training rows
-    words        title, note and words of the gallery
-    shown_first  how many are shown before anything is filtered
-    """
+    """The first rows of a ranking, with what `columns` say of them."""
     inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
-    groups = predicted if given is None else given
-    is_images = inputs.ndim == 4
-    draw = pictures(inputs) if is_images else lambda row: ""
-    entries: dict[int, Entry] = {}
-    for place in _by_urgency(groups, shown_first)[: max(MAX_ENTRIES, shown_first)]:
-        row = int(rows[place])
-        picture = draw(row)
-        budget -= len(picture)
-        if budget < 0:
-            break
-        entries[place] = Entry(
-            row=row,
-            given="" if given is None else shown(dataset.classes[given[place]]),
-            predicted=shown(dataset.classes[predicted[place]]),
-            measure=measure(place),
-            wrong=given is not None and bool(given[place] != predicted[place]),
-            file=shown(files[row]) if files else "",
-            group=int(groups[place]),
-            picture=picture,
-            first=place < shown_first,
-        )
-    return Gallery(
-        entries=tuple(entries[place] for place in sorted(entries)),
-        totals=tuple(np.bincount(groups).tolist()),
-        classes=dataset.classes,
-        images=is_images,
-        pixelated=is_images and max(inputs.shape[2:]) < SMOOTH_FROM,
-        **words,
-    )
-
-
-def _by_urgency(groups: NDArray[np.int64], shown_first: int) -> list[int]:
-    """The first few places of a ranking, then the classes in turn."""
-    turns = positions_within_groups(groups)[shown_first:]
-    rest = np.argsort(turns, kind="stable") + shown_first
-    return [*range(min(shown_first, len(groups))), *rest.tolist()]
+    draw = pictures(inputs) if inputs.ndim == 4 else lambda row: ""
+    entries = []
+    for place, row in enumerate(rows[:MAX_ENTRIES].tolist()):
+        path = shown(files[row]) if files else f"row {row}"
+        texts = tuple(shown(column[place]) for column in columns.values())
+        entries.append(Entry(Path(path).name, path, draw(row), texts))
+    pixelated = inputs.ndim == 4 and max(inputs.shape[2:]) < SMOOTH_FROM
+    return Gallery(title, note, tuple(columns), entries, len(rows), pixelated)
 
 
 def pictures(inputs: Source) -> Callable[[int], str]:

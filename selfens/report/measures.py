@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,43 +12,31 @@ from selfens.data.dataset import Labels
 BINS = 10
 
 
-@dataclass(frozen=True, eq=False)
-class Calibration:
-    """By bins of equal width over the probability of the predicted class; NaN if a bin is empty."""
+class Calibration(NamedTuple):
+    """Of each bin that is not empty, of equal width over the probability of the predicted class; and over all rows."""
 
-    counts: NDArray[np.int64]
     confidence: NDArray[np.float64]
     """Mean probability of the predicted class."""
     accuracy: NDArray[np.float64]
     """Share of the rows whose predicted class is right."""
-
-    @property
-    def error(self) -> float:
-        """The expected calibration error: how far confidence and accuracy are apart, averaged over the rows."""
-        gaps = np.abs(self.confidence - self.accuracy)
-        return float(np.nansum(gaps * self.counts) / max(self.counts.sum(), 1))
+    error: float
+    """The expected calibration error: how far the two are apart, averaged over the rows."""
 
 
-def confusion(labels: Labels, predicted: Labels, num_classes: int) -> NDArray[np.int64]:
+def confusion(labels: Labels, probabilities: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     """[true class, predicted class] how often the one was taken for the other.
 
-    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
+    >>> confusion(np.array([0, 0, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]])).tolist()
     [[1, 1], [0, 1]]
     """
-    matrix = np.zeros((num_classes, num_classes), dtype=np.int64)
-    np.add.at(matrix, (labels, predicted), 1)
+    matrix = np.zeros((probabilities.shape[1],) * 2, dtype=np.int64)
+    np.add.at(matrix, (labels, probabilities.argmax(axis=1)), 1)
     return matrix
 
 
-def calibration(labels: Labels, probabilities: NDArray[np.floating[Any]], bins: int = BINS) -> Calibration:
+def calibration(labels: Labels, probabilities: NDArray[np.floating[Any]]) -> Calibration:
     """How often the network is right, by how sure it is."""
-    confidence = probabilities.max(axis=1).astype(np.float64)
-    right = probabilities.argmax(axis=1) == labels
-    numbers = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    counts = np.bincount(numbers, minlength=bins)
-    with np.errstate(invalid="ignore"):  # 0 / 0 is the NaN of an empty bin
-        return Calibration(
-            counts,
-            np.bincount(numbers, weights=confidence, minlength=bins) / counts,
-            np.bincount(numbers, weights=right, minlength=bins) / counts,
-        )
+    sure, right = probabilities.max(axis=1).astype(np.float64), probabilities.argmax(axis=1) == labels
+    _, bins, counts = np.unique(np.ceil(sure * BINS).clip(1, BINS), return_inverse=True, return_counts=True)
+    confidence, accuracy = (np.bincount(bins, weights=each) / counts for each in (sure, right))
+    return Calibration(confidence, accuracy, float(np.average(np.abs(confidence - accuracy), weights=counts)))

@@ -9,11 +9,11 @@ A CSV written by `write_audit` can be corrected in its `label` column and passed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,8 +38,6 @@ class Audit:
     """The most probable class; the label is disputed if it is another one."""
     scores: NDArray[np.float64]
     """From -1, sure that the label is wrong, to 1, sure that it is right."""
-    deviations: NDArray[np.float64] | None = None
-    """By how much the suggested class's probability has varied from epoch to epoch, if that is known."""
 
     @property
     def disputed(self) -> Rows:
@@ -47,7 +45,7 @@ class Audit:
         return np.asarray(self.rows[self.suggested != self.labels])
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Suggestions:
     """Rows to label next, in the order in which to label them."""
 
@@ -55,8 +53,6 @@ class Suggestions:
     predicted: Labels
     uncertainty: NDArray[np.float64]
     """Entropy of the prediction over its largest possible value: 0 is certain, 1 means all classes are equally probable."""
-    variance: NDArray[np.float64] | None = None
-    """How much the predictions have varied from epoch to epoch, summed over the classes, if that is known."""
 
 
 # Functions of labels and probabilities
@@ -77,10 +73,8 @@ def label_scores(labels: ArrayLike, probabilities: ArrayLike) -> NDArray[np.floa
     return scores
 
 
-def rank(labels: ArrayLike, probabilities: ArrayLike, variance: ArrayLike | None = None) -> Audit:
+def rank(labels: ArrayLike, probabilities: ArrayLike) -> Audit:
     """The labelled rows ranked by `label_scores`, with the class to use instead.
-
-    variance  [rows, classes] of the predictions that were averaged, to say how stable each suggestion was
 
     >>> rank([0, 1, -1], [[0.9, 0.1], [0.75, 0.25], [0.5, 0.5]]).rows
     array([1, 0])
@@ -88,61 +82,47 @@ def rank(labels: ArrayLike, probabilities: ArrayLike, variance: ArrayLike | None
     given, matrix = _checked(labels, probabilities)
     scores = label_scores(given, matrix)
     rows = np.argsort(scores, kind="stable")[: int((given != UNLABELED).sum())]  # NaN sorts last
-    suggested = matrix[rows].argmax(axis=1)
-    deviations = None if variance is None else np.sqrt(_checked_variance(variance, matrix)[rows, suggested])
-    return Audit(rows=rows, labels=given[rows], suggested=suggested, scores=scores[rows], deviations=deviations)
+    return Audit(rows=rows, labels=given[rows], suggested=matrix[rows].argmax(axis=1), scores=scores[rows])
 
 
-def suggest(
-    probabilities: ArrayLike, labelled: ArrayLike, count: int, variance: ArrayLike | None = None
-) -> Suggestions:
+def suggest(probabilities: ArrayLike, labelled: ArrayLike, count: int) -> Suggestions:
     """Up to `count` rows to label next: the least certain of each predicted class in turn.
 
     Uncertainty by itself would pick one confused corner of the data over and over; taking the classes in turn spreads the
-    effort. `labelled` is a mask over the rows, and those rows are never suggested. Given `variance`, [rows, classes], rows
-    are ranked by how much their predictions have varied instead of by uncertainty.
+    effort. `labelled` is a mask over the rows, and those rows are never suggested.
 
     >>> suggest([[0.5, 0.5], [0.6, 0.4], [0.1, 0.9]], [False, False, False], 2).rows
     array([0, 2])
     """
-    matrix = _checked_probabilities(probabilities)
-    mask = np.asarray(labelled)
+    matrix, mask = _checked_probabilities(probabilities), np.asarray(labelled)
     if mask.shape != matrix.shape[:1] or mask.dtype != bool:
         raise DataError(
             f"labelled is {mask.dtype} of shape {mask.shape}; expected true or false for each of {len(matrix):,} rows."
         )
-    varied = None if variance is None else _checked_variance(variance, matrix).sum(axis=1)
-    predicted, uncertainty, rows = matrix.argmax(axis=1), uncertainty_of(matrix), np.arange(len(matrix))
-    every = Suggestions(rows=rows, predicted=predicted, uncertainty=uncertainty, variance=varied)
-    return _first(every, uncertainty if varied is None else varied, mask, count)
+    return _in_turn([(np.flatnonzero(~mask), matrix[~mask])], count)
 
 
-def _first(every: Suggestions, worth: NDArray[np.float64], labelled: NDArray[np.bool_], count: int) -> Suggestions:
-    """Of all rows, the `count` unlabeled ones that are worth most, the predicted classes in turn."""
+def _in_turn(parts: Iterable[tuple[Rows, Probabilities]], count: int) -> Suggestions:
+    """Of rows and their probabilities, in parts, the `count` least certain, the predicted classes in turn."""
     check_kind("count", count, Integral, "a whole number of rows")
     if count < 1:
         raise DataError(f"{count:,} rows were asked for; expected at least 1.")
-    order = np.argsort(-worth, kind="stable")  # NaN, a row without a variance, sorts last
-    order = order[~labelled[order]]
-    turns = positions_within_groups(every.predicted[order])
-    rows = order[np.argsort(turns, kind="stable")][:count]
-    varied = None if every.variance is None else every.variance[rows]
-    return Suggestions(rows=rows, predicted=every.predicted[rows], uncertainty=every.uncertainty[rows], variance=varied)
+    made = [(rows, matrix.argmax(axis=1), uncertainty_of(matrix)) for rows, matrix in parts]
+    rows, predicted, uncertainty = (np.concatenate(arrays) for arrays in zip(*made, strict=True))
+    order = np.argsort(-uncertainty, kind="stable")
+    turns = np.empty(len(order), dtype=np.int64)
+    for number in np.unique(predicted):
+        members = predicted[order] == number
+        turns[members] = np.arange(members.sum())
+    first = order[np.argsort(turns, kind="stable")][:count]
+    return Suggestions(rows[first], predicted[first], uncertainty[first])
 
 
 def uncertainty_of(probabilities: Probabilities) -> NDArray[np.float64]:
     """Entropy over its largest possible value: from 0, certain, to 1, all classes equally probable."""
-    safe = np.maximum(probabilities, np.finfo(np.float64).tiny)
-    return np.asarray(-(probabilities * np.log(safe)).sum(axis=1) / np.log(probabilities.shape[1]))
-
-
-def positions_within_groups(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0 for the first member of each group, 1 for the second, and so on."""
-    positions = np.empty(len(groups), dtype=np.int64)
-    for group in np.unique(groups):
-        members = groups == group
-        positions[members] = np.arange(members.sum())
-    return positions
+    matrix = probabilities.astype(np.float64)
+    safe = np.maximum(matrix, np.finfo(np.float64).tiny)
+    return np.asarray(-(matrix * np.log(safe)).sum(axis=1) / np.log(matrix.shape[1]))
 
 
 def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, Probabilities]:
@@ -153,10 +133,7 @@ def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, Proba
             f"for each of {len(matrix):,} rows."
         )
     if len(given) and not (given.min() >= UNLABELED and given.max() < matrix.shape[1]):
-        raise DataError(
-            f"the labels run from {given.min()} to {given.max()}; expected -1 to {matrix.shape[1] - 1}, "
-            f"as there are probabilities of {matrix.shape[1]} classes."
-        )
+        raise DataError(f"the labels run from {given.min()} to {given.max()}; expected -1 to {matrix.shape[1] - 1}.")
     return given.astype(np.int64), matrix
 
 
@@ -171,15 +148,6 @@ def _checked_probabilities(probabilities: ArrayLike) -> Probabilities:
     return matrix
 
 
-def _checked_variance(variance: ArrayLike, probabilities: Probabilities) -> Probabilities:
-    matrix = np.asarray(variance, dtype=np.float64)
-    if matrix.shape != probabilities.shape:
-        raise DataError(
-            f"the variance has shape {matrix.shape}; expected that of the probabilities, {probabilities.shape}."
-        )
-    return matrix
-
-
 # Labels and probabilities of a run
 
 
@@ -188,47 +156,22 @@ def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
 
     dataset  needed if the run was given one; otherwise it is loaded as the run loaded it
     """
-    _check_run(run)
+    check_kind("run", run, Run, "a Run, such as load_run(path) gives")
     labels = run_labels(run)
     rows = np.flatnonzero(labels != UNLABELED)
-    ranked = rank(labels[rows], *run.predict_training_rows(dataset or run.dataset(), rows))
+    ranked = rank(labels[rows], run.predict_training_rows(dataset or run.dataset(), rows).probabilities)
     return replace(ranked, rows=rows[ranked.rows])
 
 
-def suggest_run(
-    run: Run, count: int, dataset: Dataset | None = None, by: Literal["uncertainty", "variance"] = "uncertainty"
-) -> Suggestions:
-    """Rows that the run had no label for and is least certain of, spread over the classes it predicts.
-
-    by  how certainty is judged: by the entropy of the prediction, or by how much predictions have varied over the epochs
-    """
-    _check_run(run)
+def suggest_run(run: Run, count: int, dataset: Dataset | None = None) -> Suggestions:
+    """Rows that the run had no label for and is least certain of, spread over the classes it predicts."""
+    check_kind("run", run, Run, "a Run, such as load_run(path) gives")
     labelled = run_labels(run) != UNLABELED
     if labelled.all():
         raise DataError(f"every training row of {run.path} has a label, so there is none to label next.")
-    data, blocks = dataset or run.dataset(), []
-    for rows in run.training_blocks():
-        made = run.predict_training_rows(data, rows)
-        varied = np.full(len(rows), np.nan) if made.variance is None else made.variance.sum(axis=1, dtype=np.float64)
-        blocks.append((made.predicted, uncertainty_of(made.probabilities.astype(np.float64)), varied))
-    predicted, uncertainty, variance = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    kept = None if np.isnan(variance).all() else variance
-    if by == "variance" and kept is None:
-        raise DataError(f"{run.path} keeps no variance of its predictions, so rank by uncertainty.")
-    every = Suggestions(rows=np.arange(len(labelled)), predicted=predicted, uncertainty=uncertainty, variance=kept)
-    return _first(every, variance if by == "variance" else uncertainty, labelled, count)
-
-
-def _check_run(run: Run) -> None:
-    check_kind("run", run, Run, "a Run, such as load_run(path) gives")
-
-
-def predictions(run: Run, dataset: Dataset) -> Probabilities:
-    """[training rows, classes] the ensemble if the run has one, otherwise the network's own predictions.
-
-    Rows that training never visited (held out, or left out by an incomplete batch) get the network's in any case.
-    """
-    return run.predict_training_rows(dataset).probabilities
+    data = dataset or run.dataset()
+    blocks = (block[~labelled[block]] for block in run.training_blocks())
+    return _in_turn(((rows, run.predict_training_rows(data, rows).probabilities) for rows in blocks), count)
 
 
 def run_labels(run: Run) -> Labels:
@@ -249,36 +192,18 @@ def check_audit_replaceable(path: Path, run: Run) -> None:
     check_replaceable(path, OF_AUDIT, labels={int(row): run.classes[known[row]] for row in np.flatnonzero(known >= 0)})
 
 
-def check_suggestions_replaceable(path: Path) -> None:
-    """Refuse to write suggestions over some that were filled in, or over another kind of file."""
-    check_replaceable(path, OF_SUGGESTIONS, labels={})
-
-
-def write_audit(path: Path, audit: Audit, classes: Sequence[str], names: Sequence[str] | None = None) -> None:
-    """A CSV of row, label, suggested, score, most suspicious first: a labels file to correct.
-
-    Also the deviation of the suggested class's probability, if it is known, and the file of each row, given `names`.
-    """
+def write_audit(path: Path, audit: Audit, classes: Sequence[str], names: Sequence[str] = ()) -> None:
+    """A CSV of row, label, suggested, score, most suspicious first: a labels file to correct. Given `names`, also file."""
     labels, suggested = ([classes[number] for number in numbers] for numbers in (audit.labels, audit.suggested))
-    own: dict[str, Any] = dict(zip(OF_AUDIT, (audit.rows, labels, suggested, cells(audit.scores)), strict=True))
-    write_csv(path, own | _more_columns(audit.rows, names, deviation=audit.deviations))
+    _write(path, OF_AUDIT, (audit.rows, labels, suggested, cells(audit.scores)), names)
 
 
-def write_suggestions(
-    path: Path, suggestions: Suggestions, classes: Sequence[str], names: Sequence[str] | None = None
-) -> None:
-    """A CSV of row, label (empty, to be filled in), predicted, uncertainty.
-
-    Also the variance, if it is known, and the file of each row, given `names`.
-    """
+def write_suggestions(path: Path, suggestions: Suggestions, classes: Sequence[str], names: Sequence[str] = ()) -> None:
+    """A CSV of row, label (empty, to be filled in), predicted, uncertainty. Given `names`, also file."""
     rows, predicted = suggestions.rows, [classes[number] for number in suggestions.predicted]
-    columns = (rows, [""] * len(rows), predicted, cells(suggestions.uncertainty))
-    own: dict[str, Any] = dict(zip(OF_SUGGESTIONS, columns, strict=True))
-    write_csv(path, own | _more_columns(rows, names, variance=suggestions.variance))
+    _write(path, OF_SUGGESTIONS, (rows, [""] * len(rows), predicted, cells(suggestions.uncertainty)), names)
 
 
-def _more_columns(
-    rows: Rows, names: Sequence[str] | None, **measured: NDArray[np.float64] | None
-) -> dict[str, Sequence[str]]:
-    more = {name: cells(values) for name, values in measured.items() if values is not None}
-    return more | ({"file": [names[row] for row in rows]} if names is not None and len(names) else {})
+def _write(path: Path, headers: Sequence[str], columns: tuple[Any, ...], names: Sequence[str]) -> None:
+    table = dict(zip(headers, columns, strict=True))
+    write_csv(path, table | ({"file": [names[row] for row in columns[0]]} if len(names) else {}))

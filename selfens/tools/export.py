@@ -10,8 +10,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from selfens.core import evaluate
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs
 from selfens.data.dataset import Dataset
-from selfens.errors import ConfigError, RunError, SelfensError, unknown_name
+from selfens.errors import ConfigError, RunError, SelfensError
 from selfens.files.tensors import write_atomically
 from selfens.runs.run import Run, load_run
 from selfens.tools import optional
@@ -64,26 +63,27 @@ class Model(nn.Module):
         return logits.softmax(dim=1), logits
 
 
-def export_run(
-    run: Run | str | Path, path: str | Path, *, format: str | None = None, dataset: Dataset | None = None
-) -> Export:
+def export_run(run: Run | str | Path, path: str | Path, *, dataset: Dataset | None = None) -> Export:
     """Write the trained network of a run, its preprocessing, class names and model card into one file.
 
     run      a run or its directory; load_run(path, network=...) if it was given a module of your own
-    format   "onnx" or "torch" (a program of torch.export); by default by the suffix: .onnx, .pt2 or .pt
-    dataset  what the run was trained on, if it cannot be loaded by name; without it, made-up rows are compared
+    path     its suffix says the format: .onnx, or .pt2 for a program of torch.export
+    dataset  what the run was trained on, if it cannot be loaded by name; without it, blank rows are compared
     """
     path = Path(path)
-    kind = FORMATS[_format_name(path, format)]
-    if kind.extra:
-        optional.require(kind.extra, f"exporting to {path.name}")
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise ConfigError(f"the suffix of {path} names no format; expected one of {', '.join(FORMATS)}.")
+    write, read = FORMATS[suffix]
+    if suffix == ".onnx":
+        optional.require("onnx", f"exporting to {path.name}")
     run = run.on("cpu") if isinstance(run, Run) else load_run(run, device="cpu")
     networks.fuse(run.network, False)  # fusing may be on if it was trained on a GPU in this process
     rows, checked_on = _rows_to_check(run, dataset)
     entries = {"classes": _json(run.classes), "model_card": _json(model_card(run))}
     try:
-        content = kind.write(_program(run, rows), entries)
-        difference = _difference(kind.read(content), run, rows)
+        content = write(_program(run, rows), entries)
+        difference = _difference(read(content), run, rows)
     except Exception as error:  # a user's network may make the exporters raise anything
         reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
         raise RunError(
@@ -101,37 +101,20 @@ def export_run(
 
 def model_card(run: Run) -> dict[str, Any]:
     """What someone who has only the file wants to know about it."""
-    epochs, steps = run.network_checkpoint.epoch, run.network_checkpoint.step
+    checkpoint = run.network_checkpoint
     return {
         "data": Path(run.about.get("data", run.config.data.name)).name,
         "training_rows": run.about["rows"],
         "labels": len(run.labels.rows),
-        "classes": len(run.classes),
         "method": "the user's own" if run.about["own_method"] else run.config.method.name,
         "network": "the user's own" if run.about["own_network"] else run.config.network.name,
         "preprocessing": run.config.data.preprocess,
-        "epochs": epochs,
-        "test_error_percent": None if steps else run.test_error,
+        "epochs": checkpoint.epoch,
+        "test_error_percent": None if checkpoint.step else run.test_error,
         "test_rows": run.about.get("test_rows"),
-        "input": _described_input(run),
-        "outputs": {name: ["batch", len(run.classes)] for name in OUTPUTS},
+        "input": {"name": INPUT, "type": run.about["input_type"], "shape": ["batch", *run.input_shape]},
         "selfens": __version__,
     }
-
-
-def _described_input(run: Run) -> dict[str, Any]:
-    images, in_bytes = len(run.input_shape) == 3, run.about["input_type"] == "uint8"
-    from_pictures = not run.about["own_data"] and Path(run.config.data.name).suffix != ".npz"
-    described = {
-        "name": INPUT,
-        "type": run.about["input_type"],
-        "shape": ["batch", *run.input_shape],
-        "layout": "NCHW: rows, channels, height, width" if images else "rows, features",
-        "values": f"{'bytes from 0 to 255' if in_bytes else 'as in the training data'}, not preprocessed",
-    }
-    if images and from_pictures and run.input_shape[0] == 3:
-        described["channels"] = "red, green, blue"
-    return described
 
 
 def _json(value: Any) -> str:
@@ -153,27 +136,16 @@ def _program(run: Run, rows: Inputs) -> ExportedProgram:
 
 
 def _write_onnx(program: ExportedProgram, entries: dict[str, str]) -> bytes:
-    with _without_exporter_notes():
+    # Neither notes on packages that are not needed nor deprecations inside torch's own exporter.
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
         exported = torch.onnx.export(
             program, dynamo=True, verbose=False, input_names=[INPUT], output_names=OUTPUTS, dynamic_shapes=ANY_BATCH
         )
     assert exported is not None
     exported.model.metadata_props.update(entries)
     return bytes(exported.model_proto.SerializeToString())
-
-
-@contextmanager
-def _without_exporter_notes() -> Iterator[None]:
-    """Silences deprecations inside torch's own exporter and its notes on packages that are not needed."""
-    log = logging.getLogger("torch.onnx._internal.exporter._registration")  # "torchvision is not installed"
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
-            yield
-    finally:
-        log.setLevel(before)
 
 
 def _read_onnx(content: bytes) -> Predict:
@@ -196,33 +168,7 @@ def _read_torch(content: bytes) -> Predict:
     return lambda rows: np.asarray(module(torch.from_numpy(rows))[0].detach().numpy())
 
 
-@dataclass(frozen=True)
-class Format:
-    """A kind of file: how it is written, and how it is read back to be checked."""
-
-    suffixes: tuple[str, ...]
-    write: Callable[[ExportedProgram, dict[str, str]], bytes]
-    read: Callable[[bytes], Predict]
-    extra: str | None = None
-
-
-FORMATS = {
-    "onnx": Format((".onnx",), _write_onnx, _read_onnx, extra="onnx"),
-    "torch": Format((".pt2", ".pt"), _write_torch, _read_torch),
-}
-
-
-def _format_name(path: Path, asked: str | None) -> str:
-    if asked is not None:
-        if asked not in FORMATS:
-            raise ConfigError(unknown_name("format", asked, FORMATS))
-        return asked
-    for name, kind in FORMATS.items():
-        if path.suffix.lower() in kind.suffixes:
-            return name
-    raise ConfigError(
-        f"the name {path} does not say what to write; expected .onnx, or .pt2 for torch, or a format: onnx or torch."
-    )
+FORMATS = {".onnx": (_write_onnx, _read_onnx), ".pt2": (_write_torch, _read_torch)}
 
 
 # The check
@@ -242,33 +188,12 @@ def _of_the_run(run: Run, rows: Inputs) -> NDArray[np.float32]:
 
 def _rows_to_check(run: Run, dataset: Dataset | None) -> tuple[Inputs, str]:
     """Rows spread over the training data, some more than once if it is small; and a name for them."""
+    if dataset is not None:
+        run.check_dataset(dataset)
     try:
-        if dataset is not None:
-            run.check_dataset(dataset)
         inputs = (dataset or run.dataset(offline=True)).inputs
     except SelfensError as error:
-        if dataset is not None:
-            raise
-        return _made_up_rows(run), f"{CHECKED_ROWS} made-up rows, since the data is not at hand: {error}"
+        blank = np.zeros((CHECKED_ROWS, *run.input_shape), dtype=run.about["input_type"])
+        return blank, f"blank rows only, since the data is not at hand: {error}"
     rows = inputs[np.arange(CHECKED_ROWS) * len(inputs) // CHECKED_ROWS]
     return rows, f"{min(CHECKED_ROWS, len(inputs))} training rows"
-
-
-def _made_up_rows(run: Run) -> Inputs:
-    """Random inputs of the right type, with the mean and variance of the real ones if the preprocessing knows them.
-
-    Noise far from the data would give huge logits, whose rounding errors say nothing about the file.
-    """
-    random = np.random.default_rng(0)
-    noise = torch.from_numpy(random.standard_normal((CHECKED_ROWS, *run.input_shape), dtype=np.float32))
-    match run.preprocess:
-        case preprocess.Zca() as zca:
-            rows = (zca.mean + torch.linalg.solve(zca.matrix, noise.flatten(1), left=False)).view(noise.shape)
-        case preprocess.PerChannel() as channels:
-            shape = (1, -1) + (1,) * (noise.ndim - 2)
-            rows = channels.mean.view(shape) + channels.deviation.view(shape) * noise
-        case _:
-            rows = 0.5 + 0.25 * noise
-    if run.about["input_type"] == "uint8":
-        rows = (255 * rows).round().clamp(0, 255).to(torch.uint8)
-    return np.asarray(rows.numpy())

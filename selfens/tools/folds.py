@@ -16,7 +16,7 @@ from selfens.core.randomness import FOLDS, stream
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.labels import choose_labels
 from selfens.errors import DataError, check_kind
-from selfens.tools.audit import Audit, Probabilities, predictions, rank
+from selfens.tools.audit import Audit, Probabilities, rank
 from selfens.training.loop import train
 from selfens.training.progress import Progress, WithoutExpectedWarnings
 
@@ -32,18 +32,13 @@ class OfFold(WithoutExpectedWarnings):
         super().start(self.title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
 
 
-def audit_folds(
-    config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None, seed: int | None = None
-) -> Audit:
-    """The labels that `config` would train with, each judged by a run from which it was hidden.
-
-    seed  of the division into folds; by default that of the config's labels
-    """
-    return rank(*fold_predictions(config, dataset, folds, progress=progress, seed=seed))
+def audit_folds(config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None) -> Audit:
+    """The labels that `config` would train with, each judged by a run from which it was hidden."""
+    return rank(*fold_predictions(config, dataset, folds, progress=progress))
 
 
 def fold_predictions(
-    config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None, seed: int | None = None
+    config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None
 ) -> tuple[Labels, Probabilities]:
     """The labels in use, and for each labelled row what was predicted without its label (zeros for the others).
 
@@ -51,8 +46,10 @@ def fold_predictions(
     """
     check_kind("config", config, Config, "a Config, such as that of a run: load_run(path).config")
     launcher.check_single_process("an audit by folds")
-    labels = _labels_in_use(config, dataset)
-    parts = _fold_numbers(labels, dataset.classes, folds, config.seed.of("labels") if seed is None else seed)
+    label_seed, split_seed = config.seed.of("labels"), config.seed.of("split")
+    choice = choose_labels(dataset, config.data, label_seed=label_seed, split_seed=split_seed)
+    labels = choice.known_labels(dataset.num_rows)
+    parts = _fold_numbers(labels, dataset.classes, folds, label_seed)
     explicit = config.with_values(
         "data", labels=None, label_choice="balanced", labels_file=None, label_noise=0.0, validation=0.0
     )
@@ -71,7 +68,7 @@ def fold_predictions(
                 raise KeyboardInterrupt(
                     f"stopped in fold {fold + 1} of {folds}; nothing was written; call again to start over."
                 ) from None
-            probabilities[hidden] = predictions(run, partly)[hidden]
+            probabilities[hidden] = run.predict_training_rows(partly).probabilities[hidden]
     return labels, probabilities
 
 
@@ -81,28 +78,20 @@ def _untested(dataset: Dataset) -> Dataset:
     return replace(dataset, test_inputs=inputs, test_labels=labels, test_row_names=(), unreadable=(), notes=())
 
 
-def _labels_in_use(config: Config, dataset: Dataset) -> Labels:
-    choice = choose_labels(
-        dataset, config.data, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split")
-    )
-    return choice.known_labels(dataset.num_rows)
-
-
 def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:
     """The fold of each labelled row, -1 elsewhere; each class is divided evenly."""
-    if folds < 2:
-        raise DataError(f"{folds} folds were asked for; expected at least 2.")
-    if folds > (labelled := int((labels != UNLABELED).sum())):
-        raise DataError(f"{folds} folds were asked for, but only {labelled:,} rows are labelled.")
+    labelled = int((labels != UNLABELED).sum())
+    if not 2 <= folds <= labelled:
+        raise DataError(f"{folds} folds were asked for; expected 2 to {labelled:,}, the number of labelled rows.")
     random = stream(seed, FOLDS)
     numbers = np.full(len(labels), -1)
     dealt = 0
     for number, name in enumerate(classes):
         members = random.permutation(np.flatnonzero(labels == number))
         if len(members) < 2:
-            count = "one labelled row" if len(members) else "no labelled row"
             raise DataError(
-                f"class '{name}' has {count}; expected at least two, so that one is left when the other is hidden."
+                f"class '{name}' has labelled rows: {len(members)}; expected at least 2, so that one is left when another is "
+                "hidden."
             )
         numbers[members] = (dealt + np.arange(len(members))) % folds
         dealt += len(members)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from selfens.data.arrays import read_inputs
 from selfens.data.dataset import Dataset
@@ -16,10 +17,6 @@ from selfens.data.images import decode_all, is_image
 from selfens.errors import DataError
 from selfens.files.tables import cells, check_replaceable, write_csv
 from selfens.runs.run import Run
-
-OF_ARRAYS = ["row", "class", "probability"]
-OF_IMAGES = ["file", "class", "probability", "second_class", "second_probability"]
-OF_TRAINING_ROWS = ["row", "class", "probability", "deviation"]
 
 
 def is_images(inputs: Path) -> bool:
@@ -37,30 +34,33 @@ def predict_arrays(run: Run, inputs: Path, output: Path) -> tuple[int, str]:
         raise DataError(
             f"{inputs} is not something to predict on; expected an .npz or .npy file, an image, a folder of images or a .csv."
         )
-    _check_output(output, inputs, OF_ARRAYS)
+    _check_output(output, inputs, "row")
     array, taken = read_inputs(inputs)
-    probabilities = run.predict_proba(array)
-    predicted = [run.classes[best] for best in probabilities.argmax(axis=1)]
-    columns = (range(len(predicted)), predicted, cells(probabilities.max(axis=1)))
-    write_csv(output, dict(zip(OF_ARRAYS, columns, strict=True)))
-    return len(predicted), taken
+    return _write(run, output, "row", range(len(array)), run.predict_proba(array)), taken
 
 
 def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]]:
-    """Write file, class, probability and second guess for each image; returns their number and what was left out."""
+    """Write file, class, probability for each image; returns their number and what was left out."""
     if len(run.input_shape) != 3 or run.input_shape[0] != 3 or run.input_shape[1] != run.input_shape[2]:
         raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
-    _check_output(output, inputs, OF_IMAGES)
+    _check_output(output, inputs, "file")
     paths = all_images(inputs)
     decoded = decode_all(paths, run.input_shape[1], inputs)
-    probabilities = run.predict_proba(decoded.images)
-    ranked = np.argsort(-probabilities, axis=1, kind="stable")
     readable = [path for path, kept in zip(paths, decoded.readable, strict=True) if kept]
-    columns: list[Sequence[Any]] = [readable]
-    for guess in ranked[:, :2].T:
-        columns += [[run.classes[each] for each in guess], cells(probabilities[np.arange(len(guess)), guess])]
-    write_csv(output, dict(zip(OF_IMAGES, columns, strict=True)))
-    return len(readable), decoded.failures
+    return _write(run, output, "file", readable, run.predict_proba(decoded.images)), decoded.failures
+
+
+def _check_output(output: Path, inputs: Path, first: str) -> None:
+    """Refuse to overwrite the inputs, or anything but earlier predictions."""
+    if output.exists() and output.samefile(inputs):
+        raise DataError(f"{output} is the file to predict on; choose another name for the predictions.")
+    check_replaceable(output, [first, "class", "probability"])
+
+
+def _write(run: Run, output: Path, first: str, names: Sequence[Any], probabilities: NDArray[np.float32]) -> int:
+    predicted = [run.classes[best] for best in probabilities.argmax(axis=1)]
+    write_csv(output, {first: names, "class": predicted, "probability": cells(probabilities.max(axis=1))})
+    return len(predicted)
 
 
 def predict_training_rows(run: Run, dataset: Dataset, output: Path) -> int:
@@ -69,8 +69,8 @@ def predict_training_rows(run: Run, dataset: Dataset, output: Path) -> int:
     The deviation says by how much that probability has varied from epoch to epoch. It is empty for rows the ensemble has
     not seen, and for all rows if the run has no ensemble; their class and probability are the network's.
     """
-    check_replaceable(output, OF_TRAINING_ROWS)
-    columns: dict[str, list[Any]] = {name: [] for name in OF_TRAINING_ROWS}
+    columns: dict[str, list[Any]] = {"row": [], "class": [], "probability": [], "deviation": []}
+    check_replaceable(output, list(columns))
     for rows in run.training_blocks():
         made = run.predict_training_rows(dataset, rows)
         columns["row"] += rows.tolist()
@@ -79,10 +79,3 @@ def predict_training_rows(run: Run, dataset: Dataset, output: Path) -> int:
         columns["deviation"] += [""] * len(rows) if made.deviation is None else cells(made.deviation)
     write_csv(output, columns | ({"file": list(dataset.row_names)} if dataset.row_names else {}))
     return len(columns["row"])
-
-
-def _check_output(output: Path, inputs: Path, header: list[str]) -> None:
-    """Refuse to overwrite the inputs, or anything but earlier predictions."""
-    if output.exists() and output.samefile(inputs):
-        raise DataError(f"{output} is the file to predict on; choose another name for the predictions.")
-    check_replaceable(output, header)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,61 +9,45 @@ from selfens.errors import RunError
 from selfens.files.tensors import write_failure
 from selfens.runs.directory import RunDirectory
 from selfens.tools import optional
-from selfens.training.progress import Progress, Silent
+from selfens.training.progress import PassedOn, Progress
 
 FOLDER = "tensorboard"
 
 
-class TensorBoard:
+class TensorBoard(PassedOn):
     """Writes each epoch's numbers for TensorBoard, and passes everything on to `shown`."""
 
     def __init__(self, run_dir: str | Path, shown: Progress | None = None) -> None:
         optional.require("tensorboard", "writing for TensorBoard")
+        super().__init__(shown)
         self.run = RunDirectory(run_dir)
-        self.folder = self.run.path / FOLDER
-        self.shown: Progress = shown or Silent()
-        self.talkative = self.shown.talkative
         self.writer: Any = None
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         """Write all epochs of the history again, so that a resume neither doubles nor skips one."""
         from torch.utils.tensorboard import SummaryWriter
 
-        with self._write_errors():
-            for old in self.folder.glob("events.out.tfevents.*"):
+        folder = self.run.path / FOLDER
+        try:
+            for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
-            # purge_step: a TensorBoard that is open forgets what it has read.
-            self.writer = SummaryWriter(self.folder, purge_step=0)
-            for record in self.run.history():
-                self._write(record)
-            self.writer.flush()
-        self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
-
-    def step(self, epoch: int, step: int) -> None:
-        self.shown.step(epoch, step)
+            self.writer = SummaryWriter(folder, purge_step=0)  # a TensorBoard that is open forgets what it has read
+        except OSError as error:
+            raise RunError(write_failure(folder, error)) from error
+        for record in self.run.history():
+            self._write(record)
+        super().start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
 
     def epoch(self, record: dict[str, Any]) -> None:
-        with self._write_errors():
-            self._write(record)
-            self.writer.flush()
-        self.shown.epoch(record)
-
-    def warn(self, message: str) -> None:
-        self.shown.warn(message)
+        self._write(record)
+        super().epoch(record)
 
     def close(self) -> None:
-        with self._write_errors():
-            self.writer.close()
-        self.shown.close()
+        self.writer.close()
+        super().close()
 
     def _write(self, record: dict[str, Any]) -> None:
         for name, value in record.items():
             if name != "epoch" and value is not None:
                 self.writer.add_scalar(name, value, record["epoch"])
-
-    @contextmanager
-    def _write_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RunError(write_failure(self.folder, error)) from error
+        self.writer.flush()

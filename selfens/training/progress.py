@@ -54,8 +54,8 @@ class Expected(str):
     """A warning about something that a training for another purpose, such as one fold of an audit, is meant to do."""
 
 
-class WithoutExpectedWarnings:
-    """Shows what `shown` shows, but no `Expected` warnings."""
+class PassedOn:
+    """Shows what `shown` shows; for classes that do something besides."""
 
     def __init__(self, shown: Progress | None = None) -> None:
         self.shown: Progress = shown or Silent()
@@ -71,11 +71,18 @@ class WithoutExpectedWarnings:
         self.shown.epoch(record)
 
     def warn(self, message: str) -> None:
-        if not isinstance(message, Expected):
-            self.shown.warn(message)
+        self.shown.warn(message)
 
     def close(self) -> None:
         self.shown.close()
+
+
+class WithoutExpectedWarnings(PassedOn):
+    """Shows what `shown` shows, but no `Expected` warnings."""
+
+    def warn(self, message: str) -> None:
+        if not isinstance(message, Expected):
+            super().warn(message)
 
 
 class Mute(Silent):
