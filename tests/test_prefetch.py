@@ -15,7 +15,7 @@ from selfens import Dataset, load_run, resume, train
 from selfens.core.views import Views
 from selfens.data import prefetch, preprocess
 from selfens.data.loader import Loader
-from selfens.data.prefetch import Prefetch, raw_tensor
+from selfens.data.prefetch import Prefetch
 from selfens.data.rows import Concatenated, LazyRows, Selected, Transposed, is_mapped, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError, DataError
@@ -67,7 +67,7 @@ def loaders(source, kind, size=BATCH, device=CPU, later=False):
     fitted = preprocess.fit(kind, source, device)
     views = Views(source.shape[1:], pixels=later, flip=True, translation=1)
     before, after = (None, fitted) if later else (fitted, None)
-    resident = raw_tensor(source, device) if later else preprocess.apply(fitted, source, device)
+    resident = preprocess.apply(None if later else fitted, source, device)
     prefetched = Prefetch(source, before, sampler.batch_size, device)
     return [Loader(inputs, labels, sampler, views, after) for inputs in (resident, prefetched)]
 

@@ -31,19 +31,18 @@ def is_images(inputs: Path) -> bool:
     return is_image(inputs)
 
 
-def predict_arrays(run: Run, inputs: Path, output: Path) -> tuple[int, str]:
-    """Write row, class, probability for each row of an array file; returns their number and which of several arrays."""
+def predict_arrays(run: Run, inputs: Path, output: Path) -> int:
+    """Write row, class, probability for each row of an array file; returns their number."""
     if inputs.suffix not in (".npy", ".npz"):
         raise DataError(
             f"{inputs} is not something to predict on; expected an .npz or .npy file, an image, a folder of images or a .csv."
         )
     _check_output(output, inputs, OF_ARRAYS)
-    array, taken = read_inputs(inputs)
-    probabilities = run.predict_proba(array)
+    probabilities = run.predict_proba(read_inputs(inputs))
     predicted = [run.classes[best] for best in probabilities.argmax(axis=1)]
     columns = (range(len(predicted)), predicted, cells(probabilities.max(axis=1)))
     write_csv(output, dict(zip(OF_ARRAYS, columns, strict=True)))
-    return len(predicted), taken
+    return len(predicted)
 
 
 def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]]:
@@ -51,16 +50,14 @@ def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]
     if len(run.input_shape) != 3 or run.input_shape[0] != 3 or run.input_shape[1] != run.input_shape[2]:
         raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
     _check_output(output, inputs, OF_IMAGES)
-    paths = all_images(inputs)
-    decoded = decode_all(paths, run.input_shape[1], inputs)
+    decoded = decode_all(all_images(inputs), run.input_shape[1], inputs)
     probabilities = run.predict_proba(decoded.images)
     ranked = np.argsort(-probabilities, axis=1, kind="stable")
-    readable = [path for path, kept in zip(paths, decoded.readable, strict=True) if kept]
-    columns: list[Sequence[Any]] = [readable]
+    columns: list[Sequence[Any]] = [decoded.files]
     for guess in ranked[:, :2].T:
         columns += [[run.classes[each] for each in guess], cells(probabilities[np.arange(len(guess)), guess])]
     write_csv(output, dict(zip(OF_IMAGES, columns, strict=True)))
-    return len(readable), decoded.failures
+    return len(decoded.files), decoded.failures
 
 
 def predict_training_rows(run: Run, dataset: Dataset, output: Path) -> int:
