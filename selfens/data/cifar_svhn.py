@@ -160,11 +160,15 @@ def _dataset(name: str, train: Split, test: Split, classes: tuple[str, ...]) -> 
 def _read_batch(path: Path, layout: Layout) -> Split:
     values = pickled_values(path)
     labels = np.array(numbers_after(values, _place_after(values, layout.labels_key)), dtype=object)
-    texts = [value for value in values if isinstance(value, str)]
-    pixels = bytearray(max(texts, key=len, default="").encode("latin-1", "replace"))
-    if "u1" not in texts or not len(labels) or len(pixels) != len(labels) * IMAGE_BYTES:
+    texts = {value: place for place, value in enumerate(values) if isinstance(value, str)}
+    content = max(texts, key=len, default="")
+    pixels = bytearray(content.encode("latin-1", "replace"))
+    is_rows_of_bytes = (
+        "u1" in texts and values[texts[content] - 1] is False
+    )  # before the content it says if columns go first
+    if not is_rows_of_bytes or not len(labels) or len(pixels) != len(labels) * IMAGE_BYTES:
         found = f"holds {len(labels)} {layout.labels_key} and an array of {len(pixels)} bytes"
-        raise _wrong(path, found, f"uint8 images of {IMAGE_BYTES} bytes and a label for each")
+        raise _wrong(path, found, f"uint8 images of {IMAGE_BYTES} bytes, row by row, and a label for each")
     if labels.min() < 0 or labels.max() >= layout.num_classes:
         raise _wrong(path, "holds other labels", f"integers from 0 to {layout.num_classes - 1}")
     return np.frombuffer(pixels, np.uint8).reshape(-1, *IMAGE_SHAPE), labels.astype(np.int64)
@@ -217,9 +221,10 @@ def _short(error: BaseException) -> str:
 
 _VALUES = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 _VALUES |= {"STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE"}
-_ENDS = {"LIST", "APPENDS", "SETITEM", "SETITEMS"}
-_OTHERS = {"PROTO", "STOP", "MARK", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "NONE", "NEWFALSE"}
-_OTHERS |= {"EMPTY_DICT", "DICT", "EMPTY_LIST", "APPEND", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+_BOOLEANS = {"NEWTRUE": True, "NEWFALSE": False}
+_ENDS = {"APPENDS", "SETITEM", "SETITEMS"}
+_OTHERS = {"PROTO", "STOP", "MARK", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "NONE"}
+_OTHERS |= {"EMPTY_DICT", "DICT", "LIST", "EMPTY_LIST", "APPEND", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 _OTHERS |= {"GLOBAL", "REDUCE", "BUILD"}
 _GLOBALS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"}
 _GLOBALS |= {"_codecs encode"}  # by which Python 3 writes bytes
@@ -228,15 +233,19 @@ Values = list[int | str | None]
 
 
 def pickled_values(path: Path, what: str = "one of CIFAR's pickles") -> Values:
-    """The numbers and texts in a pickle, in their order, and None at the end of a list or dictionary."""
+    """The numbers, texts and booleans in a pickle, in their order, and None at the end of a list or dictionary."""
     content, found = _read_bytes(path), Values()
     try:
         for operation, value, _ in pickletools.genops(content):
             name = operation.name
-            if name not in _VALUES | _ENDS | _OTHERS or value is True or (name == "GLOBAL" and value not in _GLOBALS):
-                raise ValueError(f"it holds {name} {str(value or '')[:60]}, which no official file needs")
-            if name in _ENDS or (name in _VALUES and value is not False and value != "latin1"):
+            if name in _VALUES and value != "latin1":
                 found.append(value)
+            elif name in _BOOLEANS:
+                found.append(_BOOLEANS[name])
+            elif name in _ENDS:
+                found.append(None)
+            elif name not in _VALUES | _OTHERS or (name == "GLOBAL" and value not in _GLOBALS):
+                raise ValueError(f"it holds {name} {str(value or '')[:60]}, which no official file needs")
     except Exception as error:  # whatever the tokenizer raises is the file's fault
         raise _wrong(path, f"is not {what} ({_short(error)})", "an intact one") from None
     return found
@@ -244,9 +253,8 @@ def pickled_values(path: Path, what: str = "one of CIFAR's pickles") -> Values:
 
 def numbers_after(values: Values, start: int) -> list[int]:
     """The numbers from a place on, up to the next text."""
-    return [
-        value for value in takewhile(lambda value: not isinstance(value, str), values[start:]) if isinstance(value, int)
-    ]
+    before_text = takewhile(lambda value: not isinstance(value, str), values[start:])
+    return [value for value in before_text if isinstance(value, int) and not isinstance(value, bool)]
 
 
 def _place_after(values: Values, key: str) -> int:

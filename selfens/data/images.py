@@ -25,8 +25,8 @@ from selfens.errors import DataError
 TOO_MANY_FAILURES = 0.5
 USUAL_SIZE, SMALLEST_SIZE = 32, 8
 DRAFT = 2  # a JPEG may be decoded at a fraction of its size, this many times ours or more
-ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # Pillow reads some others by running another program
+ENDINGS = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".webp"}
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "WEBP")  # Pillow reads some others by running another program
 
 Images = NDArray[np.uint8]
 
