@@ -173,15 +173,11 @@ def matching(extra: Source, main: Source, name: str) -> Source:
         channels_last = main.ndim == 4 and extra.shape[1:] == (*main.shape[2:], main.shape[1]) != main.shape[1:]
         layout = "NHWC" if channels_last else "NCHW"
         extra = standard_inputs(extra, layout=layout, what=name, bytes_allowed=is_bytes)
-    if extra.shape[1:] != main.shape[1:]:
+    if mixed or extra.dtype != main.dtype or extra.shape[1:] != main.shape[1:]:
         raise DataError(
-            f"{name} holds rows of shape {extra.shape[1:]}; expected {main.shape[1:]} as the training inputs have, and arrays "
-            "are not resized: bring them to that shape (the images of a folder are resized)."
-        )
-    if mixed or extra.dtype != main.dtype:
-        raise DataError(
-            f"{name} holds {given} and the training inputs are {main.dtype}; expected numbers of the same type: integers from "
-            "0 to 255 are bytes, which are scaled to 0..1, and floats are not."
+            f"{name} holds rows of shape {extra.shape[1:]} and type {given}, the training inputs {main.shape[1:]} and "
+            f"{main.dtype}; expected the same: arrays are not resized (the images of a folder are), and integers from 0 to 255 "
+            "are bytes, which are scaled to 0..1, while floats are not."
         )
     return extra
 

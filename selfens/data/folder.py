@@ -29,7 +29,6 @@ from selfens.errors import DataError
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
 HELD_OUT_SHARE = 0.2  # of each class, if there is no test folder
-SIZES = range(4, 1025)
 
 Labelled = dict[Path, str | None]
 """Files and the names of their classes, None if unknown."""
@@ -56,8 +55,6 @@ def load_folder(source: str | Path, *, size: int, split_seed: int = 0, progress:
 
     Without a test folder, a fifth of the labelled images of each class is held out to test on; a class keeps at least one.
     """
-    if size not in SIZES:
-        raise DataError(f"the image size is {size}; expected from {SIZES.start} to {SIZES.stop - 1} pixels.")
     listing = list_images(Path(source))
     label_of = listing.train | listing.test
     decoded = decode_all(list(label_of), size, source, progress)
