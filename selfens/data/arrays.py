@@ -187,6 +187,6 @@ def _check_finite(x: Inputs, what: str) -> None:
     rows = np.flatnonzero(np.concatenate(bad))
     if len(rows):
         raise DataError(
-            f"{what} hold NaN, infinite values or values beyond 3.4e38 in {len(rows)} rows (the first is row {rows[0]}); fill, "
+            f"{what} hold NaN or infinite values (or beyond 3.4e38) in {len(rows)} rows (the first is row {rows[0]}); fill, "
             "remove or rescale them first."
         )
