@@ -218,17 +218,15 @@ def predict(
         raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
     trained = _loaded(run, device.value)
     failures: list[str] = []
-    source = ""
     if inputs is None:
         count = predict_training_rows(trained, trained.dataset(source=data), output)
     elif is_images(inputs):
         count, failures = predict_images(trained, inputs, output)
     else:
-        count, taken = predict_arrays(trained, inputs, output)
-        source = f" for the array '{taken}'" if taken else ""
+        count = predict_arrays(trained, inputs, output)
     for failure in failures:
         _complain(f"left out: {failure}")
-    _say(f"{count:,} predictions{source} written to {output}")
+    _say(f"{count:,} predictions written to {output}")
 
 
 @app.command()

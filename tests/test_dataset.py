@@ -79,8 +79,8 @@ def test_inputs_may_be_lists_and_come_out_in_one_piece():
     ("inputs", "message"),
     [
         ([[1.0, 2.0], [3.0]], "training inputs are of mixed shapes"),
-        (np.array([[None, 1]], dtype=object), "not numbers"),
-        (np.array([["a", "b"]]), "training inputs have type <U1; expected numbers"),
+        (np.array([[None, 1]], dtype=object), "have type object; expected rows of one shape, of numbers"),
+        (np.array([["a", "b"]]), "training inputs have type <U1; expected rows of one shape, of numbers"),
         (np.array([[1j]]), "have type complex128"),
         (np.zeros(3), r"have shape \(3,\); expected \[rows, features\]"),
         (np.zeros((1, 1, 1, 1, 1)), r"have shape \(1, 1, 1, 1, 1\)"),
@@ -88,7 +88,7 @@ def test_inputs_may_be_lists_and_come_out_in_one_piece():
         (np.zeros((3, 0)), "which is empty"),
         (np.zeros((2, 3, 0, 4)), "which is empty"),
         (np.zeros((2, 7, 6, 5)), r"\(2, 7, 6, 5\), and neither .* channels .*layout='NHWC' or layout='NCHW'"),
-        (np.array([[0.0], [1.0], [np.nan], [np.inf]]), r"NaN or infinite values in 2 rows \(the first is row 2\)"),
+        (np.array([[0.0], [1.0], [np.nan], [np.inf]]), r"NaN or infinite values .*in 2 rows \(the first is row 2\)"),
         (np.array([[-np.inf]]), "NaN or infinite"),
     ],
 )
@@ -100,9 +100,7 @@ def test_inputs_that_cannot_be_trained_on_are_refused(inputs, message):
 def test_values_too_large_for_single_precision_are_refused_without_a_warning():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(
-            DataError, match=r"hold values beyond 3.4e38 in 1 rows \(the first is row 0\); rescale them"
-        ):
+        with pytest.raises(DataError, match=r"beyond 3.4e38\) in 1 rows \(the first is row 0\)"):
             standard_inputs(np.array([[1e300], [0.0]]))
     assert [str(w.message) for w in caught] == []
 
@@ -119,7 +117,7 @@ def test_unknown_layout_is_refused():
     "labels",
     [[0, 2, 1, -1], np.array([0, 2, 1, -1]), np.array([0, 2, 1, -1], dtype=np.int8), (0, 2, 1, None),
      [0.0, 2.0, 1.0, float("nan")], np.array([0, 2, 1, np.nan]), [np.int64(0), 2, 1, -1],
-     np.array([[0], [2], [1], [-1]]), np.array([0, 2, 1, None], dtype=object), [0, 2, 1, ""]],
+     np.array([0, 2, 1, None], dtype=object), [0, 2, 1, ""]],
 )  # fmt: skip
 def test_integer_labels_in_every_form(labels):
     data = labelled(labels)
@@ -132,7 +130,7 @@ def test_integer_labels_in_every_form(labels):
     "labels",
     [["dog", "cat", "", "dog"], np.array(["dog", "cat", "", "dog"]), ["dog", "cat", None, "dog"],
      ["dog", "cat", "-1", "dog"], np.array(["dog", "cat", None, "dog"], dtype=object),
-     ["dog", "cat", float("nan"), "dog"], np.array([b"dog", b"cat", b"", b"dog"]),
+     ["dog", "cat", float("nan"), "dog"],
      list(np.array(["dog", "cat", "", "dog"])), [np.str_("dog"), "cat", "", "dog"], ["dog", "cat", -1, "dog"]],
 )  # fmt: skip
 def test_string_labels_in_every_form(labels):
@@ -164,8 +162,8 @@ def test_labels_can_be_read_back_through_the_class_names(labels):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([0, 1], "training labels are 2 for 6 rows; expected one label per row"),
-        (np.zeros((6, 2)), r"training labels have shape \(6, 2\); expected one label per row"),
+        ([0, 1], r"training labels have shape \(2,\) for 6 rows; expected one label per row"),
+        (np.zeros((6, 2)), r"training labels have shape \(6, 2\) for 6 rows; expected one label per row"),
         (3, r"training labels have shape \(\)"),
         ([0, 1, 2, -2, 0, 0], "hold -2; expected class numbers from 0, or -1"),
         ([0, 1, 0.5, 0, 0, 0], r"hold 0\.5 of type float; expected integers or strings"),
@@ -206,7 +204,7 @@ def test_without_a_test_set_there_are_no_test_rows():
         ((FEATURES, None), "test set needs both inputs and labels"),
         ((None, [0]), "test set needs both inputs and labels"),
         ((np.zeros((1, 3)), [0]), r"test inputs have shape \(3,\) per row and the training inputs \(2,\)"),
-        ((FEATURES, [0]), "the test labels are 1 for 6 rows"),
+        ((FEATURES, [0]), r"the test labels have shape \(1,\) for 6 rows"),
         ((FEATURES[:2], [0, -1]), "1 test rows have no label"),
         ((FEATURES[:2], [0, 9]), "1 test rows have no label or one no training row has"),
         ((np.full((1, 2), np.nan), [0]), "the test inputs hold NaN"),
@@ -301,8 +299,10 @@ def test_npz_gives_what_the_arrays_give(tmp_path):
     assert data.name == str(tmp_path / "d.npz")
 
 
-def test_npz_may_name_its_arrays_shortly_and_hold_classes(tmp_path):
-    np.savez_compressed(tmp_path / "d.npz", x=FEATURES, y=np.array([0, 1, -1, 0, 1, 1]), classes=["cat", "dog", "cow"])
+def test_npz_may_hold_classes(tmp_path):
+    np.savez_compressed(
+        tmp_path / "d.npz", x_train=FEATURES, y_train=np.array([0, 1, -1, 0, 1, 1]), classes=["cat", "dog", "cow"]
+    )
     data = Dataset.from_npz(str(tmp_path / "d.npz"))
     assert data.classes == ("cat", "dog", "cow")
     assert data.labels.tolist() == [0, 1, -1, 0, 1, 1]
@@ -316,7 +316,7 @@ class Bomb:
 @pytest.mark.parametrize("thing", [Bomb(), None], ids=["bomb", "none"])
 def test_npz_with_python_objects_is_refused_unread(tmp_path, thing):
     np.savez(tmp_path / "d.npz", x_train=FEATURES, y_train=np.array([thing] * 6, dtype=object))
-    with pytest.raises(DataError, match="array of Python objects, which is not read because it could run code"):
+    with pytest.raises(DataError, match="it holds Python objects, and reading them could run code"):
         Dataset.from_npz(tmp_path / "d.npz")
 
 
@@ -336,7 +336,7 @@ def test_what_is_not_an_npz_file_is_refused(tmp_path):
     broken[whole.index(b"\x93NUMPY") + 100] ^= 0xFF
     (tmp_path / "broken.npz").write_bytes(bytes(broken))
     for name in ("cut", "empty", "text", "broken"):
-        with pytest.raises(DataError, match="is not a readable .npz file|array of Python objects"):
+        with pytest.raises(DataError, match="is not a readable .npz file"):
             Dataset.from_npz(tmp_path / f"{name}.npz")
 
 
@@ -344,5 +344,5 @@ def test_missing_file_and_single_array_are_refused(tmp_path):
     with pytest.raises(DataError, match="there is no file .*nowhere.npz"):
         Dataset.from_npz(tmp_path / "nowhere.npz")
     np.save(tmp_path / "one.npy", FEATURES)
-    with pytest.raises(DataError, match=r"is a single array, not an \.npz archive"):
+    with pytest.raises(DataError, match="it is a single array"):
         Dataset.from_npz(tmp_path / "one.npy")

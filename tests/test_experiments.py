@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import multiprocessing.util
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -737,11 +738,12 @@ def test_quick_from_the_command_to_the_report(tmp_path, command):
 
 
 def test_files_that_cannot_be_the_papers_are_refused(tmp_path, command):
-    folder = tmp_path / "cifar-10-batches-bin"
+    folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
-    for name in [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]:
-        (folder / name).write_bytes(bytes(3073) * 20)
-    (folder / "batches.meta.txt").write_text("\n".join("abcdefghij") + "\n")
+    batch = {b"data": np.zeros((20, 3072), np.uint8), b"labels": [0] * 20}
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+    (folder / "batches.meta").write_bytes(pickle.dumps({b"label_names": list("abcdefghij")}, protocol=2))
     result = command("cifar10", "--data-dir", tmp_path, "--devices", "cpu", "--results", tmp_path / "results")
     assert type(result.exception) is DataError
     assert "cifar10 has 100 training and 20 test images here; the official files" in str(result.exception)

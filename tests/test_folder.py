@@ -17,7 +17,7 @@ from selfens.data.folder import load_folder
 from selfens.data.images import decode
 from selfens.errors import DataError
 
-QUICKLY = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--set", "training.report=false", "--quiet"]
+QUICKLY = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
 
 
@@ -67,7 +67,7 @@ def test_a_test_folder_is_the_test_set(tmp_path):
     data = load_folder(tmp_path / "p", size=8)
     assert (len(data.test_labels), (data.labels >= 0).sum(), (data.labels == -1).sum()) == (3, 18, 19)
     picture(tmp_path / "p" / "test" / "yellow" / "t.png")
-    with pytest.raises(DataError, match="holds images of 'yellow', which is not trained on"):
+    with pytest.raises(DataError, match="yellow/t.png is a test image of no class that is trained on"):
         load_folder(tmp_path / "p", size=8)
 
 
@@ -94,9 +94,9 @@ def test_names_of_folders_say_what_is_tested_and_what_is_unlabeled(tmp_path, fil
     ("files", "sentence"),
     [
         ("train/cat/1 dog/1", "holds train/ and beside it 'dog'; .* so move the others there"),
-        ("cat/1 dog/1 test/1", "test folder of .* holds images outside class folders"),
-        ("test/cat/1 test/dog/1", "holds only images to test on"),
-        ("cat/1 dog/1 test/bird/1", "holds images of 'bird', which is not trained on"),
+        ("cat/1 dog/1 test/1", "test/1.png is a test image of no class"),
+        ("test/cat/1 test/dog/1", "holds no images to train on"),
+        ("cat/1 dog/1 test/bird/1", "test/bird/1.png is a test image of no class that is trained on"),
     ],
 )
 def test_folders_that_contradict_each_other_are_refused(tmp_path, files, sentence):
@@ -106,7 +106,7 @@ def test_folders_that_contradict_each_other_are_refused(tmp_path, files, sentenc
         load_folder(tmp_path / "p", size=8)
 
 
-def test_a_class_of_one_image_keeps_it_for_training_and_a_note_says_so(tmp_path):
+def test_a_class_of_one_image_keeps_it_for_training(tmp_path):
     picture(tmp_path / "p" / "rare" / "1.png")
     for number in range(5):
         picture(tmp_path / "p" / "common" / f"{number}.png")
@@ -114,11 +114,9 @@ def test_a_class_of_one_image_keeps_it_for_training_and_a_note_says_so(tmp_path)
     assert data.classes == ("common", "rare")
     assert 1 in data.labels
     assert data.test_labels.tolist() == [0]
-    (note,) = data.notes
-    assert "no test image of 'rare' (one or two images are all trained on)" in note
 
 
-def test_what_is_passed_over_is_noted(tmp_path):
+def test_other_files_and_empty_folders_are_passed_over(tmp_path):
     root = photos(tmp_path / "p")
     (root / "bird").mkdir()
     (root / "fish").mkdir()
@@ -127,21 +125,7 @@ def test_what_is_passed_over_is_noted(tmp_path):
         (root / name).write_text("no")
     data = load_folder(root, size=8)
     assert data.classes == ("blue", "green", "red")
-    text = " ".join(data.notes)
-    assert "has no image in 'bird', so no such class is trained on" in text
-    assert "no image of 'fish' could be read" in text
-    assert "2 files of other kinds passed over (.mov, .txt)" in text
     assert "broken.png" in data.unreadable[0]
-    picture(root / "test" / "red" / "1.png")
-    picture(root / "val" / "red" / "1.png")
-    assert "what is in 'val' is not used" in " ".join(load_folder(root, size=8).notes)
-
-
-def test_notes_reach_a_person_once(tmp_path, capsys):
-    (photos(tmp_path / "p") / "bird").mkdir()
-    _, _, err = typed(capsys, "train", "./p", "--run", "run", *QUICKLY)
-    assert re.fullmatch(r"warning: .* has no image in 'bird', so no such class is trained on\.\n", err)
-    assert "bird" not in typed(capsys, "audit", "run", "--folds", 2, "--quiet")[2]
 
 
 def test_the_held_out_fifth_moves_with_the_seed_and_hardly_with_new_images(tmp_path):
@@ -159,14 +143,21 @@ def test_the_held_out_fifth_moves_with_the_seed_and_hardly_with_new_images(tmp_p
     assert len(before - after) <= 2  # at most those that new images pushed out
 
 
-def test_every_kind_that_pillow_opens_is_an_image(tmp_path):
-    for number, ending in enumerate(("jfif", "jpe", "tga", "pbm", "pgm", "JPG", "webp", "ico")):
+def test_the_usual_kinds_of_images_are_read_and_others_passed_over(tmp_path):
+    for number, ending in enumerate(("jfif", "jpe", "tif", "pbm", "pgm", "JPG", "webp", "gif")):
         image = Image.new("L" if ending in ("pbm", "pgm") else "RGB", (20, 20))
         (tmp_path / "p" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
         image.save(tmp_path / "p" / "ab"[number % 2] / f"{number}.{ending}")
     (tmp_path / "p" / "a" / "figure.eps").write_text("%!PS")
     data = load_folder(tmp_path / "p", size=8)
     assert (data.num_rows + len(data.test_labels), data.unreadable) == (8, ())
+
+
+def test_what_pillow_would_read_by_another_program_is_unreadable_under_any_name(tmp_path):
+    Image.new("RGB", (20, 20)).save(tmp_path / "figure.eps")
+    (tmp_path / "figure.eps").rename(tmp_path / "figure.png")
+    with pytest.raises(OSError, match="cannot identify"):
+        decode(tmp_path / "figure.png", 8)
 
 
 def test_every_mode_becomes_rgb(tmp_path):
@@ -190,14 +181,11 @@ def test_every_mode_becomes_rgb(tmp_path):
 DEEP = {
     "16 bits": (np.uint16, [0, 255, 260, 65535], [0, 1, 1, 255]),
     "16 bits, few used": (np.uint16, [0, 0, 255, 255], [0, 0, 1, 1]),
-    "32 bits": (np.int32, [0, 100, 200, 255], [0, 100, 200, 255]),
-    "floats to 1": (np.float32, [0, 0.2, 0.6, 1], [0, 51, 153, 255]),
-    "floats to 255": (np.float32, [0, 10, 100, 255], [0, 10, 100, 255]),
 }
 
 
 @pytest.mark.parametrize(("kind", "given", "bytes_"), DEEP.values(), ids=DEEP)
-def test_deep_images_are_scaled_by_their_kind(tmp_path, kind, given, bytes_):
+def test_16_bits_are_scaled_alike(tmp_path, kind, given, bytes_):
     Image.fromarray(np.array(given, dtype=kind).repeat(16).reshape(8, 8)).save(tmp_path / "deep.tif")
     assert decode(tmp_path / "deep.tif", 8)[0].reshape(-1)[::16].tolist() == bytes_
 
@@ -207,12 +195,12 @@ def test_a_16_bit_pgm_is_scaled_as_its_maximum_says(tmp_path):
     assert (decode(tmp_path / "12 bits.pgm", 8) == 255).all()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -1, 300])
-def test_deep_images_of_no_known_scale_are_unreadable(tmp_path, value):
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_images_of_32_bits_have_no_known_scale_and_are_unreadable(tmp_path, kind):
     root = photos(tmp_path / "p")
-    Image.fromarray(np.full((8, 8), value, dtype=np.float32)).save(root / "red" / "deep.tif")
+    Image.fromarray(np.ones((8, 8), dtype=kind)).save(root / "red" / "deep.tif")
     (failure,) = load_folder(root, size=8).unreadable
-    assert "deep.tif: ValueError: values from" in failure
+    assert "deep.tif: ValueError: 32 bits a pixel; expected 8 or 16" in failure
 
 
 def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(tmp_path, monkeypatch):
@@ -227,13 +215,6 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(tmp_path, monkeypatch
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda image: sizes.append(image.size) or load(image))
     decode(tmp_path / "large.jpg", 8)
     assert max(sizes) < (200, 200)
-
-
-def test_very_large_images_come_without_a_warning_of_pillows(tmp_path, monkeypatch):
-    root = photos(tmp_path / "p")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)  # of 320, and warnings are errors here
-    data = load_folder(root, size=images.suggested_size(sorted(root.rglob("*.*"))))
-    assert (data.unreadable, data.input_shape) == ((), (3, 16, 16))
 
 
 def test_a_camera_held_sideways_is_undone(tmp_path):
@@ -293,7 +274,7 @@ def test_what_may_not_be_read_gets_one_sentence(tmp_path, place):
     (tmp_path / place).chmod(0o755)
     said = (tmp_path / "out").read_text()
     assert (code, len(said.splitlines())) == (1, 1)
-    assert "cannot be read (Permission denied); check its name and permissions" in said
+    assert ("there is no file or folder" if place == "around" else "cannot be read (Permission denied)") in said
 
 
 def test_what_is_not_there_is_said_to_be_missing(tmp_path, capsys):
@@ -302,12 +283,6 @@ def test_what_is_not_there_is_said_to_be_missing(tmp_path, capsys):
     typed(capsys, "train", "./p", "--run", "run", *QUICKLY)
     code, _, err = typed(capsys, "predict", "run", "nothere", "-o", "out.csv")
     assert (code, err) == (1, "error: there is no file or folder nothere; check its path.\n")
-
-
-@pytest.mark.parametrize("size", [0, -8, 3, 1025])
-def test_a_size_beyond_reason_is_refused(tmp_path, size):
-    with pytest.raises(DataError, match=f"the image size is {size}; expected from 4 to 1024 pixels"):
-        load_folder(photos(tmp_path / "p"), size=size)
 
 
 def test_a_folder_of_which_most_is_unreadable_is_refused(tmp_path):
@@ -326,6 +301,11 @@ def test_a_second_load_reads_the_cache_until_a_file_changes(tmp_path, monkeypatc
     monkeypatch.setattr(images, "decode", lambda path, size: decoded.append(path) or original(path, size))
     assert load_folder(root, size=8).fingerprint() == first.fingerprint()
     assert decoded == []
+    for cached in (tmp_path / "cache" / "images").iterdir():
+        cached.write_bytes(cached.read_bytes()[:-1])
+        assert load_folder(root, size=8).fingerprint() == first.fingerprint()
+        assert decoded, "a damaged cache is made again"
+        decoded.clear()
     picture(root / "red" / "0 größe.png", (1, 2, 3), size=(30, 30))
     load_folder(root, size=8)
     assert decoded
@@ -360,7 +340,7 @@ def test_a_csv_may_come_from_a_spreadsheet_that_separates_otherwise(tmp_path, ma
         ("path,class\nx.png,cat\n", "begins with the columns path, class; expected file and label"),
         ("", "begins with the columns none"),
         ("file,label\n", "names no files"),
-        ("file,label\nl.png,cat\nl.png,dog\n", "names l.png twice, with the labels 'cat' and 'dog'; keep one"),
+        ("file,label\nl.png,cat\nl.png,dog\n", "names .*l.png twice, with the labels 'cat' and 'dog'; keep one"),
         ("file,label\nl.png,käse\n", "holds the label .*, which is not UTF-8"),
     ],
 )
@@ -423,7 +403,7 @@ def test_a_folder_that_cannot_be_trained_on_gets_one_sentence(tmp_path, capsys, 
 
 def test_a_run_on_features_cannot_predict_images(tmp_path, capsys):
     np.savez("f.npz", x_train=np.random.default_rng(0).normal(size=(20, 3)), y_train=np.arange(20) % 2)
-    typed(capsys, "train", "f.npz", "--epochs", 1, "--run", "run", "--quiet", "--set", "training.report=false")
+    typed(capsys, "train", "f.npz", "--epochs", 1, "--run", "run", "--quiet")
     picture(tmp_path / "p" / "1.png")
     code, _, err = typed(capsys, "predict", "run", "p", "-o", "out.csv")
     assert code == 1
@@ -456,9 +436,8 @@ def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_p
         writer.writerows(line | {"label": name} for line, name in zip(lines, COLOURS, strict=True))
     code, _, err = typed(capsys, "train", "./p", "--run", "second", "--add-labels", "filled.csv", *QUICKLY)
     assert (code, err, len(load_run("second").labels.rows)) == (0, "", 18)
-    code, _, err = typed(capsys, "train", "./p", "--run", "third", "--labels-file", "filled.csv", *QUICKLY)
+    code, _, _ = typed(capsys, "train", "./p", "--run", "third", "--labels-file", "filled.csv", *QUICKLY)
     assert (code, len(load_run("third").labels.rows)) == (0, 3)
-    assert re.match(r"warning: 15 labels of the data are not used, because .*filled.csv does not name", err)
     code, _, err = typed(capsys, "train", "./p", "--labels-file", "filled.csv", "--add-labels", "filled.csv")
     assert (code, "both given" in err) == (1, True)
 
@@ -466,7 +445,7 @@ def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_p
 def test_a_cache_that_is_no_folder_and_a_size_beyond_reason_are_no_tracebacks(tmp_path, capsys, monkeypatch):
     photos(tmp_path / "p")
     code, _, err = typed(capsys, "train", "./p", "--size", 999_999, "--quiet")
-    assert (code, "from 4 to 1024 pixels" in err) == (1, True)
+    assert (code, "data.image_size is 999999" in err) == (1, True)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "file"))
     assert load_folder(tmp_path / "p", size=8).num_rows == 34

@@ -15,8 +15,8 @@ from selfens import Dataset, load_run, resume, train
 from selfens.core.views import Views
 from selfens.data import prefetch, preprocess
 from selfens.data.loader import Loader
-from selfens.data.prefetch import Prefetch, raw_tensor
-from selfens.data.rows import Concatenated, LazyRows, Selected, Transposed, is_mapped, pieces
+from selfens.data.prefetch import Prefetch
+from selfens.data.rows import LazyRows, is_mapped, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError, DataError
 from selfens.training.progress import Quiet, WithoutExpectedWarnings
@@ -67,7 +67,7 @@ def loaders(source, kind, size=BATCH, device=CPU, later=False):
     fitted = preprocess.fit(kind, source, device)
     views = Views(source.shape[1:], pixels=later, flip=True, translation=1)
     before, after = (None, fitted) if later else (fitted, None)
-    resident = raw_tensor(source, device) if later else preprocess.apply(fitted, source, device)
+    resident = preprocess.apply(None if later else fitted, source, device)
     prefetched = Prefetch(source, before, sampler.batch_size, device)
     return [Loader(inputs, labels, sampler, views, after) for inputs in (resident, prefetched)]
 
@@ -82,9 +82,9 @@ def sources(tmp_path):
         "ram": raw,
         "floats": raw_images(kind=np.float32),
         "mapped": mapped,
-        "channels last": Transposed(last, (3, 1, 2)),
-        "some rows": Selected(mapped, np.arange(0, ROWS, 2)),
-        "stacked": Concatenated([raw[:100], Selected(mapped, np.arange(100, ROWS))]),
+        "channels last": last.transpose(0, 3, 1, 2),
+        "some rows": LazyRows([mapped], np.arange(0, ROWS, 2)),
+        "stacked": LazyRows([raw[:100], LazyRows([mapped], np.arange(100, ROWS))]),
     }
 
 
@@ -192,12 +192,10 @@ def test_reading_happens_ahead_and_in_another_thread(monkeypatch):
 
 def test_what_cannot_be_read_is_raised_in_the_step_that_needs_it():
     class Torn(LazyRows):
-        shape, dtype, is_mapped = (40, 3), np.dtype(np.float32), True
-
-        def read(self, rows):
+        def _read(self, rows):
             raise OSError("the disk is gone")
 
-    torn = Prefetch(Torn(), preprocess.Nothing(), 4, CPU)
+    torn = Prefetch(Torn([np.zeros((40, 3), np.float32)]), preprocess.Nothing(), 4, CPU)
     with pytest.raises(OSError, match="the disk is gone"):
         next(torn.visit(torch.arange(40).view(10, 4)))
 
@@ -241,7 +239,7 @@ def test_fitting_piece_by_piece_is_fitting_at_once(tmp_path, monkeypatch, kind, 
     raw = raw_images(kind=type_)
     rows = np.setdiff1d(np.arange(ROWS), [3, 200])
     monkeypatch.setattr(preprocess, "CHUNK", 50)
-    fitted = preprocess.fit(kind, Selected(raw, np.arange(ROWS)), rows=rows)
+    fitted = preprocess.fit(kind, LazyRows([raw], np.arange(ROWS)), rows=rows)
     x = raw[rows].astype(np.float64) / (255 if type_ == np.uint8 else 1)
     if kind == "channel":
         np.testing.assert_allclose(fitted.mean, x.mean(axis=(0, 2, 3)), rtol=1e-6)
@@ -284,7 +282,7 @@ def test_floats_stay_in_their_file_and_are_checked_there(tmp_path):
     assert not is_mapped(Dataset.from_npy(folder).inputs)
     x[7, 0, 0, 0] = np.nan
     np.save(folder / "x_train.npy", x)
-    with pytest.raises(DataError, match=r"NaN .* in 1 rows \(the first is row 7\)"):
+    with pytest.raises(DataError, match=r"NaN.* in 1 rows \(the first is row 7\)"):
         Dataset.from_npy(folder)
 
 

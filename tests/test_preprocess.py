@@ -1,4 +1,4 @@
-"""Whitening and normalisation against numpy, and the cache that saves computing it twice."""
+"""Whitening and normalisation against numpy."""
 
 import numpy as np
 import pytest
@@ -80,65 +80,6 @@ def test_what_is_fitted_depends_on_the_training_inputs_alone(kind):
     together = applied(preprocess.fit(kind, np.concatenate([train, test])), test)
     np.testing.assert_allclose(applied(preprocess.fit(kind, train), test[:3]), alone[:3], rtol=1e-4, atol=1e-4)
     assert not np.allclose(alone, together, atol=1e-3)
-
-
-# the cache
-
-
-def count_fits(monkeypatch):
-    calls = []
-    original = preprocess.fit_zca
-    monkeypatch.setattr(preprocess, "fit_zca", lambda *a, **k: calls.append(1) or original(*a, **k))
-    return calls
-
-
-def test_second_fit_reads_the_file_of_the_first(cache, monkeypatch):
-    calls = count_fits(monkeypatch)
-    first, second = preprocess.fit("zca", images()), preprocess.fit("zca", images().copy())
-    assert len(calls) == 1
-    assert len(list(cache.iterdir())) == 1
-    assert torch.equal(first.matrix, second.matrix)
-    assert torch.equal(first.mean, second.mean)
-
-
-@pytest.mark.parametrize("change", ["one pixel", "one row less", "another type", "another shape"])
-def test_other_content_is_fitted_anew(change, monkeypatch):
-    calls, train = count_fits(monkeypatch), images()
-    other = {
-        "one pixel": np.where(np.arange(train.size).reshape(train.shape) == 5, train ^ 1, train),
-        "one row less": train[:-1],
-        "another type": train.astype(np.float32),
-        "another shape": train.reshape(60, 2, 4, 3),
-    }[change]
-    preprocess.fit("zca", train)
-    fitted = preprocess.fit("zca", other)
-    assert len(calls) == 2
-    np.testing.assert_allclose(fitted.mean.numpy(), twin.zca(unit(other))[0], rtol=1e-5)
-
-
-@pytest.mark.parametrize("damage", ["cut", "empty", "noise", "other tensors"])
-def test_damaged_cache_file_is_computed_again(cache, damage, monkeypatch):
-    first = preprocess.fit("zca", images())
-    (file,) = cache.iterdir()
-    whole = file.read_bytes()
-    if damage == "other tensors":
-        preprocess.save_tensors(file, {"something": torch.ones(2)})
-    else:
-        file.write_bytes({"cut": whole[: len(whole) // 2], "empty": b"", "noise": b"\xff" * 100}[damage])
-    calls = count_fits(monkeypatch)
-    again = preprocess.fit("zca", images())
-    assert len(calls) == 1
-    assert torch.equal(first.matrix, again.matrix)
-    assert file.read_bytes() == whole
-
-
-def test_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path, monkeypatch):
-    blocked = tmp_path / "a file"
-    blocked.write_text("not a folder")
-    monkeypatch.setenv("SELFENS_CACHE", str(blocked))
-    fitted = preprocess.fit("zca", images())
-    assert torch.equal(fitted.matrix, preprocess.fit_zca(images()).matrix)
-    assert blocked.read_text() == "not a folder"
 
 
 # the other kinds

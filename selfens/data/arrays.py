@@ -7,7 +7,7 @@ of the two types stays on disk and is read as needed.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from selfens.data.rows import Source, Transposed, is_mapped, pieces
+from selfens.data.rows import Source, is_mapped, pieces
 from selfens.errors import DataError
 
 CHANNEL_COUNTS = (1, 3, 4)
@@ -29,72 +29,59 @@ Inputs = NDArray[Any]
 
 def read_npy(path: Path) -> NDArray[Any]:
     """The array in an .npy file, mapped."""
-    try:
-        array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (FileNotFoundError, IsADirectoryError):
-        raise DataError(f"there is no file {path}; expected an array saved by numpy.save.") from None
-    except (OSError, ValueError, EOFError) as error:
-        reason = str(error).rstrip(".")
-        raise DataError(
-            f"{path} is not a readable .npy file ({reason}); save an array of numbers by numpy.save."
-        ) from None
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise DataError(f"{path} is an .npz archive with the wrong ending; rename it to .npz.")
-    return array
+    with _file_errors(path):
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            array.close()
+            raise ValueError("it is an .npz archive with the wrong ending")
+        return array
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file. Arrays of Python objects are refused: reading them could run code."""
-    with _npz_errors(path), path.open("rb") as file:  # numpy leaves a file open that it cannot read
+    with _file_errors(path), path.open("rb") as file:  # numpy leaves a file open that it cannot read
         archive = np.load(file, allow_pickle=False)
         if isinstance(archive, np.ndarray):
-            raise DataError(f"{path} is a single array, not an .npz archive; save it with numpy.savez.")
+            raise ValueError("it is a single array; save it with numpy.savez")
         with archive:
             return {key: archive[key] for key in archive.files}
 
 
-def npz_shape(path: Path, names: Sequence[str]) -> tuple[int, ...] | None:
-    """The shape of the first of these arrays that an .npz file has, from its header only."""
-    with _npz_errors(path), zipfile.ZipFile(path) as archive:
-        for name in names:
-            if f"{name}.npy" in archive.namelist():
-                with archive.open(f"{name}.npy") as member:
-                    version, _ = np.lib.format.read_magic(member)
-                    headers = np.lib.format.read_array_header_1_0, np.lib.format.read_array_header_2_0
-                    return headers[version > 1](member)[0]
-    return None
+def npz_shape(path: Path, name: str) -> tuple[int, ...] | None:
+    """The shape of an array in an .npz file, from its header only; None if it is not there."""
+    with _file_errors(path), zipfile.ZipFile(path) as archive:
+        if f"{name}.npy" not in archive.namelist():
+            return None
+        with archive.open(f"{name}.npy") as member:
+            np.lib.format.read_magic(member)
+            return np.lib.format.read_array_header_1_0(member)[0]  # that of any array of numbers
 
 
 @contextmanager
-def _npz_errors(path: Path) -> Iterator[None]:
-    """Whatever a damaged archive raises, as one sentence."""
+def _file_errors(path: Path) -> Iterator[None]:
+    """Whatever a damaged file raises, as one sentence."""
     try:
         yield
     except (FileNotFoundError, IsADirectoryError):
-        raise DataError(f"there is no file {path}; give the path of an .npz file.") from None
-    except DataError:
-        raise
+        raise DataError(f"there is no file {path}; expected an array saved by numpy.") from None
     except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for damaged files
-        if "allow_pickle" in str(error):
-            raise DataError(
-                f"{path} holds an array of Python objects, which is not read because it could run code; "
-                "save labels as integers (-1 for unknown) or as a string array ('' for unknown)."
-            ) from None
+        reason = str(error).rstrip(".")
+        if "allow_pickle" in reason:
+            reason = "it holds Python objects, and reading them could run code"
         raise DataError(
-            f"{path} is not a readable .npz file ({error}); it may be cut short or of another kind."
+            f"{path} is not a readable {path.suffix} file of numbers or strings ({reason}); save labels as integers, -1 for "
+            "unknown, or as an array of strings, '' for unknown."
         ) from None
 
 
-def read_inputs(path: Path, names: Sequence[str] = ("x", "inputs", "x_test", "images")) -> tuple[NDArray[Any], str]:
-    """The inputs in an .npy or .npz file: the first of `names`, or the only array; and its name if there are several."""
+def read_inputs(path: Path) -> NDArray[Any]:
+    """The inputs in an .npy or .npz file: its array `x`, or the only one."""
     if path.suffix == ".npy":
-        return read_npy(path), ""
+        return read_npy(path)
     arrays = read_npz(path)
-    chosen = next((name for name in (*names, *arrays) if name in arrays), None)
-    if chosen is None or (chosen not in names and len(arrays) > 1):
-        raise DataError(f"{path} holds {', '.join(sorted(arrays)) or 'no arrays'}; name the inputs '{names[0]}'.")
-    return arrays[chosen], chosen if len(arrays) > 1 else ""
+    if "x" not in arrays and len(arrays) != 1:
+        raise DataError(f"{path} holds {', '.join(sorted(arrays)) or 'no arrays'}; name the inputs 'x'.")
+    return arrays["x"] if "x" in arrays else next(iter(arrays.values()))
 
 
 # Training and test inputs
@@ -123,37 +110,30 @@ def check_same_scale(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
 def standard_inputs(
     inputs: ArrayLike, *, layout: str = "auto", what: str = "the inputs", bytes_allowed: bool = True
 ) -> Inputs:
-    """Images as [rows, channels, height, width], features as [rows, features]; bytes become uint8, all else float32."""
-    return np.asarray(standard_source(inputs, layout=layout, what=what, bytes_allowed=bytes_allowed))
+    """Images as [rows, channels, height, width], features as [rows, features]; bytes become uint8, all else float32.
 
-
-def standard_source(
-    inputs: ArrayLike, *, layout: str = "auto", what: str = "the inputs", bytes_allowed: bool = True
-) -> Source:
-    """The same; a mapped file of one of the two types stays mapped."""
+    A mapped file of one of the two types stays mapped.
+    """
     try:
         x = np.asarray(inputs)
     except ValueError:
         raise DataError(f"{what} are of mixed shapes; every row must have the same shape.") from None
-    if x.dtype == object:
-        raise DataError(f"{what} are of mixed shapes or not numbers; every row must be numbers of the same shape.")
     if x.dtype.kind not in "buif":
-        raise DataError(f"{what} have type {x.dtype}; expected numbers (uint8 images, or floats).")
+        raise DataError(
+            f"{what} have type {x.dtype}; expected rows of one shape, of numbers (uint8 images, or floats)."
+        )
     channels_last = is_channels_last(x.shape, layout, what)
-    take_bytes = x.ndim > 2 and bytes_allowed and fits_bytes(x)
-    kind = np.uint8 if take_bytes else np.float32
-    source: Source = x[:, None] if x.ndim == 3 else x
-    if is_mapped(x) and x.dtype == kind:
-        source = Transposed(x, (3, 1, 2)) if channels_last else source
-    else:
-        if channels_last:
-            first = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-            source = first.reshape(-1).reshape(first.shape)  # one channel would keep odd strides, and other rounding
+    kind = np.uint8 if x.ndim > 2 and bytes_allowed and fits_bytes(x) else np.float32
+    if x.ndim == 3 or (channels_last and x.shape[3] == 1):
+        x = x.reshape(len(x), 1, *x.shape[1:3])
+    elif channels_last:
+        x = x.transpose(0, 3, 1, 2)
+    if not is_mapped(x) or x.dtype != kind:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
-            source = np.ascontiguousarray(source, dtype=kind)
-    if not take_bytes:
-        _check_finite(source, what, given=x)
-    return source
+            x = np.ascontiguousarray(x, dtype=kind)
+    if kind == np.float32:
+        _check_finite(x, what)
+    return x
 
 
 def as_trained(
@@ -204,37 +184,26 @@ def image_side(shape: tuple[int, ...]) -> int | None:
 
 def matching(extra: Source, main: Source, name: str) -> Source:
     """Extra inputs in the main ones' shape and type, or a sentence why they cannot be."""
-    given = extra.dtype
-    if isinstance(extra, np.ndarray):
-        is_bytes, images = main.dtype == np.uint8, main.ndim == 4
-        if extra.dtype.kind not in "uif" or (images and (extra.dtype.kind != "f") != is_bytes):
-            raise _other_type(extra.dtype, main, name)
-        last = images and extra.shape[1:] == (*main.shape[2:], main.shape[1]) != main.shape[1:]
-        extra = standard_source(extra, layout="NHWC" if last else "NCHW", what=name, bytes_allowed=is_bytes)
-    if extra.shape[1:] != main.shape[1:]:
+    is_bytes, given = main.dtype == np.uint8, extra.dtype
+    mixed = given.kind not in "uif" or (main.ndim == 4 and (given.kind == "f") == is_bytes)
+    if isinstance(extra, np.ndarray) and not mixed:
+        channels_last = main.ndim == 4 and extra.shape[1:] == (*main.shape[2:], main.shape[1]) != main.shape[1:]
+        layout = "NHWC" if channels_last else "NCHW"
+        extra = standard_inputs(extra, layout=layout, what=name, bytes_allowed=is_bytes)
+    if mixed or extra.dtype != main.dtype or extra.shape[1:] != main.shape[1:]:
         raise DataError(
-            f"{name} holds rows of shape {extra.shape[1:]}; expected {main.shape[1:]} as the training inputs have, and arrays "
-            "are not resized: bring them to that shape (the images of a folder are resized)."
+            f"{name} holds rows of shape {extra.shape[1:]} and type {given}, the training inputs {main.shape[1:]} and "
+            f"{main.dtype}; expected the same: arrays are not resized (the images of a folder are), and integers from 0 to 255 "
+            "are bytes, which are scaled to 0..1, while floats are not."
         )
-    if extra.dtype != main.dtype:
-        raise _other_type(given, main, name)
     return extra
 
 
-def _other_type(given: np.dtype[Any], main: Source, name: str) -> DataError:
-    return DataError(
-        f"{name} holds {given} and the training inputs are {main.dtype}; expected numbers of the same type: integers from 0 to "
-        "255 are bytes, which are scaled to 0..1, and floats are not."
-    )
-
-
-def _check_finite(x: Source, what: str, given: Inputs | None = None) -> None:
-    """Refuse rows that are not finite; `given` tells those that only became so in float32."""
+def _check_finite(x: Inputs, what: str) -> None:
     bad = [~np.isfinite(piece.reshape(len(piece), -1)).all(axis=1) for piece in pieces(x, PIECE)]
     rows = np.flatnonzero(np.concatenate(bad))
     if len(rows):
-        too_large = given is not None and np.isfinite(given[rows]).all()
-        values, cure = (
-            ("values beyond 3.4e38", "rescale") if too_large else ("NaN or infinite values", "fill or remove")
+        raise DataError(
+            f"{what} hold NaN or infinite values (or beyond 3.4e38) in {len(rows)} rows (the first is row {rows[0]}); fill, "
+            "remove or rescale them first."
         )
-        raise DataError(f"{what} hold {values} in {len(rows)} rows (the first is row {rows[0]}); {cure} them first.")

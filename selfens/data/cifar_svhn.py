@@ -5,21 +5,19 @@ Rows keep the order of the files, because choosing labels by seed depends on it.
 
 from __future__ import annotations
 
-import io
 import math
-import pickle
+import os
+import pickletools
 import struct
 import tarfile
 import tempfile
-import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import islice
-from os.path import isdir, isfile  # unlike pathlib's, these take a folder without read permission as missing
+from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,22 +35,14 @@ Split = tuple[Images, Labels]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one official distribution of CIFAR keeps what; a label is at a key of a pickle or at a byte of a record."""
+    """The files of CIFAR, and the keys of what is in them."""
 
-    folder: str
     train: tuple[str, ...]
     test: str
     names: str
     names_key: str
-    label_at: str | int
+    labels_key: str
     num_classes: int
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return (*self.train, self.test, self.names)
-
-    def missing(self, place: Path) -> list[str]:
-        return [file for file in self.files if not isfile(place / file)]
 
 
 @dataclass(frozen=True)
@@ -63,26 +53,14 @@ class Published:
     md5: str
     target: str
 
-    @property
-    def file(self) -> str:
-        return self.url.rsplit("/", 1)[1]
-
 
 _FIVE = tuple(f"data_batch_{i}" for i in range(1, 6))
-_FIVE_BIN = tuple(f"{file}.bin" for file in _FIVE)
 _CIFAR = "https://www.cs.toronto.edu/~kriz"
 _SVHN = "http://ufldl.stanford.edu/housenumbers"
 
 LAYOUTS = {
-    "cifar10": (
-        Layout("cifar-10-batches-py", _FIVE, "test_batch", "batches.meta", "label_names", "labels", 10),
-        Layout("cifar-10-batches-bin", _FIVE_BIN, "test_batch.bin", "batches.meta.txt", "", 0, 10),
-    ),
-    "cifar100": (
-        Layout("cifar-100-python", ("train",), "test", "meta", "fine_label_names", "fine_labels", 100),
-        # the byte before the fine label is the coarse one
-        Layout("cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", "", 1, 100),
-    ),
+    "cifar10": Layout(_FIVE, "test_batch", "batches.meta", "label_names", "labels", 10),
+    "cifar100": Layout(("train",), "test", "meta", "fine_label_names", "fine_labels", 100),
 }
 PUBLISHED = {
     "cifar10": [
@@ -98,111 +76,79 @@ PUBLISHED = {
 }
 
 
-# Downloads: in a temporary folder beside the target, renamed once the checksum is right, so that an interrupted one
-# leaves nothing that looks like data
+# Downloads: renamed once the checksum is right, and once unpacked, so that an interrupted one leaves nothing that looks
+# like data
 
 
 def load(name: str, folder: Path, *, offline: bool, progress: bool) -> Dataset:
     """An official data set from `folder`, downloaded there first if it is missing."""
-    wanted = PUBLISHED[name]
-    if name in LAYOUTS:
-        wanted = [] if find_cifar(folder, name) else wanted
-    else:
-        wanted = [published for published in wanted if find_svhn(folder, published.file) is None]
-    if wanted and offline:
-        raise _not_here(name, wanted, folder, "downloading is switched off")
-    for published in wanted:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as temporary:
-                _download(published, Path(temporary), folder / published.target, progress)
-        except (OSError, ImportError, EOFError, zlib.error, tarfile.TarError) as error:
-            text = " ".join(str(error).split())
-            reason = text if 0 < len(text) < 120 else type(error).__name__  # the whole text is in the cause
-            raise _not_here(name, wanted, folder, f"the download failed ({reason})") from error
+    for published in PUBLISHED[name]:
+        if _find(folder, published) is None:
+            if offline:
+                raise _not_here(folder, published, "downloading is switched off")
+            try:
+                _download(published, folder, progress)
+            except (OSError, ValueError, ImportError, EOFError, zlib.error, tarfile.TarError) as error:
+                raise _not_here(folder, published, f"the download failed ({_short(error)})") from error
     return read_cifar(folder, name) if name in LAYOUTS else read_svhn(folder)
 
 
-def _not_here(name: str, wanted: list[Published], folder: Path, why: str) -> DataError:
-    if name in LAYOUTS:
-        what = " or ".join(f"the folder {layout.folder} ({', '.join(layout.files)})" for layout in LAYOUTS[name])
-    else:
-        what = " and ".join(published.file for published in wanted)
-    where = " and ".join(published.url for published in wanted)
-    return DataError(f"{name} is not in {folder} and {why}; put {what} into {folder}, published at {where}.")
+def _find(folder: Path, published: Published) -> Path | None:
+    """Where a published file or folder lies: as downloaded, or directly in the data folder."""
+    places = folder / published.target, folder / Path(published.target).name
+    return next((path for path in places if os.path.exists(path)), None)
 
 
-def _download(published: Published, temporary: Path, target: Path, progress: bool) -> None:
-    path = _fetch(published, temporary, progress)
-    if path.name.endswith(".tar.gz"):
-        with tarfile.open(path) as archive:  # pooch's Untar lets an archive write anywhere before Python 3.12
-            archive.extractall(temporary / "unpacked", filter="data")
-        path = temporary / "unpacked" / target.name
-    target.parent.mkdir(exist_ok=True)
-    try:
-        path.rename(target)
-    except OSError:
-        if not target.exists():  # else another process has put the same data there meanwhile
-            raise
+def _found(folder: Path, published: Published) -> Path:
+    path = _find(folder, published)
+    if path is None:
+        raise _not_here(folder, published, "it was not downloaded")
+    return path
 
 
-def _fetch(published: Published, temporary: Path, progress: bool) -> Path:
-    """The file in the temporary folder. With progress, pooch says what it downloads, and draws a bar if it has tqdm."""
+def _not_here(folder: Path, published: Published, why: str) -> DataError:
+    return DataError(f"there is no {published.target} in {folder}, and {why}; put it there, from {published.url}.")
+
+
+def _download(published: Published, folder: Path, progress: bool) -> None:
+    """With progress, pooch says what it downloads, and draws a bar if it has tqdm."""
     import pooch
 
-    log = pooch.get_logger()
+    target, log = folder / published.target, pooch.get_logger()
     was_disabled, log.disabled = log.disabled, not progress
     bar = progress and find_spec("tqdm") is not None
+    file = published.url.rsplit("/", 1)[1]
     try:
-        known_hash = f"md5:{published.md5}"
-        return Path(pooch.retrieve(published.url, known_hash, published.file, temporary, progressbar=bar))
-    except ValueError as error:
-        if isinstance(error, OSError):  # such as a proxy's address that is none
-            raise
-        raise DataError(
-            f"what {published.url} delivers is not the published file, whose MD5 is {published.md5}; "
-            "nothing was kept, so try again, or get the file in another way."
-        ) from error
+        path = Path(pooch.retrieve(published.url, f"md5:{published.md5}", file, target.parent, progressbar=bar))
     finally:
         log.disabled = was_disabled
+    if path == target:
+        return
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as temporary:
+        with tarfile.open(path) as archive:  # pooch's Untar lets an archive write anywhere before Python 3.12
+            archive.extractall(temporary, filter="data")
+        try:
+            (Path(temporary) / target.name).rename(target)
+        except OSError:
+            if not target.exists():  # else another process has put the same data there meanwhile
+                raise
+    path.unlink(missing_ok=True)
 
 
 # What is in the files
 
 
 def read_cifar(folder: Path, name: str) -> Dataset:
-    """CIFAR-10 or CIFAR-100 (fine labels) from whichever official layout lies in the folder, or is the folder."""
-    found = find_cifar(folder, name)
-    if found is None:
-        raise _not_here(name, PUBLISHED[name], folder, "was not downloaded")
-    place, layout = found
-    if missing := layout.missing(place):
-        raise DataError(
-            f"{place} lacks {', '.join(missing)}; expected {', '.join(layout.files)}: "
-            "add what is missing, or remove the folder to have it downloaded again."
-        )
-    train, test = (_read_batches(place, files, layout) for files in (layout.train, (layout.test,)))
-    return _dataset(name, train, test, _read_names(place / layout.names, layout))
-
-
-def find_cifar(folder: Path, name: str) -> tuple[Path, Layout] | None:
-    """Where the files are and in which layout; a complete one is preferred to one that lacks files."""
-    inside = [(folder / layout.folder, layout) for layout in LAYOUTS[name] if isdir(folder / layout.folder)]
-    itself = [(folder, layout) for layout in LAYOUTS[name] if isfile(folder / layout.train[0])]
-    return min(inside + itself, key=lambda found: bool(found[1].missing(found[0])), default=None)
-
-
-def find_svhn(folder: Path, file: str) -> Path | None:
-    """The path of one of SVHN's two files, in the folder or in its sub-folder `svhn`."""
-    return next((path for path in (folder / file, folder / "svhn" / file) if isfile(path)), None)
+    """CIFAR-10 or CIFAR-100 (fine labels) from the official pickles."""
+    layout, place = LAYOUTS[name], _found(folder, PUBLISHED[name][0])
+    batches = [_read_batch(place / file, layout) for file in layout.train]
+    train = np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
+    return _dataset(name, train, _read_batch(place / layout.test, layout), _read_names(place / layout.names, layout))
 
 
 def read_svhn(folder: Path) -> Dataset:
     """SVHN's cropped digits, train and test (not extra), with label 10 as the digit 0 that it stands for."""
-    paths = [find_svhn(folder, published.file) for published in PUBLISHED["svhn"]]
-    if None in paths:
-        raise _not_here("svhn", PUBLISHED["svhn"], folder, "was not downloaded")
-    train, test = (_read_mat(path) for path in paths if path is not None)
+    train, test = (_read_mat(_found(folder, published)) for published in PUBLISHED["svhn"])
     return _dataset("svhn", train, test, tuple("0123456789"))
 
 
@@ -211,70 +157,45 @@ def _dataset(name: str, train: Split, test: Split, classes: tuple[str, ...]) -> 
     return Dataset(inputs=x, labels=y, test_inputs=test_x, test_labels=test_y, classes=classes, name=name)
 
 
-def _read_batches(place: Path, files: Sequence[str], layout: Layout) -> Split:
-    read = _read_records if isinstance(layout.label_at, int) else _read_pickled_batch
-    batches = [read(place / file, layout) for file in files]
-    images = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, *IMAGE_SHAPE)
-    return images, np.concatenate([labels for _, labels in batches])
-
-
-def _read_records(path: Path, layout: Layout) -> Split:
-    """A binary file of records: one or two label bytes, then the pixels."""
-    content = _read_bytes(path)
-    label_at = int(layout.label_at)
-    record = label_at + 1 + IMAGE_BYTES
-    if not content or len(content) % record:
-        raise _wrong(path, f"has {len(content)} bytes", f"a multiple of {record}, one record per image")
-    rows = np.frombuffer(content, np.uint8).reshape(-1, record)
-    labels = _checked_labels(path, rows[:, label_at].tolist(), layout.num_classes)
-    return rows[:, label_at + 1 :], labels
-
-
-def _read_pickled_batch(path: Path, layout: Layout) -> Split:
-    batch = read_pickle(path)
-    pixels, labels = getattr(batch.get("data"), "values", None), batch.get(str(layout.label_at))
-    if pixels is None or pixels.shape[1] != IMAGE_BYTES or not len(pixels):
-        found = "no array" if pixels is None else f"an array of shape {pixels.shape}"
-        raise _wrong(path, f"holds {found} under 'data'", f"uint8 images of shape [n, {IMAGE_BYTES}]")
-    if not isinstance(labels, list) or len(labels) != len(pixels):
-        found = f"{len(labels)} labels" if isinstance(labels, list) else "no list"
-        raise _wrong(path, f"holds {found} under '{layout.label_at}'", f"{len(pixels)} labels, one per image")
-    return pixels, _checked_labels(path, labels, layout.num_classes)
-
-
-def _checked_labels(path: Path, labels: list[Any], num_classes: int) -> Labels:
-    for row, label in enumerate(labels):
-        if type(label) is not int or not 0 <= label < num_classes:
-            found = label if type(label) is int and abs(label) < 10**9 else f"something of type {type(label).__name__}"
-            raise _wrong(path, f"gives row {row} the label {found}", f"an integer from 0 to {num_classes - 1}")
-    return np.array(labels, dtype=np.int64)
+def _read_batch(path: Path, layout: Layout) -> Split:
+    values = pickled_values(path)
+    labels = np.array(numbers_after(values, _place_after(values, layout.labels_key)), dtype=object)
+    texts = {value: place for place, value in enumerate(values) if isinstance(value, str)}
+    content = max(texts, key=len, default="")
+    pixels = bytearray(content.encode("latin-1", "replace"))
+    is_rows_of_bytes = (
+        "u1" in texts and values[texts[content] - 1] is False
+    )  # before the content it says if columns go first
+    if not is_rows_of_bytes or not len(labels) or len(pixels) != len(labels) * IMAGE_BYTES:
+        found = f"holds {len(labels)} {layout.labels_key} and an array of {len(pixels)} bytes"
+        raise _wrong(path, found, f"uint8 images of {IMAGE_BYTES} bytes, row by row, and a label for each")
+    if labels.min() < 0 or labels.max() >= layout.num_classes:
+        raise _wrong(path, "holds other labels", f"integers from 0 to {layout.num_classes - 1}")
+    return np.frombuffer(pixels, np.uint8).reshape(-1, *IMAGE_SHAPE), labels.astype(np.int64)
 
 
 def _read_names(path: Path, layout: Layout) -> tuple[str, ...]:
-    if layout.names_key:
-        values = read_pickle(path).get(layout.names_key)
-        values = values if isinstance(values, list) else []
-        names = [_text(value) for value in values if isinstance(value, str | bytes)]
-    else:
-        names = [line.strip() for line in _read_bytes(path).decode("latin-1").splitlines() if line.strip()]
+    values = pickled_values(path)
+    rest = values[_place_after(values, layout.names_key) :]
+    names = [value for value in takewhile(lambda value: isinstance(value, str), rest) if isinstance(value, str)]
     if len(names) != layout.num_classes or not all(name.isprintable() for name in names):
         raise _wrong(path, f"holds {len(names)} class names", f"{layout.num_classes} printable names")
     return tuple(names)
 
 
 def _read_mat(path: Path) -> Split:
-    content = _read_bytes(path)
     try:
-        arrays = _mat_arrays(content)
-    except (ValueError, TypeError, OverflowError, MemoryError, struct.error, zlib.error) as error:
+        arrays = _mat_arrays(_read_bytes(path))
+    except (TypeError, OverflowError, MemoryError, ValueError, struct.error, zlib.error) as error:
+        if isinstance(error, DataError):
+            raise
         raise _wrong(path, f"is not a MATLAB file as published ({_short(error)})", "SVHN's cropped digits") from None
     x, y = arrays.get("X"), arrays.get("y")
     if x is None or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8 or not x.size:
         found = "no array X" if x is None else f"X of shape {x.shape} and type {x.dtype}"
         raise _wrong(path, f"holds {found}", "uint8 images of shape [32, 32, 3, n]")
     if y is None or y.shape != (x.shape[3], 1) or not np.isin(y, np.arange(1, 11)).all():
-        found = "no array y" if y is None else f"y of shape {y.shape} from {y.min(initial=0)} to {y.max(initial=0)}"
-        raise _wrong(path, f"holds {found}", f"{x.shape[3]} labels from 1 to 10 in one column")
+        raise _wrong(path, "has no label for each image in y", f"{x.shape[3]} labels from 1 to 10 in one column")
     return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), y[:, 0].astype(np.int64) % 10
 
 
@@ -284,7 +205,7 @@ def _read_bytes(path: Path) -> bytes:
         if size <= LARGEST_CONTENT:
             return path.read_bytes()
     except (OSError, MemoryError) as error:
-        raise DataError(f"{path} cannot be read ({_short(error)}); check the file and its permissions.") from None
+        raise DataError(f"{path} cannot be read ({_short(error)}); replace it with the official file.") from None
     raise _wrong(path, f"has {size} bytes", f"at most {LARGEST_CONTENT}")
 
 
@@ -292,136 +213,52 @@ def _wrong(path: Path, found: str, expected: str) -> DataError:
     return DataError(f"{path} {found}; expected {expected}: replace it with the official file.")
 
 
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:150] or type(error).__name__
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
-# Pickles
+# Pickles. They are not unpickled, so nothing in them can run, take memory or never end.
+
+_VALUES = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
+_VALUES |= {"STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE"}
+_BOOLEANS = {"NEWTRUE": True, "NEWFALSE": False}
+_ENDS = {"APPENDS", "SETITEM", "SETITEMS"}
+_OTHERS = {"PROTO", "STOP", "MARK", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "NONE"}
+_OTHERS |= {"EMPTY_DICT", "DICT", "LIST", "EMPTY_LIST", "APPEND", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+_OTHERS |= {"GLOBAL", "REDUCE", "BUILD"}
+_GLOBALS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"}
+_GLOBALS |= {"_codecs encode"}  # by which Python 3 writes bytes
+
+Values = list[int | str | None]
 
 
-def read_pickle(path: Path, what: str = "one of CIFAR's pickles") -> dict[str, Any]:
-    """The dictionary in a pickle of plain values and arrays of bytes; nothing in it is run."""
-    content = _read_bytes(path)
+def pickled_values(path: Path, what: str = "one of CIFAR's pickles") -> Values:
+    """The numbers, texts and booleans in a pickle, in their order, and None at the end of a list or dictionary."""
+    content, found = _read_bytes(path), Values()
     try:
-        with warnings.catch_warnings():  # of odd escapes in strings
-            warnings.simplefilter("ignore")
-            value = _Unpickler(content).load()
-    except Exception as error:  # nothing but the reader runs in there, so whatever it raises is the file's fault
-        # the table of operations raises KeyError
-        reason = f"it uses operation {error}, which is not needed" if isinstance(error, KeyError) else _short(error)
-        raise _wrong(path, f"is not {what} ({reason})", "an intact one") from None
-    if not isinstance(value, dict):
-        raise _wrong(path, f"holds a pickled {type(value).__name__}", "a dictionary")
-    return value
+        for operation, value, _ in pickletools.genops(content):
+            name = operation.name
+            if name in _VALUES and value != "latin1":
+                found.append(value)
+            elif name in _BOOLEANS:
+                found.append(_BOOLEANS[name])
+            elif name in _ENDS:
+                found.append(None)
+            elif name not in _VALUES | _OTHERS or (name == "GLOBAL" and value not in _GLOBALS):
+                raise ValueError(f"it holds {name} {str(value or '')[:60]}, which no official file needs")
+    except Exception as error:  # whatever the tokenizer raises is the file's fault
+        raise _wrong(path, f"is not {what} ({_short(error)})", "an intact one") from None
+    return found
 
 
-class _Array:
-    """An array under construction: `_reconstruct` makes it empty, its state fills it."""
-
-    values: Images | None = None
-
-    def fill(self, state: Any) -> None:
-        _version, shape, element, column_major, content = state
-        if element is not _UINT8 or not isinstance(content, bytes):
-            raise ValueError("it holds an array of something other than uint8")
-        rows, columns = shape
-        if not (type(rows) is int and type(columns) is int and rows >= 0 and rows * columns == len(content)):
-            raise ValueError("it holds an array whose shape does not fit its content")
-        self.values = np.frombuffer(content, np.uint8).reshape(rows, columns, order="F" if column_major else "C")
+def numbers_after(values: Values, start: int) -> list[int]:
+    """The numbers from a place on, up to the next text."""
+    before_text = takewhile(lambda value: not isinstance(value, str), values[start:])
+    return [value for value in before_text if isinstance(value, int) and not isinstance(value, bool)]
 
 
-class _Name(str):
-    """A name in the pickle: text, which cannot be called."""
-
-
-_NAMES = {
-    "numpy.core.multiarray._reconstruct",
-    "numpy._core.multiarray._reconstruct",
-    "numpy.ndarray",
-    "numpy.dtype",
-    "_codecs.encode",
-}
-_UINT8 = _Name("uint8")
-_OPERATIONS = (
-    b"\x80\x95.(pqr\x94ghj"  # protocol, frame, stop, mark, the memo
-    b"NIJKML\x8a\x88\x89STUVX\x8cBC"  # None, numbers, booleans, strings
-    b"]lea})t\x85\x86\x87dsu"  # lists, tuples, dictionaries
-    b"c\x93Rb"  # names, calls and states
-)
-
-
-class _Unpickler(pickle._Unpickler):
-    """Python's own unpickler, with only the operations, names and calls that the official files are made of.
-
-    The one written in C allows only its names to be restricted. A small file can then still crash it (a deeply nested tuple
-    as a key), keep it busy forever (a widely nested one) or make it take 64 GB (a large number in the memo).
-    """
-
-    stack: list[Any]
-    append: Callable[[Any], None]
-    pop_mark: Callable[[], list[Any]]
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__(io.BytesIO(content), encoding="bytes")
-        self.bytes_to_encode = len(content)
-
-    def find_class(self, module: str, name: str) -> _Name:
-        if f"{module}.{name}" not in _NAMES:
-            raise ValueError(
-                f"it asks for {f'{module}.{name}'[:60]!r}, which no official file needs and which was not run"
-            )
-        return _Name(name)
-
-    def load_reduce(self) -> None:
-        """The only three calls that the official files make, done here."""
-        arguments, function = self.stack.pop(), self.stack.pop()
-        match function, arguments:
-            case _Name("_reconstruct"), (_Name("ndarray"), _, _):
-                self.append(_Array())
-            case _Name("dtype"), ("u1" | b"u1", _, _):
-                self.append(_UINT8)
-            case _Name("encode"), (str(text), "latin1" | b"latin1") if len(text) <= self.bytes_to_encode:
-                self.bytes_to_encode -= len(text)  # encoding one long text again and again would fill the memory
-                self.append(text.encode("latin-1"))
-            case _:
-                raise ValueError("it makes a call that no official file makes")
-
-    def load_build(self) -> None:
-        state = self.stack.pop()
-        if isinstance(array := self.stack[-1], _Array):
-            array.fill(state)
-        elif array is not _UINT8:  # whose state is the byte order, which bytes do not have
-            raise ValueError("it gives a state to something that has none")
-
-    def load_setitems(self) -> None:
-        """Keys must be strings: hashing anything else may take forever."""
-        items = self.pop_mark()
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            self.stack[-1][_text(key)] = value
-
-    def load_setitem(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self.stack[-1][_text(key)] = value
-
-    def load_dict(self) -> None:
-        items = self.pop_mark()
-        self.append({_text(key): value for key, value in zip(items[::2], items[1::2], strict=True)})
-
-    dispatch: ClassVar[Any] = {code: pickle._Unpickler.dispatch[code] for code in _OPERATIONS} | {
-        pickle.REDUCE[0]: load_reduce,
-        pickle.BUILD[0]: load_build,
-        pickle.SETITEMS[0]: load_setitems,
-        pickle.SETITEM[0]: load_setitem,
-        pickle.DICT[0]: load_dict,
-    }
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode("latin-1")
-    if not isinstance(value, str):
-        raise ValueError(f"it holds a {type(value).__name__} where a name belongs")
-    return value
+def _place_after(values: Values, key: str) -> int:
+    return values.index(key) + 1 if key in values else len(values)
 
 
 # MATLAB 5 files. Not by scipy.io.loadmat: it crashes the process (segmentation fault) on files with a few bytes changed.
@@ -470,9 +307,7 @@ def _decompressed(content: memoryview) -> memoryview:
 
 
 def _mat_array(lengths: memoryview, kind: int, numbers: memoryview) -> NDArray[Any]:
-    if kind not in _MAT_NUMBERS:
-        raise ValueError("it holds something other than numbers")
     shape = np.frombuffer(lengths, "<i4").tolist()
-    if len(shape) > 4 or min(shape, default=0) < 0:
-        raise ValueError("it holds an array of no possible shape")
+    if kind not in _MAT_NUMBERS or len(shape) > 4 or min(shape, default=0) < 0:
+        raise ValueError("it holds something other than arrays of numbers")
     return np.frombuffer(numbers, _MAT_NUMBERS[kind]).reshape(shape, order="F")

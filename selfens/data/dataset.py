@@ -7,7 +7,7 @@ its class, or `UNLABELED` (-1). A user's arrays are checked here, once. Inputs m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from selfens.data.arrays import PIECE, check_same_scale, fits_bytes, matching, read_npy, read_npz, standard_source
-from selfens.data.rows import Concatenated, LazyRows, Source, pieces
+from selfens.data.arrays import PIECE, check_same_scale, fits_bytes, matching, read_npy, read_npz, standard_inputs
+from selfens.data.rows import LazyRows, Source, pieces
 from selfens.errors import DataError
 
 UNLABELED = -1
-INPUT_NAMES, LABEL_NAMES = ("x_train", "x"), ("y_train", "y")
 MOST_HASHED = 2**33  # bytes; the fingerprint of larger inputs takes evenly spaced rows, or it would take minutes
 
 Labels = NDArray[np.int64]
@@ -38,13 +37,11 @@ class Dataset:
     test_labels: Labels
     classes: tuple[str, ...]
     name: str = "arrays"
-    row_names: Sequence[str] = ()
+    row_names: tuple[str, ...] = ()
     """The file of each training row, if rows come from files."""
     test_row_names: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     """Files that were left out, and why."""
-    notes: tuple[str, ...] = ()
-    """What a person may not expect of these data, a sentence each."""
     extra_rows: int = 0
     """How many of the last rows are extra: without labels, and ignored by preprocessing."""
     extra_name: str = ""
@@ -70,14 +67,14 @@ class Dataset:
         layout   "NHWC" or "NCHW" if the shape does not tell
         """
         bytes_only = fits_bytes(inputs) and (test_inputs is None or fits_bytes(test_inputs))
-        x = standard_source(inputs, layout=layout, what="the training inputs", bytes_allowed=bytes_only)
+        x = standard_inputs(inputs, layout=layout, what="the training inputs", bytes_allowed=bytes_only)
         given = _label_values(labels, rows=len(x), what="the training labels")
         if (test_inputs is None) != (test_labels is None):
             raise DataError("a test set needs both inputs and labels, but only one of the two was given.")
         test_given: list[Any] = []
         test_x: Source = x[:0]
         if test_inputs is not None and test_labels is not None:
-            test_x = standard_source(test_inputs, layout=layout, what="the test inputs", bytes_allowed=bytes_only)
+            test_x = standard_inputs(test_inputs, layout=layout, what="the test inputs", bytes_allowed=bytes_only)
             test_given = _label_values(test_labels, rows=len(test_x), what="the test labels")
             if test_x.shape[1:] != x.shape[1:]:
                 raise DataError(
@@ -96,14 +93,11 @@ class Dataset:
 
     @classmethod
     def from_npz(cls, path: str | Path) -> Dataset:
-        """A dataset from an .npz file with x_train (or x), y_train (or y); x_test, y_test and classes are optional."""
-        path = Path(path)
-        arrays = read_npz(path)
-        x, y = (next((arrays[name] for name in names if name in arrays), None) for names in (INPUT_NAMES, LABEL_NAMES))
-        if x is None or y is None:
-            raise missing_arrays(path)
-        classes = _class_names(arrays["classes"], path) if "classes" in arrays else None
-        return cls.from_arrays(x, y, arrays.get("x_test"), arrays.get("y_test"), classes=classes, name=str(path))
+        """A dataset from an .npz file with x_train, y_train; x_test, y_test and classes are optional."""
+        arrays = read_npz(Path(path))
+        if not {"x_train", "y_train"} <= set(arrays):
+            raise missing_arrays(Path(path))
+        return cls._from_named(arrays, path)
 
     @classmethod
     def from_npy(cls, folder: str | Path) -> Dataset:
@@ -111,12 +105,18 @@ class Dataset:
 
         Inputs of type uint8 or float32 stay in their files and may be larger than memory; others are converted in memory.
         """
-        folder = Path(folder)
-        x, y = read_npy(folder / "x_train.npy"), read_npy(folder / "y_train.npy")
-        test = [read_npy(path) if path.exists() else None for path in (folder / "x_test.npy", folder / "y_test.npy")]
-        names = folder / "classes.npy"
-        classes = _class_names(read_npy(names), names) if names.exists() else None
-        return cls.from_arrays(x, y, *test, classes=classes, name=str(folder))
+        paths = {name: Path(folder) / f"{name}.npy" for name in ("x_train", "y_train", "x_test", "y_test", "classes")}
+        needed = ("x_train", "y_train")
+        return cls._from_named({n: read_npy(path) for n, path in paths.items() if n in needed or path.exists()}, folder)
+
+    @classmethod
+    def _from_named(cls, arrays: dict[str, NDArray[Any]], path: str | Path) -> Dataset:
+        names = arrays.get("classes")
+        if names is not None and names.ndim != 1:
+            raise DataError(f"classes in {path} have shape {names.shape}; expected one name for each class.")
+        classes = None if names is None else [str(name) for name in names]
+        given = (arrays.get(name) for name in ("x_train", "y_train", "x_test", "y_test"))
+        return cls.from_arrays(*given, classes=classes, name=str(path))  # type: ignore[arg-type]
 
     def with_extra(
         self, inputs: ArrayLike | LazyRows, *, names: Sequence[str] = (), name: str = "the extra inputs"
@@ -126,14 +126,13 @@ class Dataset:
         names  of the rows, such as their files
         name   of all of them, for messages and the run's record
         """
-        extra = inputs if isinstance(inputs, LazyRows) else np.asarray(inputs)
-        extra = matching(extra, self.inputs, name)
-        all_names = _RowNames([(self.name, self.row_names, self.num_rows), (name, names, len(extra))])
+        extra = matching(inputs if isinstance(inputs, LazyRows) else np.asarray(inputs), self.inputs, name)
+        own_names = self.row_names or numbered(self.name, range(self.num_rows))
         return replace(
             self,
-            inputs=Concatenated([self.inputs, extra]),
+            inputs=LazyRows([self.inputs, extra]),
             labels=np.concatenate([self.labels, np.full(len(extra), UNLABELED, dtype=np.int64)]),
-            row_names=all_names,
+            row_names=(*own_names, *(names or numbered(name, range(len(extra))))),
             extra_rows=self.extra_rows + len(extra),
             extra_name=f"{self.extra_name}, {name}" if self.extra_name else name,
         )
@@ -193,46 +192,20 @@ def missing_arrays(path: Path) -> DataError:
     return DataError(f"{path} holds {held}; expected x_train and y_train (and x_test, y_test for a test set).")
 
 
-def _class_names(names: NDArray[Any], path: Path) -> list[str]:
-    if names.ndim != 1:
-        raise DataError(f"{path} holds an array of shape {names.shape}; expected one name for each class.")
-    return [str(name) for name in names]
-
-
-class _RowNames(Sequence[str]):
-    """The names of rows from several sources: their file if it is known, else the source and the number of the row there."""
-
-    def __init__(self, places: Sequence[tuple[str, Sequence[str], int]]) -> None:
-        self.places = places
-
-    def __len__(self) -> int:
-        return sum(count for _, _, count in self.places)
-
-    def __getitem__(self, row: Any) -> Any:
-        if isinstance(row, slice):
-            return [self[number] for number in range(*row.indices(len(self)))]
-        for place, names, count in self.places:
-            if 0 <= row < count:
-                return names[row] if names else f"{place}:{row}"
-            row -= count
-        raise IndexError(f"there are names of {len(self)} rows")
+def numbered(name: str, rows: Iterable[int]) -> list[str]:
+    """Names for rows that do not come from files of their own."""
+    return [f"{name}:{row}" for row in rows]
 
 
 def _label_values(labels: ArrayLike, *, rows: int, what: str) -> list[Any]:
     """Labels as a list of int, str or None (unknown)."""
     array = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        raise DataError(f"{what} have shape {array.shape}; expected one label per row.")
-    if len(array) != rows:
-        raise DataError(f"{what} are {len(array)} for {rows} rows; expected one label per row, -1 if it is unknown.")
+    if array.shape != (rows,):
+        raise DataError(f"{what} have shape {array.shape} for {rows} rows; expected one label per row, -1 for unknown.")
     return [_label_value(value, what) for value in array.tolist()]
 
 
 def _label_value(value: Any, what: str) -> int | str | None:
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
     if isinstance(value, str):
         return None if value in ("", str(UNLABELED)) else str(value)  # numpy's strings become Python's
     if value is None or value != value:  # NaN is the only value unequal to itself

@@ -114,15 +114,6 @@ def _drawn(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Labe
     return rows, dataset.labels[rows]
 
 
-def unnamed_labels(dataset: Dataset, path: Path) -> int:
-    """How many labels of a partly labelled data set a labels file does not name; those of a full one are hidden on purpose."""
-    unnamed = dataset.labels[: dataset.main_rows] != UNLABELED
-    if unnamed.all():
-        return 0
-    unnamed[[row for row in named_rows(path, dataset) if row < dataset.main_rows]] = False
-    return int(unnamed.sum())
-
-
 def balanced_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: int) -> Rows:
     """`count` labelled rows, equally many per class; a remainder goes to random classes, one each."""
     random = np.random.default_rng(seed)

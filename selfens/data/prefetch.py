@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from selfens.data.preprocess import CHUNK, apply, transform
-from selfens.data.rows import Numbers, Source, is_mapped, memory_left, pieces, read_into
+from selfens.data.preprocess import apply, transform
+from selfens.data.rows import Numbers, Source, is_mapped, memory_left, read_into
 from selfens.errors import ConfigError
 
 STEPS_AHEAD = 16  # in a window: enough to hide a page from disk, few enough to take no memory worth mentioning
@@ -37,8 +37,7 @@ def choose_residence(wanted: str, source: Source, name: str, device: torch.devic
     if wanted != "auto":
         return wanted
     left = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_left()
-    kind = _raw_type(source) if raw else torch.float32
-    if math.prod(source.shape) * kind.itemsize <= left // 2:
+    if math.prod(source.shape) * (source.dtype.itemsize if raw else torch.float32.itemsize) <= left // 2:
         return "device"
     return "file" if is_mapped(source) else "ram"
 
@@ -48,23 +47,9 @@ def from_residence(
 ) -> Tensor | Prefetch:
     """All inputs on the device, or prefetched to it; preprocessed, or raw if that comes after the views."""
     if residence == "device":
-        return raw_tensor(source, device) if preprocess is None else apply(preprocess, source, device)
+        return apply(preprocess, source, device)
     in_ram = residence == "ram" and is_mapped(source)
     return Prefetch(np.array(source) if in_ram else source, preprocess, batch_size, device)
-
-
-def raw_tensor(source: Source, device: torch.device) -> Tensor:
-    """All inputs as they are, bytes or float32, on the device."""
-    result = torch.empty(source.shape, dtype=_raw_type(source), device=device)
-    start = 0
-    for piece in pieces(source, CHUNK):
-        result[start : start + len(piece)] = torch.from_numpy(piece).to(device)
-        start += len(piece)
-    return result
-
-
-def _raw_type(source: Source) -> torch.dtype:
-    return torch.uint8 if source.dtype == "uint8" else torch.float32
 
 
 class Prefetch:
@@ -74,7 +59,7 @@ class Prefetch:
         self.source, self.preprocess, self.device = source, preprocess, device
         self.on_gpu = device.type == "cuda"
         shape = (batch_size, *source.shape[1:])
-        raw = _raw_type(source)
+        raw = torch.uint8 if source.dtype == "uint8" else torch.float32
         kind = raw if preprocess is None else torch.float32
         self.staged = torch.zeros(shape, dtype=kind, device=device)
         """The inputs of the present step: always the same memory, as a recorded step wants it."""
@@ -96,11 +81,13 @@ class Prefetch:
             self._send(reading[0].result(), 0)
             for number, batch in enumerate(batches):
                 slot, following = number % 2, number + 1
-                self._wait_for_window()
+                if self.on_gpu:  # steps given out from here on find their window filled
+                    torch.cuda.current_stream(self.device).wait_stream(self.side)
                 if following < len(batches):
                     self._send(reading[following].result(), following % 2)
                 if following + 1 < len(batches):
-                    self._wait_for_buffer(slot)
+                    if self.on_gpu:  # what was in the buffer must have left for the device
+                        self.sent[slot].synchronize()
                     reading.append(pool.submit(self._read, numbers[following + 1].numpy(), slot))
                 for rows, inputs in zip(batch, self.windows[slot], strict=False):
                     self.staged.copy_(inputs)
@@ -125,15 +112,4 @@ class Prefetch:
             self._fill(slot, on_device)
 
     def _fill(self, slot: int, raw: Tensor) -> None:
-        inputs = raw if self.preprocess is None else transform(self.preprocess, raw.flatten(0, 1)).view(raw.shape)
-        self.windows[slot][: len(raw)] = inputs
-
-    def _wait_for_window(self) -> None:
-        """Steps given out from here on find their window filled."""
-        if self.on_gpu:
-            torch.cuda.current_stream(self.device).wait_stream(self.side)
-
-    def _wait_for_buffer(self, slot: int) -> None:
-        """Until what was in it has left for the device."""
-        if self.on_gpu:
-            self.sent[slot].synchronize()
+        self.windows[slot][: len(raw)] = transform(self.preprocess, raw.flatten(0, 1)).view(raw.shape)

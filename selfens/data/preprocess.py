@@ -5,8 +5,6 @@ Each kind is a module from raw inputs (uint8, scaled to 0..1, or float) to float
 
 from __future__ import annotations
 
-import hashlib
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from selfens.core.device import float32_mode
-from selfens.data.cache import cache_folder
 from selfens.data.rows import Numbers, Source, pieces
 from selfens.errors import RunError
 from selfens.files.tensors import load_tensors, save_tensors
@@ -79,17 +76,18 @@ class Zca(nn.Module):
 
 
 def fit(kind: str, inputs: Source, device: torch.device | str = "cpu", rows: Numbers | None = None) -> nn.Module:
-    """The preprocessing `kind`, fitted on all training inputs or only on `rows`; ZCA is cached by its inputs."""
+    """The preprocessing `kind`, fitted on all training inputs or only on `rows`."""
     if kind == "zca":
-        return _fit_zca_cached(inputs, torch.device(device), rows).to(device)
+        return fit_zca(inputs, device, rows).to(device)
     if kind == "channel":
         return _fit_channels(inputs, rows).to(device)
     return (PerImage() if kind == "image" else Nothing()).to(device)
 
 
-def apply(preprocess: nn.Module, inputs: Source, device: torch.device | str) -> Tensor:
-    """All of `inputs`, preprocessed, on the device."""
-    result = torch.empty(inputs.shape, dtype=torch.float32, device=device)
+def apply(preprocess: nn.Module | None, inputs: Source, device: torch.device | str) -> Tensor:
+    """All of `inputs` on the device, preprocessed; or raw, bytes or float32, if there is no preprocessing."""
+    kind = torch.uint8 if preprocess is None and inputs.dtype == np.uint8 else torch.float32
+    result = torch.empty(inputs.shape, dtype=kind, device=device)
     start = 0
     for piece in pieces(inputs, CHUNK):
         result[start : start + len(piece)] = transform(preprocess, torch.from_numpy(piece).to(device))
@@ -97,8 +95,10 @@ def apply(preprocess: nn.Module, inputs: Source, device: torch.device | str) -> 
     return result
 
 
-def transform(preprocess: nn.Module, raw: Tensor) -> Tensor:
+def transform(preprocess: nn.Module | None, raw: Tensor) -> Tensor:
     """A batch of raw inputs, preprocessed, on their device."""
+    if preprocess is None:
+        return raw
     with torch.no_grad(), float32_mode("fp32"):
         result: Tensor = preprocess(raw)
         return result
@@ -116,23 +116,6 @@ def _fit_channels(inputs: Source, rows: Numbers | None) -> PerChannel:
     deviation = np.sqrt(squares) / scale
     deviation[deviation == 0] = 1.0  # a constant feature carries nothing; leave it at zero
     return PerChannel(torch.from_numpy(mean / scale).float(), torch.from_numpy(deviation).float())
-
-
-def _fit_zca_cached(inputs: Source, device: torch.device, rows: Numbers | None) -> Zca:
-    count = len(inputs) if rows is None else len(rows)
-    digest = hashlib.sha256(f"zca in float32 {ZCA_EPSILON} {(count, *inputs.shape[1:])} {inputs.dtype}".encode())
-    for piece in pieces(inputs, CHUNK, rows):
-        digest.update(piece.data)
-    path = cache_folder() / f"zca-{digest.hexdigest()[:32]}.safetensors"
-    if path.is_file():
-        with suppress(RunError, KeyError):  # if the cache is damaged, fit again
-            tensors, _ = load_tensors(path)
-            return Zca(tensors["mean"], tensors["matrix"])
-    zca = fit_zca(inputs, device, rows)
-    with suppress(RunError, OSError):  # without a cache the next run is slower, nothing else
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_tensors(path, zca.state_dict())
-    return zca
 
 
 def fit_zca(inputs: Source, device: torch.device | str = "cpu", rows: Numbers | None = None) -> Zca:

@@ -1,13 +1,12 @@
-"""Inputs that are not one array in memory: a transposed file, some rows of a source, several sources in a row. Plain numpy.
+"""Inputs that are not one array in memory: some rows of a source, or several sources in a row. Plain numpy.
 
-Each has the parts of an array that inputs need (`shape`, `dtype`, `len`, rows by number, slice or mask) and reads rows only
+They have the parts of an array that inputs need (`shape`, `dtype`, `len`, rows by number, slice or mask) and read rows only
 when asked, so a data set larger than memory is used like any other.
 """
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,17 +18,14 @@ from selfens.core import launcher
 Numbers = NDArray[np.int64]
 
 
-class LazyRows(ABC):
-    """Rows that are read when they are asked for."""
+class LazyRows:
+    """The rows of one or several sources of the same shape and type, or only those of these numbers, in that order."""
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    parts: tuple[Source, ...]
-    """What rows are read from."""
-
-    @abstractmethod
-    def read(self, rows: Numbers) -> NDArray[Any]:
-        """The rows of these numbers, each from 0 to below `len`, as an array in memory."""
+    def __init__(self, parts: Sequence[Source], rows: Numbers | None = None) -> None:
+        self.parts, self.rows = tuple(parts), rows
+        self.ends = np.cumsum([len(part) for part in parts])
+        self.shape: tuple[int, ...] = (int(self.ends[-1]) if rows is None else len(rows), *parts[0].shape[1:])
+        self.dtype: np.dtype[Any] = parts[0].dtype
 
     @property
     def ndim(self) -> int:
@@ -43,61 +39,17 @@ class LazyRows(ABC):
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
-        if isinstance(key, int | np.integer):
-            return np.asarray(self.read(self._numbers(np.array([key])))[0])
-        if isinstance(key, slice):
-            return self.read(np.arange(*key.indices(len(self))))
-        return self.read(self._numbers(np.asarray(key)))
+        numbers = np.arange(*key.indices(len(self))) if isinstance(key, slice) else np.asarray(key)
+        numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers.astype(np.int64)
+        if ((numbers < -len(self)) | (numbers >= len(self))).any():
+            raise IndexError(f"rows {numbers.min()} to {numbers.max()} were asked for of {len(self)}")
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        found = self._read(np.atleast_1d(numbers if self.rows is None else self.rows[numbers]))
+        return found if numbers.ndim else np.asarray(found[0])
 
-    def _numbers(self, key: NDArray[Any]) -> Numbers:
-        """Row numbers from a mask, or from numbers that may count from the end."""
-        if key.dtype == bool:
-            return np.flatnonzero(key)
-        if len(key) and not (key.min() >= -len(self) and key.max() < len(self)):
-            raise IndexError(f"rows {key.min()} to {key.max()} were asked for of {len(self)}")
-        return np.where(key < 0, key + len(self), key).astype(np.int64)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return self[:].astype(dtype or self.dtype, copy=False)
-
-
-Source = NDArray[Any] | LazyRows
-
-
-class Transposed(LazyRows):
-    """An array whose rows are read with their axes permuted: channels-last images, column-major planes."""
-
-    def __init__(self, array: NDArray[Any], axes: Sequence[int]) -> None:
-        self.array, self.axes, self.parts = array, (0, *axes), (array,)
-        self.shape = tuple(array.shape[axis] for axis in self.axes)
-        self.dtype = array.dtype
-
-    def read(self, rows: Numbers) -> NDArray[Any]:
-        return np.ascontiguousarray(self.array[rows].transpose(self.axes))
-
-
-class Selected(LazyRows):
-    """Some rows of another source, in the order given."""
-
-    def __init__(self, source: Source, rows: Numbers) -> None:
-        self.source, self.rows, self.parts = source, rows, (source,)
-        self.shape = (len(rows), *source.shape[1:])
-        self.dtype = source.dtype
-
-    def read(self, rows: Numbers) -> NDArray[Any]:
-        return self.source[self.rows[rows]]
-
-
-class Concatenated(LazyRows):
-    """Sources of the same shape and type, one after another."""
-
-    def __init__(self, parts: Sequence[Source]) -> None:
-        self.parts = tuple(parts)
-        self.ends = np.cumsum([len(part) for part in parts])
-        self.shape = (int(self.ends[-1]), *parts[0].shape[1:])
-        self.dtype = parts[0].dtype
-
-    def read(self, rows: Numbers) -> NDArray[Any]:
+    def _read(self, rows: Numbers) -> NDArray[Any]:
+        if len(self.parts) == 1:
+            return np.asarray(self.parts[0][rows])
         result = np.empty((len(rows), *self.shape[1:]), self.dtype)
         of_part = np.searchsorted(self.ends, rows, side="right")
         for number, part in enumerate(self.parts):
@@ -105,6 +57,12 @@ class Concatenated(LazyRows):
             if len(here):
                 result[here] = part[rows[here] - (self.ends[number] - len(part))]
         return result
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+
+Source = NDArray[Any] | LazyRows
 
 
 def memory_left() -> int:

@@ -73,9 +73,9 @@ def fold_predictions(
 
 
 def _untested(dataset: Dataset) -> Dataset:
-    """The dataset without its test rows, so that no time goes into testing, and without notes that were given before."""
+    """The dataset without its test rows, so that no time goes into testing, nor its unreadable files listed again."""
     inputs, labels = dataset.test_inputs[:0], dataset.test_labels[:0]
-    return replace(dataset, test_inputs=inputs, test_labels=labels, test_row_names=(), unreadable=(), notes=())
+    return replace(dataset, test_inputs=inputs, test_labels=labels, test_row_names=(), unreadable=())
 
 
 def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:

@@ -28,15 +28,15 @@ def is_images(inputs: Path) -> bool:
     return is_image(inputs)
 
 
-def predict_arrays(run: Run, inputs: Path, output: Path) -> tuple[int, str]:
-    """Write row, class, probability for each row of an array file; returns their number and which of several arrays."""
+def predict_arrays(run: Run, inputs: Path, output: Path) -> int:
+    """Write row, class, probability for each row of an array file; returns their number."""
     if inputs.suffix not in (".npy", ".npz"):
         raise DataError(
             f"{inputs} is not something to predict on; expected an .npz or .npy file, an image, a folder of images or a .csv."
         )
     _check_output(output, inputs, "row")
-    array, taken = read_inputs(inputs)
-    return _write(run, output, "row", range(len(array)), run.predict_proba(array)), taken
+    array = read_inputs(inputs)
+    return _write(run, output, "row", range(len(array)), run.predict_proba(array))
 
 
 def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]]:
@@ -44,10 +44,8 @@ def predict_images(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]
     if len(run.input_shape) != 3 or run.input_shape[0] != 3 or run.input_shape[1] != run.input_shape[2]:
         raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
     _check_output(output, inputs, "file")
-    paths = all_images(inputs)
-    decoded = decode_all(paths, run.input_shape[1], inputs)
-    readable = [path for path, kept in zip(paths, decoded.readable, strict=True) if kept]
-    return _write(run, output, "file", readable, run.predict_proba(decoded.images)), decoded.failures
+    decoded = decode_all(all_images(inputs), run.input_shape[1], inputs)
+    return _write(run, output, "file", decoded.files, run.predict_proba(decoded.images)), decoded.failures
 
 
 def _check_output(output: Path, inputs: Path, first: str) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from selfens.config import Config
 from selfens.data.dataset import Dataset
-from selfens.data.labels import unnamed_labels
 from selfens.methods.base import WeightedOptions
 from selfens.runs.directory import RunDirectory
 from selfens.training.progress import Expected, Progress
@@ -60,20 +59,12 @@ def warn_about_data(config: Config, data: Dataset, progress: Progress) -> None:
     if data.unreadable:
         count = f"{len(data.unreadable)} files that" if len(data.unreadable) > 1 else "1 file that"
         progress.warn(f"left out {count} could not be read, the first {data.unreadable[0]}; run.json lists them.")
-    for note in data.notes:
-        progress.warn(note)
     if Path(config.data.name).is_dir() and data.row_names and config.data.labels is None and (data.labels >= 0).all():
         counts = np.bincount(data.labels, minlength=data.num_classes)
         each = ", ".join(f"{name} {count:,}" for name, count in zip(data.classes[:SHOWN_CLASSES], counts, strict=False))
         more = ", ..." if data.num_classes > SHOWN_CLASSES else ""
         progress.warn(
             f"every image is in the folder of a class ({each}{more}); put images without a class into unlabeled/."
-        )
-    if config.data.label_choice == "file" and (unused := unnamed_labels(data, Path(str(config.data.labels_file)))):
-        count = f"{unused:,} labels of the data are" if unused > 1 else "1 label of the data is"
-        progress.warn(
-            f"{count} not used, because {config.data.labels_file} does not name their rows; to keep them, add its labels to "
-            "theirs (data.label_choice=added)."
         )
 
 

@@ -27,7 +27,7 @@ from selfens.data import prefetch, preprocess
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import LabelChoice
 from selfens.data.loader import Loader
-from selfens.data.rows import Selected
+from selfens.data.rows import LazyRows
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError, check_kind
 from selfens.methods.base import Method, TrainingRows, WeightedOptions
@@ -262,7 +262,7 @@ def _sampler(config: Config, rows: OwnRows, group: Group) -> Sampler:
 def _loader(prepared: Prepared, rows: OwnRows, sampler: Sampler, group: Group) -> tuple[str, Loader]:
     """Where the inputs stay, and the loader of this process's rows."""
     config, device, data = prepared.config, prepared.device, prepared.data
-    inputs = data.inputs if group.size == 1 else Selected(data.inputs, rows.owned)
+    inputs = data.inputs if group.size == 1 else LazyRows([data.inputs], rows.owned)
     later = config.data.preprocess_after_views
     residence = prefetch.choose_residence(config.training.residence, inputs, data.name, device, raw=later)
     views = Views(data.input_shape, pixels=range_is_known(config, data), **asdict(config.augment))

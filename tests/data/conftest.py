@@ -77,20 +77,15 @@ class Official:
         return np.concatenate(pixels).reshape(-1, 3, 32, 32), np.concatenate(labels)
 
     def cifar(self, folder: Path, name: str, style: str) -> Path:
-        """style: python2, protocol2, old-numpy, protocol4 or binary."""
+        """style: python2, protocol2 or old-numpy."""
         ten = name == "cifar10"
         train = [f"data_batch_{i}" for i in range(1, 6)] if ten else ["train"]
-        kind = {True: ("cifar-10-batches-bin", "cifar-10-batches-py"), False: ("cifar-100-binary", "cifar-100-python")}
-        place = folder / kind[ten][style != "binary"]
+        place = folder / ("cifar-10-batches-py" if ten else "cifar-100-python")
         place.mkdir(parents=True)
         for file in [*train, "test_batch" if ten else "test"]:
             pixels, labels = self.batch(file, len(NAMES[name]))
-            if style == "binary":
-                parts = [labels[:, None], pixels] if ten else [labels[:, None] // 5, labels[:, None], pixels]
-                (place / f"{file}.bin").write_bytes(np.concatenate(parts, axis=1).astype(np.uint8).tobytes())
-            else:
-                content = self.pickled(pixels, labels.tolist(), "labels" if ten else "fine_labels", style)
-                (place / file).write_bytes(content)
+            content = self.pickled(pixels, labels.tolist(), "labels" if ten else "fine_labels", style)
+            (place / file).write_bytes(content)
         self.names(place, name, style)
         return place
 
@@ -103,13 +98,9 @@ class Official:
 
     def names(self, place: Path, name: str, style: str) -> None:
         ten = name == "cifar10"
-        if style == "binary":
-            text = "\n".join(NAMES[name]) + "\n\n"
-            (place / ("batches.meta.txt" if ten else "fine_label_names.txt")).write_text(text)
-        else:
-            write = names_python2 if style == "python2" else names_protocol_0
-            key = "label_names" if ten else "fine_label_names"
-            (place / ("batches.meta" if ten else "meta")).write_bytes(write(key, NAMES[name]))
+        write = names_python2 if style == "python2" else names_protocol_0
+        key = "label_names" if ten else "fine_label_names"
+        (place / ("batches.meta" if ten else "meta")).write_bytes(write(key, NAMES[name]))
 
     def svhn(self, folder: Path, compressed: bool = True) -> None:
         from scipy.io import savemat

