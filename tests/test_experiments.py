@@ -651,40 +651,35 @@ def test_without_arguments_the_tables_are_listed_with_what_has_been_run(tmp_path
     assert "pi-4000 16.00, 1 diverged 2 16.55 ± 0.29 10" in [" ".join(line.split()) for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "is_same"), [("natural.npy", 70, True), ("natural.npy", 71, False), ("other.npy", 70, False)]
-)
-def test_a_run_is_done_for_its_own_extra_images_only(tmp_path, command, monkeypatch, name, rows, is_same):
+def test_a_run_is_done_for_its_own_extra_images_only(tmp_path, command, monkeypatch):
     pixels = np.zeros((20, 3, 32, 32), dtype=np.uint8)
     small = Dataset.from_arrays(pixels, np.arange(20) % 2, pixels, np.arange(20) % 2, layout="NCHW")
     monkeypatch.setattr("selfens.data.sources.load", lambda *arguments, **options: small)
     monkeypatch.setitem(data.OFFICIAL_ROWS, "cifar100", (20, 20))
     keep(Store(tmp_path), made_record(RANDOM, 0, extra=replace(NATURAL, rows=70)))
-    np.save(tmp_path / name, np.zeros((rows, 3, 32, 32), dtype=np.uint8))
-    words = ("tiny", "--cells", RANDOM.name, "--seeds", "0", "--extra", tmp_path / name, "--devices", "cpu")
-    result = command(*words, "--results", tmp_path)
-    if is_same:
-        assert "all runs asked for are done" in result.output
-    else:
+    results = {}
+    for name, rows in (("natural.npy", 70), ("natural.npy", 71), ("other.npy", 70)):
+        np.save(tmp_path / name, np.zeros((rows, 3, 32, 32), dtype=np.uint8))
+        words = ("tiny", "--cells", RANDOM.name, "--seeds", "0", "--extra", tmp_path / name, "--devices", "cpu")
+        results[f"{rows} images of {name}"] = command(*words, "--results", tmp_path)
+    assert "all runs asked for are done" in results.pop("70 images of natural.npy").output
+    for images, result in results.items():
         assert type(result.exception) is RunError
-        assert f"has runs with 70 images of natural.npy, not {rows} images of {name}" in str(result.exception)
+        assert f"has runs with 70 images of natural.npy, not {images}" in str(result.exception)
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "reason"),
-    [
-        ({"time_is_up": True}, 3, "the time is up"),
-        ({}, 3, "another process is doing the rest"),
-        ({"stopped": True}, 130, "stopped"),
-    ],
-)
-def test_the_last_line_and_the_exit_code_say_that_runs_are_missing(tmp_path, capsys, end, code, reason):
+def test_the_last_line_and_the_exit_code_say_that_runs_are_missing(tmp_path, capsys):
     ended = Pool(Store(tmp_path), Source(), [], print)
-    vars(ended).update(end, missing=2)
-    with pytest.raises(typer.Exit) as last:
-        _finish(ended)
-    assert last.value.exit_code == code
-    assert capsys.readouterr().out == f"{reason}; 2 runs are missing. Call again to go on.\n"
+    for attribute, code, reason in (
+        ("missing", 3, "another process is doing the rest"),
+        ("time_is_up", 3, "the time is up"),
+        ("stopped", 130, "stopped"),
+    ):
+        setattr(ended, attribute, 2)
+        with pytest.raises(typer.Exit) as last:
+            _finish(ended)
+        assert last.value.exit_code == code
+        assert capsys.readouterr().out == f"{reason}; 2 runs are missing. Call again to go on.\n"
     ended.stopped, ended.failed = False, 1
     with pytest.raises(RunError, match="2 runs are missing, 1 of them because of the errors above"):
         _finish(ended)
@@ -708,8 +703,8 @@ def test_results_that_cannot_be_written_are_one_sentence(tmp_path, command):
         (["cifar10", "--cells", "pi-4001"], "there is no cifar10 cell 'pi-4001'"),
         (["cifar10", "--seeds", "x"], "--seeds is 'x'"),
         (["cifar10", "--max-minutes", "0"], "--max-minutes is 0"),
-        (["--seeds", "0"], "were given without one"),
-        (["--extra-index", "x.pkl"], "were given without one"),
+        (["--seeds", "0"], "are for the runs of a table"),
+        (["--extra-index", "x.pkl"], "are for the runs of a table"),
         (["tiny"], "needs extra unlabeled images"),
         (["tiny", "--quick", "--extra", "x.npy"], "--extra was given, but --quick makes up its images"),
         (["tiny", "--extra-index", "x.pkl"], "--extra-index was given without --extra"),

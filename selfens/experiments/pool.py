@@ -26,8 +26,8 @@ from selfens.training.interrupt import StopRequest
 
 POLL_SECONDS = 0.2
 CONTEXT: Any = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-REFUSED = 1
-"""Exit code of a run that has said why it cannot be done."""
+REFUSED = 3
+"""Exit code of a run that has said why it cannot be done; Python's own is 1."""
 
 
 class Pool:
