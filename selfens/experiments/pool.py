@@ -63,7 +63,7 @@ class Pool:
 
     def _start(self, task: Task, commit: str | None) -> None:
         with self.store.claimed(task) as is_free:
-            if not is_free:  # another command is doing it
+            if not is_free or self.store.has(task):  # another command is doing it, or has done it
                 return
         device = self.free.pop(0)
         process = CONTEXT.Process(target=_run, args=(task, device, self.store, self.source, commit))
