@@ -15,7 +15,6 @@ from selfens.errors import ConfigError, DeviceError, RunError, unknown_name
 # Here, because the tables themselves take time to import.
 TABLE_NAMES = "cifar10, svhn, cifar100, tiny, noise, baseline or claims"
 
-LIST_WIDTH = 100
 INCOMPLETE = 3
 """Exit code if runs are missing though nothing failed and nobody stopped it."""
 
@@ -60,7 +59,8 @@ def reproduce(
     store = Store(results / "quick" if quick else results)
     for_runs = (cells, seeds, devices, max_minutes, data_dir, extra, extra_index)
     if table is None and any(option is not None for option in for_runs):
-        raise ConfigError("options that need a table were given without one; write 'selfens reproduce TABLE'.")
+        names = "--cells, --seeds, --devices, --max-minutes, --data-dir, --extra and --extra-index"
+        raise ConfigError(f"{names} are for the runs of a table; write 'selfens reproduce TABLE'.")
     if table is None and not report:
         _list(tables.values(), store)
     if report:
@@ -87,9 +87,8 @@ def _tasks(tables: dict[str, Table], table: str, cells: str | None, seeds: str |
         raise ConfigError(unknown_name("table", table, tables))
     chosen, numbers = choose_cells(tables[table], cells, source), None if seeds is None else parse_seeds(seeds)
     runs = {cell: 1 if source.quick else cell.runs or 1 for cell in chosen}
-    return sorted(
-        (Task(cell, seed) for cell in chosen for seed in numbers or range(runs[cell])), key=attrgetter("seed")
-    )
+    tasks = [Task(cell, seed) for cell in chosen for seed in numbers or range(runs[cell])]
+    return sorted(tasks, key=attrgetter("seed"))
 
 
 def choose_cells(table: Table, names: str | None, source: Source) -> list[Cell]:
@@ -223,7 +222,7 @@ def _list(tables: Iterable[Table], store: Store) -> None:
             runs = str(len(found.records)), str(found.cell.runs or "")
             grid.add_row(name.partition("/")[2], found.error, runs[0], paper_error(found.cell), runs[1])
         _say(f" {table.name}: {table.title}")
-        wide_console(LIST_WIDTH).print(grid)
+        wide_console(100).print(grid)
     _say("\nTo run what is missing of a table: selfens reproduce TABLE")
 
 

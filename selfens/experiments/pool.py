@@ -26,8 +26,8 @@ from selfens.training.interrupt import StopRequest
 
 POLL_SECONDS = 0.2
 CONTEXT: Any = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-REFUSED = 1
-"""Exit code of a run that has said why it cannot be done."""
+REFUSED = 3
+"""Exit code of a run that has said why it cannot be done; Python's own is 1."""
 
 
 class Pool:
@@ -63,7 +63,7 @@ class Pool:
 
     def _start(self, task: Task, commit: str | None) -> None:
         with self.store.claimed(task) as is_free:
-            if not is_free:  # another command is doing it
+            if not is_free or self.store.has(task):  # another command is doing it, or has done it
                 return
         device = self.free.pop(0)
         process = CONTEXT.Process(target=_run, args=(task, device, self.store, self.source, commit))

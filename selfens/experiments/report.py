@@ -21,7 +21,6 @@ from selfens.report.render import render, shown
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURE = "label-noise.svg"
-NOTES = "notes.md"
 MARK = re.compile("Written by (`|<code>)?selfens reproduce")
 """Each file of a report contains it, and nobody else's file does."""
 
@@ -85,8 +84,9 @@ def write_report(store: Store, tables: Sequence[Table], *, quick: bool = False) 
     check_report(store)
     summaries = summarize((cell for table in tables for cell in table.cells), store)
     figure = _noise_figure(summaries)
-    notes = (store.root / NOTES).read_text(errors="replace") if (store.root / NOTES).is_file() else ""
-    texts = {"notes": notes.strip(), "quick": quick, "figure": figure, "figure_file": FIGURE}
+    path = store.root / "notes.md"
+    notes = path.read_text(errors="replace") if path.is_file() else ""
+    texts = {"notes": notes.strip(), "quick": quick, "figure": figure}
     sections = [*(_comparison(table, summaries) for table in tables), _claims(summaries), _runs(summaries)]
     contents = {
         "README.md": render("report.md", folder=TEMPLATES, sections=sections, **texts),

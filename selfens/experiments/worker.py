@@ -170,8 +170,9 @@ class DeviceUse:
 
     def __enter__(self) -> DeviceUse:
         with contextlib.suppress(OSError):  # then nobody can know; the run itself does not need it
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_SH)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(file, fcntl.LOCK_SH)
+            self._file = file
         return self
 
     def __exit__(self, *exception: object) -> None:
