@@ -74,8 +74,8 @@ def test_nothing_given_is_changed():
     [
         ([0, 1], PROBABILITIES, r"for each of 5 rows"),
         ([0.0, 1.0, 0.0, 0.0, 0.0], PROBABILITIES, "expected a class number"),
-        ([0, 1, 3, 0, 0], PROBABILITIES, "run from 0 to 3; expected -1 to 2"),
-        ([0, 1, -2, 0, 0], PROBABILITIES, "run from -2"),
+        ([0, 1, 3, 0, 0], PROBABILITIES, "a class number from 0 to 2, or -1"),
+        ([0, 1, -2, 0, 0], PROBABILITIES, "a class number from 0 to 2, or -1"),
         ([0], [[1.0]], "at least two classes"),
         ([0], [0.5, 0.5], r"expected \[rows, classes\]"),
         ([0], [[np.nan, 1]], "NaN"),

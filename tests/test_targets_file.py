@@ -153,17 +153,17 @@ def test_the_file_of_a_run_is_of_no_use_without_its_checkpoint(tmp_path, finishe
 
 
 def private_memory_of_a_large_file(folder):
-    """Prints by how many MiB RssAnon grows while a file of six matrices of 80 MB is worked in."""
+    """Prints by how many MiB RssAnon grows while a file of six matrices of 32 MB is worked in."""
 
     def private():
         with open("/proc/self/status") as lines:
             return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
     torch.set_num_threads(1)
-    order = torch.randperm(200_000).view(-1, 100)
+    order = torch.randperm(80_000).view(-1, 100)
     EnsembleTargets(100, 100).write(order[0] % 100, torch.rand(100, 100))
     before, largest = private(), 0.0
-    ensemble = EnsembleTargets(200_000, 100, storage=folder / "z")
+    ensemble = EnsembleTargets(80_000, 100, storage=folder / "z")
     for _ in range(2):
         for rows in ensemble.visit(order):
             ensemble.get(rows)

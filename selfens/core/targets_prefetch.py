@@ -127,9 +127,7 @@ class Prefetcher:
 
     def flush(self) -> None:
         """Bring back all predictions made so far; an epoch that is running goes on."""
-        for (
-            buffer
-        ) in self.buffers:  # the one on its way is the older one: of a row in both, the later prediction counts
+        for buffer in self.buffers:  # what is on its way is older: of a row in both, the later prediction counts
             buffer.receive(self.write)
         if self.open is not None:
             self.open.send_back()

@@ -127,13 +127,12 @@ def uncertainty_of(probabilities: Probabilities) -> NDArray[np.float64]:
 
 def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, Probabilities]:
     given, matrix = np.asarray(labels), _checked_probabilities(probabilities)
-    if given.shape != matrix.shape[:1] or given.dtype.kind not in "iu":
+    is_fitting = given.shape == matrix.shape[:1] and given.dtype.kind in "iu"
+    if not is_fitting or (len(given) and not (given.min() >= UNLABELED and given.max() < matrix.shape[1])):
         raise DataError(
-            f"the labels are {given.dtype} of shape {given.shape}; expected a class number, or -1 if unknown, "
-            f"for each of {len(matrix):,} rows."
+            f"the labels are {given.dtype} of shape {given.shape}; expected a class number from 0 to {matrix.shape[1] - 1}, "
+            f"or -1 if unknown, for each of {len(matrix):,} rows."
         )
-    if len(given) and not (given.min() >= UNLABELED and given.max() < matrix.shape[1]):
-        raise DataError(f"the labels run from {given.min()} to {given.max()}; expected -1 to {matrix.shape[1] - 1}.")
     return given.astype(np.int64), matrix
 
 
