@@ -164,7 +164,7 @@ def test_labels_can_be_read_back_through_the_class_names(labels):
     [
         ([0, 1], "training labels are 2 for 6 rows; expected one label per row"),
         (np.zeros((6, 2)), "training labels are 6 x 2 for 6 rows; expected one label per row"),
-        (3, r"training labels have shape \(\)"),
+        (3, "training labels are a single value"),
         ([0, 1, 2, -2, 0, 0], "hold -2; expected class numbers from 0, or -1"),
         ([0, 1, 0.5, 0, 0, 0], r"hold 0\.5 of type float; expected integers or strings"),
         ([0, 1, "cat", 0, 0, 0], "mix integers and strings"),
