@@ -47,9 +47,9 @@ def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
     if sources.is_array_source(source):
         rows, side = sources.rows_and_side(source)
         return presets.for_arrays(path, images_side=side, rows=rows, on_gpu=on_gpu)
-    listing = folder.list_images(source)
-    side = size if size is not None else images.suggested_size([*listing.train, *listing.test])
-    config = presets.for_arrays(path, images_side=side, rows=len(listing.train), on_gpu=on_gpu)
+    train, test = folder.list_images(source)
+    side = size if size is not None else images.suggested_size([*train, *test])
+    config = presets.for_arrays(path, images_side=side, rows=len(train), on_gpu=on_gpu)
     return config.with_values("data", image_size=side)
 
 

@@ -578,7 +578,7 @@ BAD_INPUTS = {
     "NaN": ({"x": np.full((4, 6), np.nan)}, "NaN"),
     "no rows": ({"x": np.zeros((0, 6))}, "empty"),
     "names that do not tell": ({"a": np.zeros((4, 6)), "b": np.zeros((4, 6))}, "name the inputs 'x'"),
-    "text": ({"x": np.full((4, 6), "a")}, "of numbers"),
+    "text": ({"x": np.full((4, 6), "a")}, "expected numbers"),
 }
 
 

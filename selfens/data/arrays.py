@@ -120,7 +120,7 @@ def standard_inputs(
         raise DataError(f"{what} are of mixed shapes; every row must have the same shape.") from None
     if x.dtype.kind not in "buif":
         raise DataError(
-            f"{what} have type {x.dtype}; expected rows of one shape, of numbers (uint8 images, or floats)."
+            f"{what} have type {x.dtype}; expected numbers (uint8 images, or floats), in rows of one shape."
         )
     channels_last = is_channels_last(x.shape, layout, what)
     kind = np.uint8 if x.ndim > 2 and bytes_allowed and fits_bytes(x) else np.float32

@@ -83,7 +83,7 @@ PUBLISHED = {
 def load(name: str, folder: Path, *, offline: bool, progress: bool) -> Dataset:
     """An official data set from `folder`, downloaded there first if it is missing."""
     for published in PUBLISHED[name]:
-        if _find(folder, published) is None:
+        if not os.path.exists(_place(folder, published)):
             if offline:
                 raise _not_here(folder, published, "downloading is switched off")
             try:
@@ -93,17 +93,10 @@ def load(name: str, folder: Path, *, offline: bool, progress: bool) -> Dataset:
     return read_cifar(folder, name) if name in LAYOUTS else read_svhn(folder)
 
 
-def _find(folder: Path, published: Published) -> Path | None:
+def _place(folder: Path, published: Published) -> Path:
     """Where a published file or folder lies: as downloaded, or directly in the data folder."""
-    places = folder / published.target, folder / Path(published.target).name
-    return next((path for path in places if os.path.exists(path)), None)
-
-
-def _found(folder: Path, published: Published) -> Path:
-    path = _find(folder, published)
-    if path is None:
-        raise _not_here(folder, published, "it was not downloaded")
-    return path
+    direct = folder / Path(published.target).name
+    return direct if os.path.exists(direct) else folder / published.target
 
 
 def _not_here(folder: Path, published: Published, why: str) -> DataError:
@@ -140,7 +133,7 @@ def _download(published: Published, folder: Path, progress: bool) -> None:
 
 def read_cifar(folder: Path, name: str) -> Dataset:
     """CIFAR-10 or CIFAR-100 (fine labels) from the official pickles."""
-    layout, place = LAYOUTS[name], _found(folder, PUBLISHED[name][0])
+    layout, place = LAYOUTS[name], _place(folder, PUBLISHED[name][0])
     batches = [_read_batch(place / file, layout) for file in layout.train]
     train = np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
     return _dataset(name, train, _read_batch(place / layout.test, layout), _read_names(place / layout.names, layout))
@@ -148,7 +141,7 @@ def read_cifar(folder: Path, name: str) -> Dataset:
 
 def read_svhn(folder: Path) -> Dataset:
     """SVHN's cropped digits, train and test (not extra), with label 10 as the digit 0 that it stands for."""
-    train, test = (_read_mat(_found(folder, published)) for published in PUBLISHED["svhn"])
+    train, test = (_read_mat(_place(folder, published)) for published in PUBLISHED["svhn"])
     return _dataset("svhn", train, test, tuple("0123456789"))
 
 

@@ -201,7 +201,8 @@ def _label_values(labels: ArrayLike, *, rows: int, what: str) -> list[Any]:
     """Labels as a list of int, str or None (unknown)."""
     array = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
     if array.shape != (rows,):
-        raise DataError(f"{what} have shape {array.shape} for {rows} rows; expected one label per row, -1 for unknown.")
+        shape = " x ".join(map(str, array.shape)) or "a single value"
+        raise DataError(f"{what} are {shape} for {rows} rows; expected one label per row, -1 for unknown.")
     return [_label_value(value, what) for value in array.tolist()]
 
 

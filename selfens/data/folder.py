@@ -15,7 +15,6 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +33,6 @@ Labelled = dict[Path, str | None]
 """Files and the names of their classes, None if unknown."""
 
 
-@dataclass
-class Listing:
-    """The files to train and to test on."""
-
-    train: Labelled
-    test: Labelled = field(default_factory=dict)
-
-
 def is_folder_source(source: str | Path) -> bool:
     return is_csv(source) or os.path.isdir(source)
 
@@ -55,15 +46,17 @@ def load_folder(source: str | Path, *, size: int, split_seed: int = 0, progress:
 
     Without a test folder, a fifth of the labelled images of each class is held out to test on; a class keeps at least one.
     """
-    listing = list_images(Path(source))
-    label_of = listing.train | listing.test
+    train, test = list_images(Path(source))
+    label_of = train | test
     decoded = decode_all(list(label_of), size, source, progress)
     names = [label_of[file] for file in decoded.files]
-    in_test = np.array([file in listing.test for file in decoded.files])
-    classes = tuple(sorted({name for name, test in zip(names, in_test, strict=True) if name is not None and not test}))
+    in_test = np.array([file in test for file in decoded.files])
+    classes = tuple(
+        sorted({name for name, tested in zip(names, in_test, strict=True) if name is not None and not tested})
+    )
     number = {name: k for k, name in enumerate(classes)}
     labels = np.array([number.get(name or "", UNLABELED) for name in names], dtype=np.int64)
-    is_test = in_test if listing.test else _held_out(decoded.files, names, Path(source), split_seed)
+    is_test = in_test if test else _held_out(decoded.files, names, Path(source), split_seed)
     train_rows, test_rows = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     if (labels[test_rows] == UNLABELED).any():
         file = next(decoded.files[row] for row in test_rows if labels[row] == UNLABELED)
@@ -102,10 +95,10 @@ def _held_out(files: Sequence[Path], names: Sequence[str | None], source: Path, 
 # Which files are images, and of which class
 
 
-def list_images(source: Path) -> Listing:
-    """The images of a folder or CSV, sorted by path."""
+def list_images(source: Path) -> tuple[Labelled, Labelled]:
+    """The images of a folder or CSV to train on, and those of a test folder, sorted by path."""
     if is_csv(source):
-        return Listing(_read_csv(source))
+        return _read_csv(source), {}
     folders = [path for path in _entries(source) if os.path.isdir(path)]
     train, test, validation = ([f for f in folders if f.name.lower() in names] for names in (TRAIN, TEST, VALIDATION))
     splits = [*train, *test, *validation]
@@ -115,18 +108,18 @@ def list_images(source: Path) -> Listing:
             f"{source} holds train/ and beside it '{beside[0]}'; with train/, classes are the folders inside it, so move "
             "the others there or elsewhere, or rename train/ if it is a class itself."
         )
-    listing = Listing({})
+    to_train, to_test = Labelled(), Labelled()
     for folder in train:
-        listing.train |= _labelled_by_folder(folder)
-    listing.train |= _labelled_by_folder(source, left_out=splits)
+        to_train |= _labelled_by_folder(folder)
+    to_train |= _labelled_by_folder(source, left_out=splits)
     for folder in test or validation:
-        listing.test |= _labelled_by_folder(folder)
-    if not listing.train:
+        to_test |= _labelled_by_folder(folder)
+    if not to_train:
         raise DataError(
-            f"{source} holds no images to train on (.png, .jpg, .tif and whatever else Pillow reads); expected one folder of "
-            "images per class, and 'unlabeled' for the others."
+            f"{source} holds no images to train on (.png, .jpg, .tif and the like); expected one folder of images per class, "
+            "and 'unlabeled' for the others."
         )
-    return listing
+    return to_train, to_test
 
 
 def all_images(source: Path) -> list[Path]:

@@ -47,12 +47,9 @@ class LabelChoice:
     def check(self, *, num_rows: int, num_classes: int) -> None:
         """Raise ValueError if this cannot be a choice of labels for so many rows and classes."""
         for rows, labels in ((self.rows, self.labels), (self.validation, self.validation_labels)):
-            if len(rows) != len(labels):
-                raise ValueError("as many labels as rows")
-            if len(rows) and not (rows.min() >= 0 and rows.max() < num_rows):
-                raise ValueError("rows of the training set")
-            if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
-                raise ValueError("labels among the classes")
+            inside = ((rows >= 0) & (rows < num_rows)).all() and ((labels >= 0) & (labels < num_classes)).all()
+            if len(rows) != len(labels) or not inside:
+                raise ValueError("rows of the training set, with a label among the classes each")
 
     def training_labels(self, num_rows: int) -> Labels:
         """A label for every training row, -1 if it is not known or not used."""

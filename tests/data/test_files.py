@@ -71,13 +71,6 @@ def test_svhn_has_digit_0_where_the_file_says_10(tmp_path, official, sub_folder,
     assert data.inputs.flags.c_contiguous
 
 
-def test_what_is_missing_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"there is no cifar-100-python in .*; put it there, from https"):
-        files.read_cifar(tmp_path, "cifar100")
-    with pytest.raises(DataError, match=r"there is no svhn/train_32x32.mat in "):
-        files.read_svhn(tmp_path)
-
-
 PIXELS = np.zeros((2, 3072), np.uint8)
 
 
