@@ -156,10 +156,8 @@ def _read_batch(path: Path, layout: Layout) -> Split:
     texts = {value: place for place, value in enumerate(values) if isinstance(value, str)}
     content = max(texts, key=len, default="")
     pixels = bytearray(content.encode("latin-1", "replace"))
-    is_rows_of_bytes = (
-        "u1" in texts and values[texts[content] - 1] is False
-    )  # before the content it says if columns go first
-    if not is_rows_of_bytes or not len(labels) or len(pixels) != len(labels) * IMAGE_BYTES:
+    in_rows = "u1" in texts and values[texts[content] - 1] is False  # True if it were column by column
+    if not in_rows or not len(labels) or len(pixels) != len(labels) * IMAGE_BYTES:
         found = f"holds {len(labels)} {layout.labels_key} and an array of {len(pixels)} bytes"
         raise _wrong(path, found, f"uint8 images of {IMAGE_BYTES} bytes, row by row, and a label for each")
     if labels.min() < 0 or labels.max() >= layout.num_classes:
@@ -177,11 +175,10 @@ def _read_names(path: Path, layout: Layout) -> tuple[str, ...]:
 
 
 def _read_mat(path: Path) -> Split:
+    content = _read_bytes(path)
     try:
-        arrays = _mat_arrays(_read_bytes(path))
+        arrays = _mat_arrays(content)
     except (TypeError, OverflowError, MemoryError, ValueError, struct.error, zlib.error) as error:
-        if isinstance(error, DataError):
-            raise
         raise _wrong(path, f"is not a MATLAB file as published ({_short(error)})", "SVHN's cropped digits") from None
     x, y = arrays.get("X"), arrays.get("y")
     if x is None or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8 or not x.size:
@@ -222,7 +219,7 @@ _OTHERS |= {"GLOBAL", "REDUCE", "BUILD"}
 _GLOBALS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"}
 _GLOBALS |= {"_codecs encode"}  # by which Python 3 writes bytes
 
-Values = list[int | str | None]
+Values = list[int | str | None]  # and booleans, which are ints
 
 
 def pickled_values(path: Path, what: str = "one of CIFAR's pickles") -> Values:
