@@ -54,7 +54,7 @@ def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of a type: a plain one, float, tuple[X, ...], dict, a union, or one of these with Bounds."""
     kind, inner = get_origin(hint), get_args(hint)
     if kind is Annotated:
-        return fits(value, inner[0]) and inner[1].hold(value)
+        return fits(value, inner[0]) and inner[1].contains(value)
     if kind in (Union, UnionType):
         return any(fits(value, each) for each in inner)
     if kind is tuple:
