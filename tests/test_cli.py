@@ -654,7 +654,7 @@ def test_labels_that_were_filled_in_are_not_replaced(typed, trained):
     code, _, err = typed("suggest", "run", "-n", "5")
     assert (code, err) == (
         1,
-        "error: suggestions.csv holds a label that was put in by hand; choose another file name, or move that file away.\n",
+        "error: suggestions.csv holds labels that were put in by hand (1); choose another file name, or move that file away.\n",
     )
     assert Path("suggestions.csv").read_text() == filled
 
@@ -666,7 +666,7 @@ def test_labels_that_were_corrected_are_not_replaced(typed, trained):
     corrected = [",".join([line.split(",")[0], "another", *line.split(",")[2:]]) for line in (first, second)]
     Path("issues.csv").write_text("\n".join([header, *corrected, *rest]))
     code, _, err = typed("audit", "run", "--folds", "2")
-    assert (code, "issues.csv holds 2 labels that were put in by hand" in err) == (1, True)
+    assert (code, "issues.csv holds labels that were put in by hand (2)" in err) == (1, True)
     assert "another" in Path("issues.csv").read_text()
 
 
@@ -790,7 +790,7 @@ def test_the_demo_trains_three_methods_and_prints_a_table(typed, monkeypatch):
         assert all(name in out for name in ("supervised only", "Π-model", "temporal ensembling", "±", "of 2 seeds"))
         assert out.splitlines()[-1] == "all of them compared, to open in a browser: demo/report.html"
     assert len(os.listdir("demo")) == 7
-    assert "6 runs on digits" in Path("demo/report.html").read_text()
+    assert Path("demo/report.html").read_text().count("digits-") >= 6
     labels = {
         tuple(load_run(next(Path("demo").glob(f"digits-{method}-seed1-*"))).labels.rows)
         for method in ("supervised", "pi", "temporal")
@@ -856,7 +856,7 @@ def test_audit_in_folds_says_so(typed, here):
     typed("train", "data.npz", "--run", "trained", *TINY)
     code, out, _ = typed("audit", "trained", "--folds", "2", "--quiet", "-o", "issues.csv")
     assert (code, "2 runs that did not see it" in out) == (0, True)
-    refused(typed("audit", "trained", "--folds", "1"), "1 folds were asked for; expected at least 2")
+    refused(typed("audit", "trained", "--folds", "1"), "1 folds were asked for; expected 2 to 20")
 
 
 def test_nothing_is_trained_for_an_audit_that_could_not_be_written(typed, trained, monkeypatch):

@@ -380,7 +380,7 @@ def test_a_module_of_ones_own_is_trained_and_resumed_to_the_same_bits(tmp_path):
 
 def test_a_module_of_ones_own_must_be_passed_again(tmp_path):
     selfens.train(config(), tmp_path / "run", dataset=features(), network=plain_network())
-    with pytest.raises(RunError, match=r"begun with a network of your own.*resume\(path, network="):
+    with pytest.raises(RunError, match=r"started with a network of your own.*resume\(path, network="):
         selfens.resume(tmp_path / "run", dataset=features())
     with pytest.raises(RunError, match=r"load_run\(path, network="):
         _ = selfens.load_run(tmp_path / "run").network
@@ -507,7 +507,7 @@ def test_a_view_that_does_not_exist_is_refused(tmp_path):
 def test_a_method_of_ones_own_must_be_passed_again(tmp_path):
     with crashed():
         selfens.train(config(), tmp_path / "run", dataset=features(), method=Halved(), progress=CrashAt(1, 0))
-    with pytest.raises(RunError, match="begun with a method of your own.*method="):
+    with pytest.raises(RunError, match="started with a method of your own.*method="):
         selfens.resume(tmp_path / "run", dataset=features())
 
 
@@ -520,7 +520,7 @@ def test_arrays_of_ones_own_must_be_passed_again(done):
 @pytest.mark.parametrize("part", ["network", "method"])
 def test_a_part_of_ones_own_is_not_passed_to_a_run_that_was_begun_without(done, part):
     given = {"network": plain_network(), "method": Halved()}[part]
-    with pytest.raises(RunError, match=f"begun without a {part} of your own"):
+    with pytest.raises(RunError, match=f"started without a {part} of your own"):
         selfens.resume(done["temporal"].path, dataset=features(), **{part: given})
 
 
