@@ -19,7 +19,7 @@ from selfens.runs.run import Run
 from selfens.tools.audit import audit_run, run_labels, suggest, suggest_run
 from selfens.training.progress import duration
 
-NEEDED = ("epoch", "supervised", "total")
+NEEDED = ("epoch", "total")
 ERRORS = {"test_error": "test", "validation_error": "validation"}
 NOT_DRAWN = ("epoch", "seconds", "images_per_second")
 
@@ -67,9 +67,7 @@ def history_of(run: Run) -> Sequence[Record]:
         if isinstance(record, dict) and all(number(record, key) is not None for key in NEEDED)
     ]
     if not records:
-        raise RunError(
-            f"{run.path} has not finished an epoch yet, so there is nothing to report; go on with 'selfens resume {run.path}'."
-        )
+        raise RunError(f"{run.path} has not finished an epoch yet, so there is nothing to report; resume it first.")
     return records
 
 
@@ -90,7 +88,7 @@ def _curves(history: Sequence[Record], name: str) -> list[Chart]:
     every = {key: values_of(history, key) for key in keys}
     charts = {
         "Error, %": {word: every[key] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}},
-        "Losses": {key: every[key] for key in ("supervised", "total")},
+        "Losses": {key: every[key] for key in ("supervised", "total") if key in every},
     }
     for key, values in every.items():
         if len(set(values)) > 1 and key not in (*ERRORS, "supervised", "total"):

@@ -1,0 +1,129 @@
+"""Methods, networks and teachers of a user's own: what they keep is saved, and what was passed is not spoilt."""
+
+import pickle
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+import torch
+from support import CLASSES, FEATURES, config, features
+from torch import nn
+
+from selfens import EnsembleTargets, SelfEnsemblingClassifier, load_run, resume, train
+from selfens.core.losses import supervised
+from selfens.errors import ConfigError
+from selfens.methods import Losses, Method, Options
+from selfens.report.page import write_report
+from selfens.training.progress import Silent
+
+EPOCHS = 3
+
+
+class StoppedHere(Exception):
+    pass
+
+
+class StopAfter(Silent):
+    def __init__(self, epochs):
+        self.epochs = epochs
+
+    def epoch(self, record):
+        if record["epoch"] + 1 == self.epochs:
+            raise StoppedHere
+
+
+class Remembering(Method):
+    """Keeps a plain tensor that each step changes and the next one uses, and names the loss's parts as it likes."""
+
+    parts = ("cost",)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Options):
+        targets: Literal["soft", "hard"] = "soft"  # no setting(), and a name that another method uses for a file
+
+    def setup(self, network, rows):
+        self.mean = torch.zeros(rows.num_classes)
+
+    def losses(self, network, batch, targets, weight):
+        logits = network(batch.views[0])
+        z = logits.softmax(dim=1)
+        total = supervised(logits, batch) + (z.mean(dim=0) - self.mean).square().sum()
+        return Losses(total, {"cost": total}, z.detach())
+
+    def after_step(self, network, rows, predictions):
+        self.mean.lerp_(predictions.mean(dim=0), 0.3)
+
+
+class InAList(Remembering):
+    def setup(self, network, rows):
+        super().setup(network, rows)
+        self.others = [torch.zeros(2)]
+
+
+class InAFile(Remembering):
+    """Keeps an ensemble in a file."""
+
+    path = ""
+
+    def setup(self, network, rows):
+        super().setup(network, rows)
+        self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes, storage=self.path)
+
+    def after_step(self, network, rows, predictions):
+        super().after_step(network, rows, predictions)
+        self.ensemble.write(rows, predictions)
+
+    def end_epoch(self):
+        self.ensemble.commit()
+
+
+@pytest.mark.parametrize("kind", [Remembering, InAFile])
+def test_a_resumed_run_remembers_what_the_method_kept(tmp_path, kind):
+    def run(name, **more):
+        kind.path = str(tmp_path / f"{name}.targets")
+        return tmp_path / name, {"dataset": features(), "method": kind(), **more}
+
+    path, given = run("whole")
+    whole = train(config("temporal", epochs=EPOCHS), path, **given).history
+    path, given = run("stopped")
+    with pytest.raises(StoppedHere):
+        train(config("temporal", epochs=EPOCHS), path, **given, progress=StopAfter(2))
+    resumed = resume(path, dataset=features(), method=kind()).history
+    assert [record["cost"] for record in resumed] == [record["cost"] for record in whole]
+
+
+def test_what_would_not_be_saved_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="InAList keeps 'others' in a list, which is not saved"):
+        train(config(epochs=1), tmp_path / "run", dataset=features(), method=InAList())
+
+
+def test_a_run_with_parts_of_its_own_has_a_page(tmp_path):
+    run = train(config(epochs=2), tmp_path / "run", dataset=features(), method=Remembering())
+    page = write_report(run.path, tmp_path / "page.html", dataset=features()).read_text()
+    assert "has not finished an epoch" not in page
+    assert "cost" in page
+
+
+def test_parts_of_a_module_that_are_frozen_stay_frozen(tmp_path):
+    frozen = nn.BatchNorm1d(FEATURES).eval()
+    network = nn.Sequential(frozen, nn.Linear(FEATURES, CLASSES))
+    network.training = True
+    train(config("supervised", epochs=1), tmp_path / "run", dataset=features(), network=network)
+    assert not frozen.training
+    assert torch.equal(frozen.running_mean, torch.zeros(FEATURES))
+
+
+def test_predicting_with_the_teacher_leaves_the_module_that_was_trained(tmp_path):
+    network = nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+    run = train(config("mean-teacher", epochs=2), tmp_path / "run", dataset=features(), network=network)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    load_run(run.path, network=network).predict(features().test_inputs)
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
+def test_a_fitted_module_is_pickled_once():
+    x, y = features().inputs, features().labels
+    module = nn.Sequential(*(nn.Linear(FEATURES, FEATURES) for _ in range(20)), nn.Linear(FEATURES, CLASSES))
+    alone = len(pickle.dumps(module))
+    model = SelfEnsemblingClassifier("supervised", module, epochs=1, device="cpu").fit(x, y)
+    assert len(pickle.dumps(model.network_)) < 2 * alone
