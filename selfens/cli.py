@@ -148,7 +148,10 @@ def train(
         text for text in overrides if text.startswith("method.name=")
     ]:  # brings rates too, as --method does
         overrides.remove(override)
-        method = override.partition("=")[2]
+        chosen = override.partition("=")[2]
+        if method is not None and method != chosen:
+            raise ConfigError(f"--method {method} and --set {override} were both given; leave one out.")
+        method = chosen
     config = named.config_for(source, method, size, (device or Device.auto).value)
     config = config.with_overrides(f"{field}={value}" for field, value in flags.items() if value is not None)
     config = config.with_overrides(overrides)
@@ -156,7 +159,12 @@ def train(
     if offline:
         os.environ["SELFENS_OFFLINE"] = "1"
     show = _progress(directory, quiet, tensorboard)
-    _finish(_until_stopped(lambda: loop.train(config, directory, progress=show)), show, report=report, quiet=quiet)
+    _finish(
+        _until_stopped(lambda: loop.train(config, directory, progress=show), directory),
+        show,
+        report=report,
+        quiet=quiet,
+    )
 
 
 @app.command()
@@ -179,7 +187,9 @@ def resume(
         return
     show = _progress(run, quiet, tensorboard)
     moved = before.dataset(source=data) if data else None
-    _finish(_until_stopped(lambda: loop.resume(run, dataset=moved, progress=show)), show, report=report, quiet=quiet)
+    _finish(
+        _until_stopped(lambda: loop.resume(run, dataset=moved, progress=show), run), show, report=report, quiet=quiet
+    )
 
 
 @app.command()
@@ -206,7 +216,10 @@ def predict(
     ] = None,
     training_rows: Annotated[
         bool,
-        typer.Option("--training-rows", help="The run's own rows, by its ensemble, with a deviation over the epochs."),
+        typer.Option(
+            "--training-rows",
+            help="The run's own training rows, from its ensemble, with their deviation.",
+        ),
     ] = False,
     data: DataOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
@@ -518,12 +531,14 @@ def _progress(run: Path, quiet: bool, tensorboard: bool) -> Progress:
     return TensorBoard(run, shown)
 
 
-def _until_stopped(call: Callable[[], Result]) -> Result:
+def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> Result:
     """The result of a training; an interrupt is one sentence and exit code 130. (Typer would swallow the sentence.)"""
     try:
         return call()
     except KeyboardInterrupt as interrupt:
-        _complain(str(interrupt) or "stopped.")
+        can_go_on = resumable is not None and (resumable / "config.json").is_file()
+        hint = f" To continue: selfens resume {shlex.quote(str(resumable))}" if can_go_on else ""
+        _complain(f"{interrupt or 'stopped.'}{hint}")
         raise typer.Exit(130) from None
 
 
@@ -541,8 +556,8 @@ def _say_result(run: Run, quiet: bool) -> None:
     from selfens.runs.directory import REPORT
 
     history = run.history
-    error = "no test rows" if run.test_error is None else f"test error {run.test_error:.2f} %"
-    seconds = sum(record["seconds"] for record in history)
+    error = "no test rows, so no test error," if run.test_error is None else f"test error {run.test_error:.2f} %"
+    seconds = sum(number for record in history if isinstance(number := record.get("seconds"), int | float))
     done = run.directory.reached()[0]
     epochs = "1 epoch" if done == 1 else f"{done} epochs"
     _say(f"{error} after {epochs} in {seconds:.0f} s; run in {run.path}")

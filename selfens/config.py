@@ -18,6 +18,7 @@ from selfens.methods import Options
 from selfens.settings import Section, field_types, parse, setting
 
 PAPER_EPOCHS, PAPER_RAMPUP, PAPER_RAMPDOWN = 300, 80, 50
+MAX_THREADS = 1024  # torch crashes with very many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,10 @@ class AugmentConfig(Section):
         False, "One shift for all views of an input; false: one for each view (the paper's choice)."
     )
     operations: int = setting(
-        2, "strong: this many random operations on each image, such as a rotation or a change of contrast.", at_least=0
+        2,
+        "strong: this many random operations on each image, such as a rotation or a change of contrast.",
+        at_least=0,
+        at_most=100,
     )
     cutout: float = setting(
         0.5, "strong: side of the square that is cut out, as a fraction of the image's side.", at_least=0, at_most=1
@@ -130,7 +134,10 @@ class NetworkConfig(Section):
         "normal", "N(0, 0.05²) as the authors' code, or He's as the paper says."
     )
     width: int | None = setting(
-        None, "Channels (or units) of the small networks' first layers; none: each network's own.", at_least=1
+        None,
+        "Channels (or units) of the small networks' first layers; none: each network's own.",
+        at_least=1,
+        at_most=2**16,
     )
 
 
@@ -142,7 +149,7 @@ class OptimizerConfig(Section):
     name: Literal["adam", "sgd", "adamw"] = setting(
         "adam", "The authors' Adam, stochastic gradient descent with Nesterov momentum, or AdamW."
     )
-    learning_rate: float = setting(0.003, "The largest learning rate, lambda_max.", above=0)
+    learning_rate: float = setting(0.003, "The largest learning rate, lambda_max.", above=0, at_most=1e38)
     weight_decay: float = setting(0.0, "Weight decay; only of weights with two or more dimensions.", at_least=0)
     momentum: float = setting(0.9, "sgd: momentum of the gradient.", at_least=0, below=1)
     beta1: float = setting(0.9, "adam, adamw: momentum of the gradient until the ramp-down.", at_least=0, below=1)
@@ -191,7 +198,7 @@ class ScheduleConfig(Section):
         "Of the learning rate: the paper's ramps, constant within an epoch; or a linear warm-up and a cosine to 0, at every "
         "step.",
     )
-    epochs: int = setting(PAPER_EPOCHS, "How often the training set is visited.", at_least=1)
+    epochs: int = setting(PAPER_EPOCHS, "How often the training set is visited.", at_least=1, at_most=10**9)
     rampup_epochs: float | None = setting(
         None, "paper: length of the ramp-up of learning rate and w; none: 80/300 of the epochs.", at_least=0
     )
@@ -264,7 +271,9 @@ class TrainingConfig(Section):
     kernels: Literal["auto", "on", "off"] = setting(
         "auto", "Use our own kernels between the convolutions; auto: on a GPU."
     )
-    threads: int | None = setting(None, "CPU threads; none: torch's default, and with a GPU at most 4.", at_least=1)
+    threads: int | None = setting(
+        None, "CPU threads; none: torch's default, and with a GPU at most 4.", at_least=1, at_most=MAX_THREADS
+    )
     checkpoint_every: int | None = setting(
         None, "Epochs between checkpoints; none: 1, but on one GPU at most a checkpoint in ten seconds.", at_least=1
     )
@@ -445,5 +454,5 @@ def _check_section(name: str) -> None:
 
 def _unknown_field(section: str, method: str, key: str, known: Iterable[str]) -> str:
     if section == "method":
-        return unknown_name(f"{method} option", f"method.{key}", [f"method.{name}" for name in known])
+        return unknown_name(f"{method} option", key, known)
     return unknown_name(f"field in section '{section}'", key, known)

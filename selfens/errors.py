@@ -65,7 +65,7 @@ def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
     "there is no method 'temporale'; did you mean 'temporal'? Known: pi, temporal."
     """
     names = sorted(known)
-    return f"there is no {kind} '{given}'{nearest(given, names)} Known: {', '.join(names)}."
+    return f"there is no {kind} '{given}'{nearest(given, names)} Known: {', '.join(names) or 'none'}."
 
 
 def nearest(given: str, known: Sequence[str]) -> str:

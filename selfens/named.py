@@ -32,7 +32,7 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
         raise ConfigError(f"there is no file or folder {source}; check its path.")
     else:
         raise ConfigError(_no_such_source(source))
-    return presets.with_method(config, method) if method else config
+    return config if method is None else presets.with_method(config, method)
 
 
 def absolute(source: str) -> str:

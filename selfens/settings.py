@@ -44,7 +44,7 @@ class Bounds:
         high = f"to {self.at_most:.10g}" if self.at_most is not None else ""
         high = f"to below {self.below:.10g}" if self.below is not None else high
         if low and high:
-            return f"{low} {high}"
+            return f"{low} {high}" if self.above is None else f"{low}, {high.replace('to ', 'at most ', 1)}"
         return low.replace("from", "at least") or high.replace("to below", "below").replace("to ", "at most ")
 
 

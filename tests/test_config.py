@@ -235,7 +235,7 @@ def test_seeds_not_set_are_the_base_seed():
         ("method.consistency=square", r"method\.consistency 'square'; did you mean 'squared'"),
         ("training.device=gpu", r"training\.device 'gpu'.*Known: auto, cpu, cuda"),
         ("method.name=temporale", "no method 'temporale'; did you mean 'temporal'"),
-        ("method.threshold=0.9", "no temporal option 'method.threshold'"),
+        ("method.threshold=0.9", "no temporal option 'threshold'"),
         ("training.report=false", "no field in section 'training' 'report'"),
     ],
 )

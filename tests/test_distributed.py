@@ -314,7 +314,7 @@ def _train_and_tell(path, settings):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_with_the_same_bits_in_all_processes_and_twice(method, tmp_path):
-    chosen = settings(f"method.name={method}", "network.mean_momentum=0.5", *OPTIONS[method], epochs=20)
+    chosen = settings(f"method.name={method}", "network.mean_momentum=0.5", *OPTIONS.get(method, ()), epochs=20)
     for name in ("one", "other"):
         first, second = in_processes(2, _train_and_tell, tmp_path / name, chosen, join=False)
         assert len(first) > 100

@@ -101,7 +101,7 @@ def test_a_run_with_parts_of_its_own_has_a_page(tmp_path):
     run = train(config(epochs=2), tmp_path / "run", dataset=features(), method=Remembering())
     page = write_report(run.path, tmp_path / "page.html", dataset=features()).read_text()
     assert "has not finished an epoch" not in page
-    assert "cost" in page
+    assert "Cost" in page
 
 
 def test_parts_of_a_module_that_are_frozen_stay_frozen(tmp_path):

@@ -288,7 +288,7 @@ def test_a_stop_in_mid_epoch_saves_there_and_the_bits_are_the_same(tmp_path, who
         return {"dataset": features(), "progress": At(epoch, step, lambda: signal.raise_signal(number))}
 
     run = tmp_path / "cut"
-    with pytest.raises(KeyboardInterrupt, match=rf"stopped in epoch 2; resume {run}\."):
+    with pytest.raises(KeyboardInterrupt, match=rf"stopped in epoch 2; {run} can be resumed\."):
         train(of(method), run, **stop(signal.SIGINT, 1, 2))
     assert load_run(run).directory.reached() == (1, 3)
     with pytest.raises(KeyboardInterrupt, match="stopped in epoch 2"):
@@ -474,13 +474,13 @@ def test_a_checkpoint_of_garbage(half, garbage):
 
 def test_a_checkpoint_that_is_some_other_tensor_file(half):
     save_file({"x": torch.zeros(2)}, half / "checkpoint.safetensors")
-    refused(half, "the checkpoint of .* is of another version or program, or damaged")
+    refused(half, "the checkpoint of .* is of another run, version or program, or damaged")
 
 
 def test_a_checkpoint_of_another_network(tmp_path, half, half_once):
     other = train(npz_config(half_once, "network.width=9", epochs=1), tmp_path / "other").path
     (half / "checkpoint.safetensors").write_bytes((other / "checkpoint.safetensors").read_bytes())
-    refused(half, "does not fit the run")
+    refused(half, "does not fit the run|is of another run")
 
 
 @pytest.mark.parametrize("lost", ["targets/", "targets/mean", "optimizer/", "network/", "random/", "step/"])
@@ -518,7 +518,7 @@ def test_a_run_of_another_format(half):
 )
 def test_a_checkpoint_with_other_strings(half, change):
     rewrite(half / "checkpoint.safetensors", change)
-    refused(half, "the checkpoint of .* is of another version|does not say where its targets are")
+    refused(half, "the checkpoint of .* is of another run|does not say where its targets are")
 
 
 LABELS = [

@@ -1,5 +1,6 @@
 """Settings: checked when they are made, described for help and docs, read from text by their type."""
 
+import re
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
@@ -93,7 +94,9 @@ def test_every_bound_is_kept(kind):
             *([] if bounds.below is None else [bounds.below]),
         ]
         for value in outside:
-            with pytest.raises(ConfigError, match=rf"{kind.section}\.{item.name} is .*; expected {bounds}"):
+            with pytest.raises(
+                ConfigError, match=rf"{kind.section}\.{item.name} is .*; expected {re.escape(str(bounds))}"
+            ):
                 kind(**{item.name: int(value) if whole else float(value)})
 
 

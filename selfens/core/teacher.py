@@ -30,7 +30,7 @@ class EmaTeacher:
             raise ConfigError(f"the teacher's decay is {decay}; expected a momentum from 0 to below 1.")
         try:
             self.network = copy.deepcopy(network)
-        except (RuntimeError, TypeError) as error:
+        except Exception as error:
             raise ConfigError(f"the network cannot be copied to make a teacher ({error}).") from None
         own = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         followed = [parameter for parameter in network.parameters() if parameter.requires_grad]

@@ -48,10 +48,17 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
     write_atomically(path, save(plain, metadata))
 
 
+def check_regular(path: Path) -> None:
+    """Refuse what is there and is not a file, such as a pipe, which would be waited for without end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """The file open for reading; whatever is wrong with it, then or later, is one sentence."""
     try:
+        check_regular(path)
         with open(path, "rb"):
             pass  # safetensors calls a file that may not be read a missing one
         with safe_open(path, framework="pt") as file:

@@ -39,7 +39,7 @@ def options(name: str, **values: Any) -> Options:
     known = [item for item, *_ in kind.describe()]
     for key in values:
         if key not in known:
-            raise ConfigError(unknown_name(f"{name} option", f"method.{key}", [f"method.{item}" for item in known]))
+            raise ConfigError(unknown_name(f"{name} option", key, known))
     return kind(**values)
 
 

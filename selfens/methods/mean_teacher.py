@@ -1,4 +1,4 @@
-"""Mean teacher (Tarvainen & Valpola, 2017): predictions drawn towards those of a teacher, the average of past weights."""
+"""Mean teacher (Tarvainen & Valpola, 2017): predictions pulled towards those of a teacher, the average of past weights."""
 
 from __future__ import annotations
 

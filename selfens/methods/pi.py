@@ -1,4 +1,4 @@
-"""The Π-model (Algorithm 1): two views of each input, two passes, predictions drawn towards each other."""
+"""The Π-model (Algorithm 1): two views of each input, two passes, predictions pulled towards each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporal ensembling (Algorithm 2): one pass, predictions drawn towards the ensemble of those of earlier epochs."""
+"""Temporal ensembling (Algorithm 2): one pass, predictions pulled towards the average of earlier epochs' predictions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,11 @@ class Temporal(Method):
                 )
             if new_run is None:
                 return
-            if Path(self.targets).resolve().is_relative_to(new_run.resolve()):
+            try:
+                is_inside = Path(self.targets).resolve().is_relative_to(new_run.resolve())
+            except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a null byte
+                raise RunError(f"{self.targets!r} cannot be the path of a file ({error}); name another.") from None
+            if is_inside:
                 raise RunError(
                     f"{self.targets} is inside the run's directory, which must be new; let method.targets name a file "
                     "elsewhere."

@@ -71,7 +71,7 @@ def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> 
     try:
         with _current_directory_importable():
             factory: Any = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(
             f"the network '{path}' cannot be imported ({error}); expected package.module:factory."
         ) from None

@@ -86,7 +86,7 @@ def _curves(history: Sequence[Record], name: str) -> list[Chart]:
     """Charts of all numbers that were recorded: errors and losses together, anything else that changes by itself."""
     keys = dict.fromkeys(key for record in history for key in record if key not in NOT_DRAWN)
     every = {key: values_of(history, key) for key in keys}
-    charts = {
+    charts: dict[str, dict[str, Values]] = {
         "Error, %": {word: every[key] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}},
         "Losses": {key: every[key] for key in ("supervised", "total") if key in every},
     }

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import os
 import secrets
 import shutil
@@ -30,15 +31,24 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from selfens.config import Config
+from selfens.config import MAX_THREADS, Config
 from selfens.data.labels import LabelChoice
 from selfens.data.preprocess import load_preprocess, save_preprocess
 from selfens.errors import ConfigError, RunError
 from selfens.files import locks
-from selfens.files.tensors import load_tensors, read_metadata, save_tensors, write_atomically, write_failure
+from selfens.files.tensors import (
+    check_regular,
+    load_tensors,
+    read_metadata,
+    save_tensors,
+    write_atomically,
+    write_failure,
+)
 from selfens.upgrade import upgrade_config
 
 FORMAT, FIRST_EDITION = "2", "1"
+NOT_JSON = (ValueError, RecursionError)
+"""What reading text that is not JSON may raise: too deep, or with numbers of thousands of digits."""
 REPORT = "report.html"
 ABOUT: dict[str, type] = {
     "fingerprint": str,
@@ -120,6 +130,18 @@ class RunDirectory:
         missing = [key for key, kind in ABOUT.items() if not isinstance(about.get(key), kind)]
         if missing:
             raise RunError(f"{directory.path / 'run.json'} lacks {', '.join(missing)}; it is damaged.")
+        sides, names, threads = about["input_shape"], about["classes"], about["environment"].get("threads")
+        if (
+            not all(type(side) is int and side > 0 for side in sides)
+            or len(sides) not in (1, 2, 3)
+            or not all(isinstance(name, str) for name in names)
+            or len(set(names)) != len(names)
+            or type(threads) is not int
+            or not 1 <= threads <= MAX_THREADS
+        ):
+            raise RunError(
+                f"{directory.path / 'run.json'} holds an input shape, classes or threads that cannot be; it is damaged."
+            )
         return directory
 
     @contextmanager
@@ -132,6 +154,7 @@ class RunDirectory:
             yield
             return
         try:
+            check_regular(self.path / "lock")
             file = open(self.path / "lock", "a")  # noqa: SIM115  held open on purpose
         except OSError as error:
             raise RunError(f"{self.path} cannot be trained in ({error.strerror}); is it read-only?") from None
@@ -163,6 +186,11 @@ class RunDirectory:
             )
         self.check_config_unchanged()
         self.check_not_lost()
+        if (known := len(self.history())) < (done := self.reached()[0]):
+            raise RunError(
+                f"{self.path / 'history.jsonl'} has {known} of the {done} epochs that are done; put the file back, or train "
+                "again in another directory."
+            )
 
     def check_config_unchanged(self) -> None:
         """Refuse to continue a run whose config was edited: what it did before would no longer be what it says."""
@@ -190,7 +218,7 @@ class RunDirectory:
         try:
             choice = LabelChoice.from_json(self._read("labels.json"))
             choice.check(num_rows=about["rows"], num_classes=len(about["classes"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise RunError(f"{self.path / 'labels.json'} is damaged; the run cannot be continued without it.") from None
         return choice
 
@@ -213,7 +241,7 @@ class RunDirectory:
         for line in self._read(path.name).splitlines() if path.exists() else []:
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError:
+            except NOT_JSON:
                 break
             if not isinstance(record, dict):
                 break
@@ -233,6 +261,7 @@ class RunDirectory:
         }
         metadata = {
             "format": FORMAT,
+            "run": str(self.about().get("id")),
             "epoch": str(checkpoint.epoch),
             "step": str(checkpoint.step),
             "seconds": f"{checkpoint.seconds:.3f}",
@@ -256,12 +285,12 @@ class RunDirectory:
             position = int(metadata["epoch"]), int(metadata["step"]), float(metadata.get("seconds", 0))
         except (KeyError, ValueError):
             position = -1, -1, 0.0
-        if metadata.get("format") not in (FORMAT, FIRST_EDITION) or min(position) < 0:
+        if metadata.get("format") not in (FORMAT, FIRST_EDITION) or min(position) < 0 or not math.isfinite(position[2]):
             raise self._damaged_checkpoint()
         return position
 
     def _damaged_checkpoint(self) -> RunError:
-        return RunError(f"the checkpoint of {self.path} is of another version or program, or damaged.")
+        return RunError(f"the checkpoint of {self.path} is of another run, version or program, or damaged.")
 
     def load_checkpoint(self, *, with_targets: bool = True) -> Checkpoint:
         """The whole state, or all but the targets, which the network does not need."""
@@ -276,7 +305,9 @@ class RunDirectory:
             part, _, name = key.partition("/")
             tensors.setdefault(part, {})[name] = tensor
         needed = PARTS if metadata["format"] == FORMAT else PARTS[:1]
-        if any(part not in tensors for part in needed):
+        about = self.about()
+        of_this_run = metadata["format"] == about["format"] and metadata.get("run", about.get("id")) == about.get("id")
+        if any(part not in tensors for part in needed) or not of_this_run:
             raise self._damaged_checkpoint()
         if metadata.get("targets") and with_targets:  # the first edition kept them in a file of each checkpoint's own
             tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
@@ -287,7 +318,7 @@ class RunDirectory:
             found = json.loads(metadata.get("targets_file", "{}"))
             if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
                 return found
-        except json.JSONDecodeError:
+        except NOT_JSON:
             pass
         raise RunError(
             f"the checkpoint of {self.path} does not say where its targets are; it is damaged, or of selfens 0.1."
@@ -300,6 +331,7 @@ class RunDirectory:
 
     def _read(self, name: str) -> str:
         try:
+            check_regular(self.path / name)
             return (self.path / name).read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{self.path / name} cannot be read ({error}).") from None
@@ -307,8 +339,8 @@ class RunDirectory:
     def _read_json(self, name: str) -> Any:
         try:
             return json.loads(self._read(name))
-        except json.JSONDecodeError as error:
-            raise RunError(f"{self.path / name} is damaged ({error}).") from None
+        except NOT_JSON as error:
+            raise RunError(f"{self.path / name} is damaged ({str(error)[:200]}).") from None
 
 
 def _digest(text: str) -> str:

@@ -27,6 +27,8 @@ class Start(NamedTuple):
 
 BY_ROW = ("mean", "square", "count", "pending", "written")
 """The tensors of the targets that have a row for each training row."""
+UNFINISHED = ("pending", "written")
+"""Those of an epoch that is not finished."""
 
 
 def save(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds: float = 0.0) -> None:
@@ -34,15 +36,7 @@ def save(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds: 
     if step:
         average_buffers(parts)
         join_sums(parts)
-    evaluated = parts.method.evaluated(parts.network)
-    tensors = {
-        "network": parts.network.state_dict(),
-        "evaluated": {} if evaluated is parts.network else evaluated.state_dict(),
-        "method": parts.method.state_dict(),
-        "optimizer": parts.optimizer.state_dict(),
-        "step": parts.step.state_dict(),
-        "random": _random_states(parts),
-    }
+    tensors = _states(parts) | {"random": _random_states(parts)}
     ensemble, targets_file = parts.method.ensemble, {}
     if ensemble and ensemble.file:
         targets_file = ensemble.seal(f"the run {directory.path.absolute()}")
@@ -53,6 +47,39 @@ def save(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds: 
     parts.group.barrier()  # a process that went on while the first one writes would run into a timeout
 
 
+def _states(parts: Parts) -> dict[str, dict[str, Tensor]]:
+    """The `state_dict` of every part that is the same in all processes."""
+    evaluated = parts.method.evaluated(parts.network)
+    return {
+        "network": parts.network.state_dict(),
+        "evaluated": {} if evaluated is parts.network else evaluated.state_dict(),
+        "method": parts.method.state_dict(),
+        "optimizer": parts.optimizer.state_dict(),
+        "step": parts.step.state_dict(),
+    }
+
+
+def _check_fits(parts: Parts, checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint that is not of exactly the tensors that this run would save."""
+    expected = _states(parts)
+    ensemble = parts.method.ensemble
+    if ensemble and not ensemble.file:
+        found = set(checkpoint.tensors.get("targets", {}))
+        own = {name: tensor for name, tensor in ensemble.state_dict().items() if name not in UNFINISHED}
+        own |= {name: getattr(ensemble, name) for name in UNFINISHED if name in found}
+        rows = len(parts.rows.kinds)
+        expected["targets"] = {n: t.new_empty((rows, *t.shape[1:])) if n in BY_ROW else t for n, t in own.items()}
+    for part in {*expected, *checkpoint.tensors} - {"random"}:
+        wanted, given = (_kinds(states.get(part, {})) for states in (expected, checkpoint.tensors))
+        if wanted != given:
+            different = sorted(name for name in {*wanted, *given} if wanted.get(name) != given.get(name))
+            raise ValueError(f"{part}/{different[0]} is {given.get(different[0])}, expected {wanted.get(different[0])}")
+
+
+def _kinds(state: dict[str, Tensor]) -> dict[str, str]:
+    return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in state.items()}
+
+
 def load(parts: Parts, checkpoint: Checkpoint) -> Start:
     """Bring every part into the state it was in."""
     tensors, step = checkpoint.tensors, checkpoint.step
@@ -61,6 +88,7 @@ def load(parts: Parts, checkpoint: Checkpoint) -> Start:
         step = 0  # other processes own the rows that are left of the epoch, so it starts again
     ensemble = parts.method.ensemble
     try:
+        _check_fits(parts, checkpoint)
         parts.network.load_state_dict(tensors["network"])
         parts.method.load_state_dict(tensors.get("method", {}))
         parts.optimizer.load_state_dict(tensors["optimizer"])
@@ -70,9 +98,15 @@ def load(parts: Parts, checkpoint: Checkpoint) -> Start:
             ensemble.restore(checkpoint.targets_file)
         elif ensemble:
             ensemble.load_state_dict(_own_targets(parts, tensors["targets"], unfinished=step > 0))
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise RunError(f"the checkpoint does not fit the run ({str(error).splitlines()[0]}).") from None
-    _restore_random_states(parts, tensors["random"] if same_processes else {}, checkpoint.epoch)
+        _restore_random_states(parts, tensors["random"] if same_processes else {}, checkpoint.epoch)
+    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise RunError(
+            f"the checkpoint does not fit the run ({str(error).splitlines()[0]}); it is damaged, or of another run."
+        ) from None
+    if step >= parts.loader.steps_per_epoch or checkpoint.epoch > parts.config.schedule.epochs:
+        raise RunError(
+            f"the checkpoint is of epoch {checkpoint.epoch}, step {checkpoint.step}, beyond the end of the run; it is damaged."
+        )
     return Start(checkpoint.epoch, step, checkpoint.seconds if step else 0.0)
 
 
@@ -116,7 +150,7 @@ def _targets_of_all(parts: Parts, own: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _own_targets(parts: Parts, whole: dict[str, Tensor], *, unfinished: bool) -> dict[str, Tensor]:
     """The targets of this process's rows, with or without the predictions of an unfinished epoch."""
-    kept = {name: tensor for name, tensor in whole.items() if unfinished or name not in ("pending", "written")}
+    kept = {name: tensor for name, tensor in whole.items() if unfinished or name not in UNFINISHED}
     if parts.group.size == 1:
         return kept
     own = torch.from_numpy(parts.rows.owned)

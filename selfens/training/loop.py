@@ -291,7 +291,7 @@ def _stop(parts: Parts, directory: RunDirectory, epoch: int, step: int, clock: C
     if _is_finite(parts, bool(parts.step.total.isfinite())):
         checkpoints.save(parts, directory, epoch, step, clock.seconds() if step else 0.0)
     again = "" if parts.group.size == 1 else f" by torchrun in {parts.group.size} processes, as before"
-    raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; resume {directory.path}{again}.")
+    raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; {directory.path} can be resumed{again}.")
 
 
 # Preparing a run

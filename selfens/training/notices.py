@@ -27,6 +27,7 @@ def title(parts: Parts, directory: RunDirectory) -> str:
     extra = f"{data.extra_rows:,} of them extra, " if data.extra_rows else ""
     sides = " x ".join(map(str, data.input_shape[1:]))
     pixels = f", images of {sides}" if sides else ""
+    epochs = "1 epoch" if config.schedule.epochs == 1 else f"{config.schedule.epochs} epochs"
     options = parts.method.options
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
     strong = f"\n{NO_COLOURS}" if _strong_without_colours(parts) and data.inputs.dtype != np.uint8 else ""
@@ -34,7 +35,7 @@ def title(parts: Parts, directory: RunDirectory) -> str:
         f"{data.name}: {len(rows.visited):,} rows, {extra}{rows.num_labelled:,} labelled, "
         f"{parts.evaluated['test_error'].total:,} to test on; run in {directory.path}\n"
         f"{method_name(parts)}, {network_name(parts)} ({parts.optimizer.flat.numel():,} parameters), "
-        f"{parts.prepared.device.type} {parts.precision}; {config.schedule.epochs} epochs{weight}, learning rate "
+        f"{parts.prepared.device.type} {parts.precision}; {epochs}{weight}, learning rate "
         f"{config.optimizer.learning_rate:g}, translation {config.augment.translation}, preprocessing "
         f"{config.data.preprocess}{pixels}{RESIDENCE[parts.residence]}{strong}"
     )

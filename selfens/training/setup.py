@@ -30,7 +30,7 @@ from selfens.data.loader import Loader
 from selfens.data.rows import LazyRows
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError, check_kind
-from selfens.methods.base import Method, TrainingRows, WeightedOptions
+from selfens.methods.base import Method, Options, TrainingRows, WeightedOptions
 from selfens.networks.layers import synchronize_means
 from selfens.training.distributed import MIN, Group
 from selfens.training.evaluate import EvaluatedRows
@@ -39,6 +39,7 @@ from selfens.training.step import Step, start_compiler
 Rows = NDArray[np.int64]
 Rates = Callable[[float], dict[str, float]]
 LABELLED, WITHOUT_LABEL, HELD_OUT = range(3)
+RECORD_FIELDS = {"epoch", "total", "spread", "seconds", "images_per_second", "weight", "test_error", "validation_error"}
 
 
 class Given(NamedTuple):
@@ -58,6 +59,8 @@ class Given(NamedTuple):
         for name, part, kind, words in expected:
             if part is not None:
                 check_kind(name, part, kind, words)
+        if self.method is not None:
+            _check_method(self.method)
 
     def about(self) -> dict[str, bool]:
         """For run.json: which parts must be passed again."""
@@ -66,6 +69,19 @@ class Given(NamedTuple):
             "own_network": self.network is not None,
             "own_method": self.method is not None,
         }
+
+
+def _check_method(method: Method) -> None:
+    """Refuse a method of the user's own that is not made as `Method` says."""
+    check_kind("method.options", getattr(method, "options", None), Options, "an instance of its Options")
+    for name in ("views", "parts"):
+        words = getattr(method, name)
+        if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words) or not words:
+            raise ConfigError(f"{type(method).__name__}.{name} is {words!r}; expected a tuple of names.")
+    if taken := RECORD_FIELDS & {*method.parts}:
+        raise ConfigError(
+            f"{type(method).__name__}.parts has '{min(taken)}', which the history uses itself; choose another name."
+        )
 
 
 @dataclass(frozen=True)

@@ -112,12 +112,21 @@ class Step:
 
     def _body(self, rows: Tensor) -> None:
         losses = self.losses(rows)
+        reported = self._parts(losses)
         gradients = torch.autograd.grad(losses.total, self.optimizer.parameters, allow_unused=True)
         averaged = self.group.average_gradients(gradients, self.optimizer.parameters)
-        parts = [part.detach() for part in (*self._parts(losses), losses.total)]
+        parts = [part.detach() for part in (*reported, losses.total)]
         self.update(rows, parts, losses.predictions, averaged)
 
     def _parts(self, losses: Losses) -> list[Tensor]:
+        if not isinstance(losses, Losses) or not isinstance(losses.parts, dict):
+            raise ConfigError(
+                f"the method's losses are a {type(losses).__name__}; expected Losses(total, parts, predictions)."
+            )
+        if losses.total.ndim or not losses.total.requires_grad:
+            raise ConfigError(
+                "the method's total loss is not one number with a gradient; return a zero-dimensional tensor."
+            )
         missing = [name for name in self.method.parts if name not in losses.parts]
         if missing:
             raise ConfigError(f"the method's losses lack the part '{missing[0]}' that its `parts` name; return it too.")
