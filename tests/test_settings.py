@@ -90,7 +90,7 @@ def test_every_bound_is_kept(kind):
         outside = [
             *([] if bounds.at_least is None else [bounds.at_least - step]),
             *([] if bounds.above is None else [bounds.above]),
-            *([] if bounds.at_most is None else [bounds.at_most + step]),
+            *([] if bounds.at_most is None else [bounds.at_most + (1 if whole else max(step, bounds.at_most / 100))]),
             *([] if bounds.below is None else [bounds.below]),
         ]
         for value in outside:
