@@ -599,7 +599,8 @@ def main(arguments: list[str] | None = None) -> None:
         _complain(f"error: {error}")
         code = 1
     except MistypedCommand as error:
-        _complain(f"error: {error.format_message()} (see '{_command_of(error)} --help')")  # type: ignore[attr-defined]
+        if sentence := error.format_message():  # type: ignore[attr-defined]  # empty if only the help was wanted
+            _complain(f"error: {sentence} (see '{_command_of(error)} --help')")
         code = 2
     except (typer.Abort, KeyboardInterrupt):
         _complain("stopped.")

@@ -47,14 +47,15 @@ class Pool:
         for task in filter(self.store.has, tasks):
             self.store.clear(task)  # what a kill has left
         waiting = deque(task for task in tasks if not self.store.has(task))
-        commit = current_commit()
+        commit, told = current_commit(), -1
         with StopRequest() as stop:
             try:
                 while (waiting or self.running) and not stop.requested and not self.time_is_up:
                     while waiting and self.free:
                         self._start(waiting.popleft(), commit)
-                    if self._collect():
-                        self.say(f"{sum(map(self.store.has, tasks))} of {len(tasks)} runs done")
+                    if self._collect() and (done := sum(map(self.store.has, tasks))) != told:
+                        self.say(f"{done} of {len(tasks)} runs done")
+                        told = done
                     self.time_is_up = deadline is not None and time.monotonic() > deadline
             finally:  # if our own output is gone or the disk is full, the runs stop at a checkpoint too
                 self._stop()

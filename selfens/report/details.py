@@ -20,6 +20,7 @@ from selfens.tools.audit import audit_run, run_labels, suggest, suggest_run
 from selfens.training.progress import duration
 
 NEEDED = ("epoch", "total")
+TITLES = {"unsupervised": "Unsupervised loss", "weight": "Weight of the unsupervised loss", "beta1": "Adam's β1"}
 ERRORS = {"test_error": "test", "validation_error": "validation"}
 NOT_DRAWN = ("epoch", "seconds", "images_per_second")
 
@@ -92,7 +93,7 @@ def _curves(history: Sequence[Record], name: str) -> list[Chart]:
     }
     for key, values in every.items():
         if len(set(values)) > 1 and key not in (*ERRORS, "supervised", "total"):
-            charts[shown(key.replace("_", " "), 60).capitalize()] = {"": values}
+            charts[TITLES.get(key) or shown(key.replace("_", " "), 60).capitalize()] = {"": values}
     return [figures.epochs_chart(title, name, lines) for title, lines in charts.items() if lines]
 
 
