@@ -388,7 +388,7 @@ def changed(section, **values):
         (lambda path: (path / "run.json").write_text("[]"), "run.json is damaged"),
         (lambda path: (path / "checkpoint.safetensors").write_text("x"), "checkpoint.safetensors"),
         (lambda path: (path / "labels.json").write_text("x"), "labels.json is damaged"),
-        (lambda path: (path / "history.jsonl").write_text("5\n" * 12), "its errors are not those of 12 epochs"),
+        (lambda path: (path / "history.jsonl").write_text("5\n" * 12), "history.jsonl has 0 of the"),
         (changed("training", device="cuda"), "it was begun on a GPU and can go on only there"),
         (changed("optimizer", beta2=0.5), "it was begun with another configuration"),
     ],
