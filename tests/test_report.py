@@ -30,7 +30,14 @@ from selfens.runs.directory import RunDirectory
 from selfens.runs.experiment import decisive_fields, same_experiment
 from selfens.tools import audit
 
-CHARTS = ["Error, %", "Losses", "Unsupervised", "Learning rate", "Weight", "Ensemble variance"]
+CHARTS = [
+    "Error, %",
+    "Losses",
+    "Unsupervised loss",
+    "Learning rate",
+    "Weight of the unsupervised loss",
+    "Ensemble variance",
+]
 SUPERVISED = ["Error, %", "Losses", "Learning rate"]
 TEST_CHARTS = ["Confusion matrix", "Calibration"]
 GALLERIES = ["Most uncertain test rows", "Most confident mistakes", "Labels that"]
@@ -219,7 +226,7 @@ def test_whatever_the_history_holds_is_drawn(trained, tmp_path):
     ]
     (run / "history.jsonl").write_text("\n".join(lines))
     page = Page(write_report(run, tmp_path / "page.html"))
-    assert page.charts == ["Error, %", "Losses", "Unsupervised", "Learning rate", "Momentum", "Kept rows"]
+    assert page.charts == ["Error, %", "Losses", "Unsupervised loss", "Learning rate", "Momentum", "Kept rows"]
 
 
 # Many classes, large images

@@ -126,7 +126,7 @@ def _facts(run: Run, history: Sequence[Record]) -> str:
     size, device = f"{run.about.get('parameters', 0):,} parameters", run.about["environment"].get("device", "?")
     seed, unreadable = run.config.seed.base, len(run.about.get("unreadable", []))
     left_out = f", {unreadable:,} unreadable files left out (run.json lists them)" if unreadable else ""
-    return shown(f"{run.path}: {network} of {size}, seed {seed}, {time_words(history)} on {device}{left_out}")
+    return shown(f"{run.path}: {network} with {size}, seed {seed}, {time_words(history)} on {device}{left_out}")
 
 
 def time_words(history: Sequence[Record]) -> str:
