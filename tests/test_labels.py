@@ -374,7 +374,7 @@ def test_file_that_cannot_be_read_is_refused(tmp_path):
 
 def test_empty_file_gives_no_labels(tmp_path):
     (tmp_path / "empty").write_text("")
-    with pytest.raises(DataError, match="names no labelled rows; expected lines of row,label"):
+    with pytest.raises(DataError, match="has no labels; fill in its column label"):
         chosen(dataset(), label_choice="file", labels_file=str(tmp_path / "empty"))
 
 
@@ -384,3 +384,14 @@ def test_any_labels_survive_a_file(tmp_path_factory, given_labels):
     expected = (sorted(given_labels), [given_labels[row] for row in sorted(given_labels)])
     lines = "".join(f"{row},{CLASSES[label]}\n" for row, label in given_labels.items())
     assert from_file(folder, lines) == expected
+
+
+def test_suggestions_that_nobody_filled_in_are_refused(tmp_path):
+    data = Dataset.from_arrays(np.zeros((5, 2)), [0, 1, 0, -1, -1])
+    path = tmp_path / "suggestions.csv"
+    path.write_text("row,label\n3,\n4,\n")
+    options = DataConfig(label_choice="added", labels_file=str(path))
+    with pytest.raises(DataError, match=r"suggestions.csv has no labels; fill in its column label"):
+        choose_labels(data, options, label_seed=0, split_seed=0)
+    path.write_text("row,label\n3,\n0,\n")  # takes back a label
+    assert choose_labels(data, options, label_seed=0, split_seed=0).rows.tolist() == [1, 2]

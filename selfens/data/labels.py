@@ -93,10 +93,12 @@ def _chosen(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Lab
         drawn, of_drawn = _drawn(dataset, options, seed)
         labels[drawn] = of_drawn
     named = named_rows(Path(options.labels_file), dataset)
+    if all(labels[row] == label == UNLABELED for row, label in named.items()):
+        raise DataError(f"the labels file {options.labels_file} has no labels; fill in its column label.")
     labels[list(named)] = list(named.values())
     rows = np.flatnonzero(labels != UNLABELED)
     if len(rows) == 0:
-        raise DataError(f"the labels file {options.labels_file} names no labelled rows; expected lines of row,label.")
+        raise DataError(f"the labels file {options.labels_file} leaves no labelled rows; expected lines of row,label.")
     return rows, labels[rows]
 
 
