@@ -127,3 +127,18 @@ def test_a_fitted_module_is_pickled_once():
     alone = len(pickle.dumps(module))
     model = SelfEnsemblingClassifier("supervised", module, epochs=1, device="cpu").fit(x, y)
     assert len(pickle.dumps(model.network_)) < 2 * alone
+
+
+@pytest.mark.parametrize(
+    ("network", "sentence"),
+    [
+        (nn.Linear(FEATURES, CLASSES + 1), "makes shape .* expected logits of shape"),
+        (nn.Sequential(nn.Linear(FEATURES, 1), nn.Flatten(0)), "makes shape"),
+        (nn.Linear(FEATURES + 1, CLASSES), "cannot take inputs of shape"),
+        (nn.LSTM(FEATURES, CLASSES), "makes a tuple"),
+    ],
+)
+def test_a_network_that_makes_no_logits_is_refused_before_a_run_is_made(tmp_path, network, sentence):
+    with pytest.raises(ConfigError, match=f"the network {sentence}"):
+        train(config("supervised", epochs=1), tmp_path / "run", dataset=features(), network=network)
+    assert not (tmp_path / "run").exists()

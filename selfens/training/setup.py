@@ -21,6 +21,7 @@ from selfens import methods, networks
 from selfens.config import Config
 from selfens.core import optim, schedules
 from selfens.core.device import environment, resolve_precision, resolve_switch
+from selfens.core.evaluate import evaluation_mode
 from selfens.core.teacher import EmaTeacher
 from selfens.core.views import Views
 from selfens.data import prefetch, preprocess
@@ -198,6 +199,8 @@ def build(prepared: Prepared, given: Given, group: Group, warn: Callable[[str], 
     loader.views.check(method.views)
     _set_up_network(network, prepared, loader, group, warn, is_new=given.network is None)
     optimizer = _optimizer(config, network)
+    if given.network is not None or ":" in config.network.name:
+        _check_output(network, loader, data.num_classes)
     weight_max = _weight_max(method, config, rows)
     _set_up_method(method, network, prepared, rows, loader, group)
     if compiler:
@@ -335,6 +338,26 @@ def _set_up_network(
     group.broadcast([*network.state_dict().values()])
     if config.training.means == "joint" and group.size > 1:
         synchronize_means(network, group.mean_with_gradient)
+
+
+def _check_output(network: nn.Module, loader: Loader, num_classes: int) -> None:
+    """Refuse a network of the user's own that does not turn the inputs into logits, before a run is made."""
+    for rows in loader.visit(loader.order(0)[:1]):
+        inputs = loader.batch(rows, ("none",)).views[0]
+        try:
+            with torch.no_grad(), evaluation_mode(network):
+                made = network(inputs)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise ConfigError(
+                f"the network cannot take inputs of shape {tuple(inputs.shape)} ({reason[0][:200]})."
+            ) from error
+        if not isinstance(made, Tensor) or made.shape != (len(inputs), num_classes):
+            found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+            raise ConfigError(
+                f"the network makes {found} of inputs of shape {tuple(inputs.shape)}; expected logits of shape "
+                f"{(len(inputs), num_classes)}."
+            )
 
 
 def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
