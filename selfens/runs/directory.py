@@ -289,6 +289,9 @@ class RunDirectory:
             raise self._damaged_checkpoint()
         return position
 
+    def without_checkpoint(self) -> RunError:
+        return RunError(f"{self.path} has no checkpoint yet; train it first (selfens.resume).")
+
     def _damaged_checkpoint(self) -> RunError:
         return RunError(f"the checkpoint of {self.path} is of another run, version or program, or damaged.")
 
@@ -296,7 +299,7 @@ class RunDirectory:
         """The whole state, or all but the targets, which the network does not need."""
         self.check_not_lost()
         if not self.has_checkpoint():
-            raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens.resume).")
+            raise self.without_checkpoint()
         path = self.path / "checkpoint.safetensors"
         flat, metadata = load_tensors(path, but="" if with_targets else "targets/")
         epoch, step, seconds = self._position(metadata)

@@ -114,7 +114,7 @@ class Run:
         """The trained network, in evaluation mode: preprocessed inputs to logits."""
         self.directory.check_not_lost()
         if self.directory.reached() == (0, 0):
-            raise RunError(f"{self.path} has no checkpoint yet; train it first (selfens.resume).")
+            raise self.directory.without_checkpoint()
         tensors = self.network_checkpoint.tensors
         weights = tensors.get("evaluated") or tensors["network"]
         with random_state_kept():  # weights are drawn before they are overwritten

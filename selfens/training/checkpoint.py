@@ -61,23 +61,27 @@ def _states(parts: Parts) -> dict[str, dict[str, Tensor]]:
 
 def _check_fits(parts: Parts, checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is not of exactly the tensors that this run would save."""
-    expected = _states(parts)
+    expected = {part: _kinds(state) for part, state in _states(parts).items()}
     ensemble = parts.method.ensemble
     if ensemble and not ensemble.file:
-        found = set(checkpoint.tensors.get("targets", {}))
+        found = checkpoint.tensors.get("targets", {})
         own = {name: tensor for name, tensor in ensemble.state_dict().items() if name not in UNFINISHED}
         own |= {name: getattr(ensemble, name) for name in UNFINISHED if name in found}
-        rows = len(parts.rows.kinds)
-        expected["targets"] = {n: t.new_empty((rows, *t.shape[1:])) if n in BY_ROW else t for n, t in own.items()}
+        expected["targets"] = _kinds(own, rows=len(parts.rows.kinds))
     for part in {*expected, *checkpoint.tensors} - {"random"}:
-        wanted, given = (_kinds(states.get(part, {})) for states in (expected, checkpoint.tensors))
+        wanted, given = expected.get(part, {}), _kinds(checkpoint.tensors.get(part, {}))
         if wanted != given:
             different = sorted(name for name in {*wanted, *given} if wanted.get(name) != given.get(name))
             raise ValueError(f"{part}/{different[0]} is {given.get(different[0])}, expected {wanted.get(different[0])}")
 
 
-def _kinds(state: dict[str, Tensor]) -> dict[str, str]:
-    return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in state.items()}
+def _kinds(state: dict[str, Tensor], rows: int | None = None) -> dict[str, str]:
+    """The type and shape of each tensor; with `rows`, of targets as if they had so many."""
+    shapes = {
+        name: tensor.shape if rows is None or name not in BY_ROW else (rows, *tensor.shape[1:])
+        for name, tensor in state.items()
+    }
+    return {name: f"{tensor.dtype} {tuple(shapes[name])}" for name, tensor in state.items()}
 
 
 def load(parts: Parts, checkpoint: Checkpoint) -> Start:

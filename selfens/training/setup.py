@@ -135,7 +135,6 @@ class Parts:
     """The largest unsupervised weight, scaled."""
     evaluated: dict[str, EvaluatedRows]
     """By the name of the error in the history."""
-    warn: Callable[[str], None]
 
     @property
     def config(self) -> Config:
@@ -233,7 +232,6 @@ def build(prepared: Prepared, given: Given, group: Group, warn: Callable[[str], 
         rates=_rates(config, weight_max),
         weight_max=weight_max,
         evaluated=_evaluated_rows(prepared, group),
-        warn=warn,
     )
 
 
