@@ -8,21 +8,16 @@ from functools import partial
 from torch import nn
 
 from selfens.config import NetworkConfig
-from selfens.errors import ConfigError
-from selfens.networks.layers import Column, GaussianNoise, Layer, NormalizedConv2d, NormalizedLinear, layer_options
+from selfens.networks.layers import Column, GaussianNoise, NormalizedConv2d, NormalizedLinear, check_images
 
 SMALLEST_SIDE = 12  # two poolings and a 'valid' 3x3 convolution leave one pixel
 
 
 def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
     """13 layers, 3,121,812 trainable parameters for 32x32 RGB and 10 classes; returns logits, the softmax is the loss's."""
-    if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_SIDE:
-        raise ConfigError(
-            f"conv13 was given inputs of shape {tuple(input_shape)}; it needs images (channels, height, width) of at "
-            f"least {SMALLEST_SIDE}x{SMALLEST_SIDE}. Use network.name=small for smaller images, mlp for features."
-        )
-    conv: Layer = partial(NormalizedConv2d, **layer_options(options))
-    dense: Layer = partial(NormalizedLinear, **layer_options(options))
+    check_images("conv13", input_shape, SMALLEST_SIDE, "network.name=small for smaller images, mlp for features")
+    conv = partial(NormalizedConv2d, momentum=options.mean_momentum)
+    dense = partial(NormalizedLinear, momentum=options.mean_momentum)
     channels = input_shape[0]
     # fmt: off
     return Column(OrderedDict(

@@ -9,15 +9,13 @@ from functools import partial
 from torch import nn
 
 from selfens.config import NetworkConfig
-from selfens.errors import ConfigError
 from selfens.networks.layers import (
     LEAKY_SLOPE,
     Column,
     GaussianNoise,
-    Layer,
     NormalizedConv2d,
     NormalizedLinear,
-    layer_options,
+    check_images,
 )
 
 SMALLEST_SIDE = 4
@@ -25,13 +23,9 @@ SMALLEST_SIDE = 4
 
 def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
     """Five layers for images from 4x4; `options.width` channels (24), doubled after the pooling."""
-    if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_SIDE:
-        raise ConfigError(
-            f"the network 'small' was given inputs of shape {tuple(input_shape)}; it needs images (channels, height, "
-            f"width) of at least {SMALLEST_SIDE}x{SMALLEST_SIDE}. Use network.name=mlp for features."
-        )
-    conv: Layer = partial(NormalizedConv2d, **layer_options(options))
-    dense: Layer = partial(NormalizedLinear, **layer_options(options))
+    check_images("small", input_shape, SMALLEST_SIDE, "network.name=mlp for features")
+    conv = partial(NormalizedConv2d, momentum=options.mean_momentum)
+    dense = partial(NormalizedLinear, momentum=options.mean_momentum)
     channels, width = input_shape[0], options.width or 24
     # fmt: off
     return Column(OrderedDict(
@@ -51,7 +45,7 @@ def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
 
 def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
     """Two hidden layers of `options.width` units (128); images are flattened."""
-    dense: Layer = partial(NormalizedLinear, **layer_options(options))
+    dense = partial(NormalizedLinear, momentum=options.mean_momentum)
     features, width = math.prod(input_shape), options.width or 128
     # fmt: off
     return Column(OrderedDict(
