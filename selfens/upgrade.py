@@ -29,10 +29,10 @@ def upgrade_config(raw: dict[str, Any]) -> dict[str, Any]:
     {'method': {'name': 'pi', 'weight_max': 100.0}, 'training': {}}
     """
     upgraded = {section: dict(values) if isinstance(values, dict) else values for section, values in raw.items()}
-    for (section, name), harmless in GONE.items():
+    for (section, setting), harmless in GONE.items():
         values = upgraded.get(section)
-        if isinstance(values, dict) and values.get(name) in harmless:
-            del values[name]
+        if isinstance(values, dict) and values.get(setting) in harmless:
+            del values[setting]
     method = upgraded.get("method")
     name = method.get("name", "temporal") if isinstance(method, dict) else None
     if isinstance(method, dict) and isinstance(name, str) and name in methods.METHODS:

@@ -50,11 +50,9 @@ def generator(device: torch.device) -> torch.Generator:
     return torch.cuda.default_generators[index]
 
 
-@contextmanager
-def autocast(device: torch.device, precision: str) -> Iterator[None]:
+def autocast(device: torch.device, precision: str) -> torch.autocast:
     """The network's arithmetic in bf16 if that is the precision; what must not lose digits asks for float32 itself."""
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):
-        yield
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
 
 
 def suitable_threads(available: int, device: torch.device) -> int:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from selfens.errors import ConfigError
 from selfens.networks import fused
 
 LEAKY_SLOPE = 0.1
@@ -161,15 +160,6 @@ class NormalizedLinear(NormalizedLayer):
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):  # small, and the last one's outputs go into the softmax
             return fused.multiply(x.float(), weight, bias)
-
-
-def check_images(name: str, input_shape: tuple[int, ...], smallest_side: int, instead: str) -> None:
-    """Refuse inputs that are not images, or too small for the network of this name."""
-    if len(input_shape) != 3 or min(input_shape[1:]) < smallest_side:
-        raise ConfigError(
-            f"the network '{name}' was given inputs of shape {tuple(input_shape)}; it needs images (channels, height, width) "
-            f"of at least {smallest_side}x{smallest_side}. Use {instead}."
-        )
 
 
 class Column(nn.Sequential):
