@@ -43,7 +43,7 @@ def at_strengths(image: Tensor, name: str) -> Tensor:
     """[strengths, 3, side, side] the operation at each strength."""
     strengths = torch.tensor(STRENGTHS)
     which = torch.full((len(STRENGTHS),), OPERATIONS.index(name))
-    return apply_operations(image.expand(len(STRENGTHS), -1, -1, -1), OPERATIONS, which, strengths, pixels=True)
+    return apply_operations(image.expand(len(STRENGTHS), -1, -1, -1), which, strengths, pixels=True)
 
 
 def examples(image: Tensor, count: int) -> dict[str, Tensor]:

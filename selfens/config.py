@@ -94,10 +94,7 @@ class AugmentConfig(Section):
         True, "One flip for all views of an input (the paper's choice); false: one for each view."
     )
     translation: int = setting(
-        0, "weak, strong: shift by up to this many pixels each way, borders reflected.", at_least=0
-    )
-    shared_translation: bool = setting(
-        False, "One shift for all views of an input; false: one for each view (the paper's choice)."
+        0, "weak, strong: shift each view by up to this many pixels each way, borders reflected.", at_least=0
     )
     operations: int = setting(
         2,
@@ -129,9 +126,6 @@ class NetworkConfig(Section):
     dropout: float = setting(0.5, "Probability of dropping a unit.", at_least=0, below=1)
     mean_momentum: float = setting(
         0.999, "Momentum of the running means of mean-only batch normalisation.", at_least=0, below=1
-    )
-    initial_weights: Literal["normal", "he"] = setting(
-        "normal", "N(0, 0.05²) as the authors' code, or He's as the paper says."
     )
     width: int | None = setting(
         None,

@@ -1,7 +1,8 @@
 """Configs of the first edition (selfens 0.1) as those of the second.
 
 There `method` was one flat section for all methods, so a run of the Π-model also had a `decay`; here each method has its own
-options. `training.report` is gone, because the trainer draws no report.
+options. A setting that is gone is left out if it had the value that does what is done now; another value is refused, as any
+unknown setting is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,14 @@ from typing import Any
 
 from selfens import methods
 from selfens.settings import field_types
+
+GONE = {
+    ("method", "certainty"): (False,),
+    ("network", "initial_weights"): ("normal",),
+    ("augment", "shared_translation"): (False,),
+    ("training", "report"): (True, False),
+}
+"""Settings of the first edition that are gone, and the values that need nothing else."""
 
 
 def upgrade_config(raw: dict[str, Any]) -> dict[str, Any]:
@@ -20,12 +29,14 @@ def upgrade_config(raw: dict[str, Any]) -> dict[str, Any]:
     {'method': {'name': 'pi', 'weight_max': 100.0}, 'training': {}}
     """
     upgraded = {section: dict(values) if isinstance(values, dict) else values for section, values in raw.items()}
-    method, training = upgraded.get("method"), upgraded.get("training")
+    for (section, setting), harmless in GONE.items():
+        values = upgraded.get(section)
+        if isinstance(values, dict) and values.get(setting) in harmless:
+            del values[setting]
+    method = upgraded.get("method")
     name = method.get("name", "temporal") if isinstance(method, dict) else None
     if isinstance(method, dict) and isinstance(name, str) and name in methods.METHODS:
         known = {"name", *field_types(methods.find(name).Options)}
         first_edition = set(field_types(methods.find("temporal").Options))
         upgraded["method"] = {key: value for key, value in method.items() if key in known or key not in first_edition}
-    if isinstance(training, dict):
-        training.pop("report", None)
     return upgraded

@@ -10,7 +10,6 @@ MODULES = [
         "core.targets",
         "core.losses",
         "core.schedules",
-        "core.alignment",
         "core.teacher",
         "settings",
         "config",

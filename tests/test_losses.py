@@ -5,13 +5,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from reference import alignment
 from reference import losses as twin
 from reference.differences import numerical_gradient
 
 from selfens.core.batch import Batch
 from selfens.core.losses import (
     CONSISTENCY,
-    certainty,
+    align,
     consistency_cross_entropy,
     cross_entropy,
     joint_pass,
@@ -57,32 +58,6 @@ def test_consistency_is_the_twins_with_and_without_a_mask(shape, pair, masked):
     mask = None if counted is None else torch.from_numpy(counted)
     value = ours(*tensors(first.astype(np.float32), second.astype(np.float32)), mask)
     assert float(value) == pytest.approx(theirs(first.tolist(), second.tolist(), counted), **CLOSE)
-
-
-@given(shapes, st.sampled_from(PAIRS))
-def test_rows_count_as_much_as_their_targets_are_certain(shape, pair):
-    ours, theirs = pair
-    first, second = two_predictions(*shape)
-    known = np.random.default_rng(shape[2]).random(shape[0]) < 0.7
-    second[~known] = 0
-    counted = certainty(*tensors(second.astype(np.float32), known))
-    expected = twin.certainty(second.tolist(), known)
-    np.testing.assert_allclose(counted, expected, rtol=1e-4, atol=1e-5)
-    value = ours(*tensors(first.astype(np.float32), second.astype(np.float32)), counted)
-    assert float(value) == pytest.approx(theirs(first.tolist(), second.tolist(), expected), rel=1e-4, abs=1e-6)
-
-
-def test_equally_certain_rows_count_once_each():
-    targets = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.0, 0.0, 0.0]])
-    counted = certainty(targets, torch.tensor([True, True, False]))
-    torch.testing.assert_close(counted, torch.tensor([1.0, 1.0, 0.0]))
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_targets_that_know_nothing_count_nothing(known):
-    counted = certainty(torch.full((4, 5), 0.2), torch.full((4,), known))
-    assert counted.isfinite().all()
-    assert counted.max() < 2  # what rounding leaves of an entropy is magnified to no more than an ordinary row
 
 
 def test_cross_entropy_is_divided_by_the_whole_batch():
@@ -187,3 +162,29 @@ def test_gradients_of_consistency_flow_into_both_predictions(shape, pair):
 
 def test_every_consistency_is_tested_above():
     assert set(CONSISTENCY.values()) == {ours for ours, _ in PAIRS}
+
+
+# Distribution alignment
+
+
+@given(shapes)
+def test_alignment_is_the_twins(shape):
+    z, _ = two_predictions(*shape)
+    present, wanted = two_predictions(1, shape[1], 1)
+    ours = align(*tensors(z, present[0], wanted[0]))
+    np.testing.assert_allclose(ours, alignment.align(z, present[0], wanted[0]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_cannot_be_divided_stays_finite(dtype):
+    certain, half = torch.eye(2, dtype=dtype), torch.full((2,), 0.5, dtype=dtype)
+    assert torch.equal(align(certain, torch.tensor([1.0, 0.0], dtype=dtype), half), certain)
+    assert not align(torch.zeros(2, 2, dtype=dtype), half, half).any()
+
+
+def test_predictions_aligned_with_their_own_mean_become_the_wanted_distribution():
+    z, _ = tensors(*two_predictions(4000, 3, 0))
+    wanted = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    for _ in range(50):  # each time nearer
+        z = align(z, z.mean(dim=0), wanted)
+    torch.testing.assert_close(z.mean(dim=0), wanted, rtol=0.02, atol=0)

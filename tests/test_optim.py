@@ -6,7 +6,7 @@ import torch
 from reference.adam import AdamTwin
 from torch import nn
 
-from selfens.core.optim import Adam, AdamW, Sgd, flat_tensor
+from selfens.core.optim import Adam, AdamW, Sgd, flatten
 from selfens.errors import ConfigError
 
 STEPS = 30
@@ -150,13 +150,16 @@ def test_parameters_stay_views_of_the_flat_tensor():
 
 def test_the_flat_tensor_is_known_only_while_the_parameters_are_in_it():
     network = Network()
-    assert flat_tensor(list(network.parameters())) is None
     optimizer = Adam(network)
     parameters = list(network.parameters())
-    assert flat_tensor(parameters) is optimizer.flat
-    assert flat_tensor(parameters[:2]) is None
+    assert flatten(parameters) is Sgd(network).flat is optimizer.flat
     network.double().float()
-    assert flat_tensor(list(network.parameters())) is None
+    moved = flatten(list(network.parameters()))
+    assert moved is not optimizer.flat
+    assert torch.equal(moved, optimizer.flat)
+    part = flatten(parameters[:2])
+    assert part.numel() == sum(parameter.numel() for parameter in parameters[:2])
+    assert flatten(list(network.parameters())) is not moved
 
 
 def test_parameter_without_gradient_counts_as_zero_gradient():

@@ -206,7 +206,7 @@ def test_compiled_on_a_cpu_is_the_same(method):
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_a_step_whose_targets_are_prefetched_is_the_same(monkeypatch, traced_only, compile):
     monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 200)  # two steps of the four of an epoch
-    same = [*SMALL, *without_unshared_draws("cpu"), f"training.compile={compile}", "method.certainty=true"]
+    same = [*SMALL, *without_unshared_draws("cpu"), f"training.compile={compile}"]
     plain = parts_after(same, method="temporal", device="cpu")
     prefetched = parts_after(same, method="temporal", device="cpu", prefetched=True)
     assert prefetched[1] == []

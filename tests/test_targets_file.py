@@ -77,7 +77,7 @@ def finished(tmp_path):
 # The same as in memory
 
 
-@pytest.mark.parametrize("override", ["method.targets_type=float16", "method.variance=false", "method.certainty=true"])
+@pytest.mark.parametrize("override", ["method.targets_type=float16", "method.variance=false"])
 @pytest.mark.parametrize("place", ["ram", "file"])
 def test_a_run_is_the_same_wherever_its_ensemble_is_kept(tmp_path, whole, place, override):
     kept = str(tmp_path / "z") if place == "file" else place
@@ -88,16 +88,16 @@ def test_a_run_is_the_same_wherever_its_ensemble_is_kept(tmp_path, whole, place,
 
 def test_steps_with_prefetched_targets_are_the_same(tmp_path, whole, monkeypatch):
     """As on a GPU, here on a CPU and with staging buffers for two steps."""
-    genuine = EnsembleTargets.to
+    genuine = EnsembleTargets.__init__
 
-    def to(self, device):
-        genuine(self, device)
+    def init(self, *arguments, **options):
+        genuine(self, *arguments, **options)
         self.prefetches = True
 
     settings = in_file(tmp_path)
     expected = whole(settings)
     with monkeypatch.context() as patched:
-        patched.setattr(EnsembleTargets, "to", to)
+        patched.setattr(EnsembleTargets, "__init__", init)
         patched.setattr("selfens.core.targets_prefetch.BUFFER_ROWS", 20)
         with pytest.raises(KeyboardInterrupt):
             train(settings, tmp_path / "run", dataset=features(), progress=At(1, 2, stop))
@@ -386,7 +386,9 @@ def test_a_folder_is_refused(tmp_path):
 
 
 def test_a_file_within_the_directory_of_the_run_is_refused(tmp_path):
-    refused(tmp_path, in_file(tmp_path / "new"), "is inside the run's directory")
+    refused(tmp_path, in_file(tmp_path / "new"), "z' cannot be used for the targets .*No such file or directory")
+    (tmp_path / "new").mkdir()
+    refused(tmp_path, in_file(tmp_path / "new"), "new exists and is not a run; choose another directory")
 
 
 def test_a_place_in_capitals_is_no_file(tmp_path):

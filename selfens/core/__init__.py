@@ -11,15 +11,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from selfens.core import alignment, losses, targets, teacher
+    from selfens.core import losses, targets, teacher
 
 IN_MEMORY = ("device", "ram")
 """The places for the ensemble of targets that are not the path of a file."""
 
-__all__ = ["IN_MEMORY", "alignment", "losses", "targets", "teacher"]
+__all__ = ["IN_MEMORY", "losses", "targets", "teacher"]
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in ("alignment", "losses", "targets", "teacher"):
+    if name in ("losses", "targets", "teacher"):
         return importlib.import_module(f"selfens.core.{name}")
     raise AttributeError(f"module 'selfens.core' has no attribute '{name}'")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -52,32 +50,9 @@ def generator(device: torch.device) -> torch.Generator:
     return torch.cuda.default_generators[index]
 
 
-class Stopwatch:
-    """Time between two points of the work given to a device, without waiting for it in between."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.on_gpu = device.type == "cuda"
-        self.marks: list[Any] = []
-
-    def mark(self) -> None:
-        if not self.on_gpu:
-            self.marks.append(time.perf_counter())
-            return
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        self.marks.append(event)
-
-    def seconds(self) -> float:
-        """From the first mark to the last, once the device has reached it."""
-        first, last = self.marks[0], self.marks[-1]
-        return float(first.elapsed_time(last)) / 1000 if self.on_gpu else last - first
-
-
-@contextmanager
-def autocast(device: torch.device, precision: str) -> Iterator[None]:
+def autocast(device: torch.device, precision: str) -> torch.autocast:
     """The network's arithmetic in bf16 if that is the precision; what must not lose digits asks for float32 itself."""
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):
-        yield
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
 
 
 def suitable_threads(available: int, device: torch.device) -> int:
@@ -96,58 +71,29 @@ def random_state_kept() -> Iterator[None]:
 def float32_mode(precision: str) -> Iterator[None]:
     """float32 arithmetic in full precision, or TF32 if that is the precision, whatever the caller has set.
 
-    Threads that ask for the same mode share it, and the last one to leave restores what the first one found.
+    torch has a general setting, one per library that overrides it, and an older one for matrix products. If they disagree,
+    reading them raises an error in the compiler. So all are set, and restored. Other threads wait.
     """
     mode = "tf32" if precision == "tf32" else "ieee"
-    with _FLOAT32_LOCK:
-        if not _FLOAT32 or _FLOAT32[-1].mode != mode:
-            _FLOAT32.append(_Float32(mode, _set_float32(mode)))
-        present = _FLOAT32[-1]
-        present.users += 1
-    try:
-        yield
-    finally:
-        with _FLOAT32_LOCK:
-            present.users -= 1
-            while _FLOAT32 and _FLOAT32[-1].users == 0:
-                _FLOAT32.pop().restore()
-
-
-@dataclass
-class _Float32:
-    mode: str
-    restore: Callable[[], None]
-    users: int = 0
-
-
-_FLOAT32: list[_Float32] = []
-"""The nested modes, the present one last."""
-_FLOAT32_LOCK = threading.Lock()
-
-
-def _set_float32(mode: str) -> Callable[[], None]:
-    """Set the mode, and return a function that restores everything.
-
-    torch has a general setting, one per library that overrides it, and an older one for matrix products. If they disagree,
-    reading them raises an error in the compiler. So all are set.
-    """
     backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
     products, convolutions = (backends.cuda.matmul, backends.mkldnn.matmul), (backends.cudnn.conv, backends.mkldnn.conv)
-    older, general = _older_setting(), backends.fp32_precision
-    before = [(part, part.fp32_precision) for part in products]
-    torch.set_float32_matmul_precision("high" if mode == "tf32" else "highest")
-    backends.fp32_precision = mode
-    before += [(part, part.fp32_precision) for part in convolutions if part.fp32_precision != mode]  # the others follow
-    for part, _ in before:
-        part.fp32_precision = mode
-
-    def restore() -> None:
-        torch.set_float32_matmul_precision(older)
-        for part, setting in before:
-            part.fp32_precision = setting
-        backends.fp32_precision = general
-
-    return restore
+    with TORCH_GLOBALS_LOCK:
+        older, general = _older_setting(), backends.fp32_precision
+        before = [(part, part.fp32_precision) for part in products]
+        torch.set_float32_matmul_precision("high" if mode == "tf32" else "highest")
+        backends.fp32_precision = mode
+        before += [
+            (part, part.fp32_precision) for part in convolutions if part.fp32_precision != mode
+        ]  # the others follow
+        for part, _ in before:
+            part.fp32_precision = mode
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(older)
+            for part, setting in before:
+                part.fp32_precision = setting
+            backends.fp32_precision = general
 
 
 def _older_setting() -> str:
@@ -157,16 +103,15 @@ def _older_setting() -> str:
         return "highest"
 
 
-@contextmanager
-def prediction_settings(precision: str, device: torch.device) -> Iterator[None]:
-    """The float32 mode of predictions outside of training; on a GPU, not while another thread trains in another mode."""
-    with TORCH_GLOBALS_LOCK if device.type == "cuda" else nullcontext(), float32_mode(precision):
-        yield
+def prediction_settings(precision: str, device: torch.device) -> AbstractContextManager[None]:
+    """The float32 mode of predictions outside of training. On a CPU only training sets one, so that threads can predict at
+    the same time, and while another one trains."""
+    return float32_mode(precision) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
 def torch_settings(precision: str, threads: int | None, device: torch.device, seed: int) -> Iterator[None]:
-    """Random state, thread count and float32 mode of a run; the caller's are restored. Hold `TORCH_GLOBALS_LOCK`."""
+    """Random state, thread count and float32 mode of a run; the caller's are restored, and other threads wait."""
     threads_before, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     with forked, float32_mode(precision):

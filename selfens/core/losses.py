@@ -7,8 +7,6 @@ fixed number of labelled rows, and each term is the mean over its own part.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -41,10 +39,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, labelled: Tensor) -> Tensor:
 def squared_difference(first: Tensor, second: Tensor, counted: Tensor | None = None) -> Tensor:
     """Squared difference of two sets of probabilities, summed, divided by rows times classes.
 
-    Gradients flow into both. `counted` says which rows count, or with numbers how much each does; the divisor stays the
-    whole batch.
+    Gradients flow into both. `counted` says which rows count; the divisor stays the whole batch.
     """
-    return _count(counted, (first - second).square().sum(dim=1)).sum() / first.numel()
+    return _sum(counted, (first - second).square().sum(dim=1)) / first.numel()
 
 
 def consistency_cross_entropy(first: Tensor, second: Tensor, counted: Tensor | None = None) -> Tensor:
@@ -52,27 +49,24 @@ def consistency_cross_entropy(first: Tensor, second: Tensor, counted: Tensor | N
 
     The predictions are floored at 1e-8 so that a certain and wrong one gives a large loss, not an infinite one.
     """
-    return _count(counted, -(second * first.clamp_min(1e-8).log()).sum(dim=1)).sum() / first.numel()
+    return _sum(counted, -(second * first.clamp_min(1e-8).log()).sum(dim=1)) / first.numel()
 
 
-def _count(counted: Tensor | None, each: Tensor) -> Tensor:
-    if counted is None:
-        return each
-    return torch.where(counted, each, 0.0) if counted.dtype == torch.bool else counted * each
-
-
-def certainty(targets: Tensor, known: Tensor) -> Tensor:
-    """[rows] how much each row should count: 1 - H/log C, H the entropy of its target, over the mean of the known rows.
-
-    A certain target has 1 and one that knows nothing 0 before the division, which keeps the size of the loss: where all
-    are equally certain, each counts once. A row that is not known counts nothing.
-
-    >>> certainty(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([True, True]))
-    tensor([2., 0.])
-    """
-    entropy = torch.special.entr(targets).sum(dim=1) / math.log(max(targets.shape[1], 2))
-    each = torch.where(known, (1 - entropy).clamp_min(0), 0.0)
-    return each * known.sum() / each.sum().clamp_min(1e-6)
+def _sum(counted: Tensor | None, each: Tensor) -> Tensor:
+    return (each if counted is None else torch.where(counted, each, 0.0)).sum()
 
 
 CONSISTENCY = {"squared": squared_difference, "cross_entropy": consistency_cross_entropy}
+
+
+def align(probabilities: Tensor, present: Tensor, wanted: Tensor) -> Tensor:
+    """Distribution alignment (ReMixMatch): classes predicted more often than they should be lose probability.
+
+    present  [classes] how often each class is predicted, on average
+    wanted   [classes] how often it should be
+
+    >>> align(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5]))
+    tensor([[0.2000, 0.8000]])
+    """
+    scaled = probabilities * (wanted / present.clamp_min(1e-6))
+    return scaled / scaled.sum(dim=1, keepdim=True).clamp_min(1e-12)

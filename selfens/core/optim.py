@@ -23,23 +23,19 @@ _FLAT: Any = WeakTensorKeyDictionary()
 
 
 def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Make the parameters views into one tensor, and return it."""
+    """The one tensor that these parameters, and no others, are views into; they become so if they are not, or no longer."""
+    check_parameters(parameters)
+    sizes = [parameter.numel() for parameter in parameters]
+    known = _FLAT.get(parameters[0])
+    if known is not None and known.numel() == sum(sizes):
+        pairs = zip(parameters, torch.split(known, sizes), strict=True)
+        if all(parameter.data_ptr() == piece.data_ptr() for parameter, piece in pairs):
+            return known  # type: ignore[no-any-return]
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-    pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
-    for parameter, piece in zip(parameters, pieces, strict=True):
+    for parameter, piece in zip(parameters, torch.split(flat, sizes), strict=True):
         parameter.data = piece.view(parameter.shape)
         _FLAT[parameter] = flat
     return flat
-
-
-def flat_tensor(parameters: Sequence[nn.Parameter]) -> Tensor | None:
-    """The one tensor that these parameters, and no others, are views into; None if there is none, or no longer."""
-    flat = _FLAT.get(parameters[0]) if parameters else None
-    if flat is None or flat.numel() != sum(parameter.numel() for parameter in parameters):
-        return None
-    pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
-    same = (p.data_ptr() == piece.data_ptr() for p, piece in zip(parameters, pieces, strict=True))
-    return flat if all(same) else None
 
 
 class Optimizer(ABC):
@@ -54,7 +50,6 @@ class Optimizer(ABC):
     ) -> None:
         named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
         self.parameters = [parameter for _, parameter in named]
-        check_parameters(self.parameters)
         self.flat = flatten(self.parameters)
         self.rates: dict[str, Tensor] = {"learning_rate": self.flat.new_zeros(())}
         self.decay = self._vector([weight_decay if p.ndim >= 2 else 0.0 for p in self.parameters], neutral=0.0)

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from selfens.core import IN_MEMORY
+from selfens.core import IN_MEMORY, launcher
 from selfens.core.targets_prefetch import Prefetcher
+from selfens.errors import ConfigError
 from selfens.files.targets_file import AVERAGES, Arrays, Layout, TargetsFile
 
 CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 26}
@@ -68,9 +69,13 @@ class EnsembleTargets:
         self.device = torch.empty(0, device=device).device
         self.file = storage if isinstance(storage, TargetsFile) else None
         if self.file is None and str(storage) not in IN_MEMORY:
+            if launcher.size() > 1:
+                raise ConfigError(
+                    f"the targets are in the file {storage}, which is for one process, and there are {launcher.size()}; use "
+                    "one process, or keep the targets in ram."
+                )
             self.file = TargetsFile(str(storage), self.layout, decay)
-        self.follows_device = str(storage) == "device"
-        home = self.device if self.follows_device else torch.device("cpu")
+        home = self.device if str(storage) == "device" else torch.device("cpu")
         self._in_memory = {} if self.file else self.layout.allocate(home)
         # A plain number would be copied to the device at each power, and 1 - decay^count loses digits in float32.
         self._decay_on_device = torch.tensor(decay, dtype=torch.float64, device=self.device)
@@ -104,16 +109,6 @@ class EnsembleTargets:
         if self.file:
             self.file.unseal()
         return self.arrays
-
-    def to(self, device: torch.device) -> None:
-        """Compute on another device; Z moves with it if it was made with storage="device"."""
-        self.device = torch.empty(0, device=device).device
-        self._decay_on_device = self._decay_on_device.to(device)
-        self.prefetcher = None
-        if self.follows_device:
-            self._in_memory = {name: array.to(device) for name, array in self._in_memory.items()}
-            self.spread = self.spread.to(device)
-        self.prefetches = self.spread.device != self.device
 
     # Steps
 

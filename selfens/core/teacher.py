@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from selfens.core.optim import check_parameters, flat_tensor, flatten
+from selfens.core.optim import flatten
 from selfens.errors import ConfigError
 
 
@@ -32,12 +32,9 @@ class EmaTeacher:
             self.network = copy.deepcopy(network)
         except Exception as error:
             raise ConfigError(f"the network cannot be copied to make a teacher ({error}).") from None
-        own = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        followed = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        check_parameters(own)
-        self._flat = flatten(own)
-        self._student = flat_tensor(followed)
-        self._parameters, self._followed = own, followed
+        self._parameters = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        self._followed = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self._flat, self._student = flatten(self._parameters), flatten(self._followed)
         self._buffers, self._followed_buffers = list(self.network.buffers()), list(network.buffers())
         self.network.requires_grad_(False)
         self.decay = decay
@@ -48,21 +45,12 @@ class EmaTeacher:
         """Move the averages towards the network as it is now."""
         # A weight of 1 copies the student to the bit: lerp computes end - (end - start) * 0 then.
         weight = torch.clamp_min(1 / (self.steps + 1), 1 - self.decay)
-        mine, theirs = self._flat_tensors()
-        if mine is not None and theirs is not None:
-            mine.lerp_(theirs, weight)
-        else:
-            for own, followed in zip(self._parameters, self._followed, strict=True):
-                own.lerp_(followed, weight)
+        if not torch.compiler.is_compiling():  # `network.to(...)` makes new tensors of the parameters
+            self._flat, self._student = flatten(self._parameters), flatten(self._followed)
+        self._flat.lerp_(self._student, weight)
         self.steps += 1
         if self._buffers:
             torch._foreach_copy_(self._buffers, self._followed_buffers)
-
-    def _flat_tensors(self) -> tuple[Tensor | None, Tensor | None]:
-        """The flat tensors of teacher and student, if there are any; `network.to(...)` undoes one."""
-        if torch.compiler.is_compiling():
-            return self._flat, self._student
-        return flat_tensor(self._parameters), flat_tensor(self._followed)
 
     @torch.no_grad()
     def probabilities(self, inputs: Tensor) -> Tensor:

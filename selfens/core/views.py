@@ -6,7 +6,7 @@
     none    as they are
 
 An image is shifted by reading it through an index, so nothing is padded or copied twice. The flip comes first and the shift
-second, as in the authors' code. By default the flip is shared by all views of an input and the shift is not. Sizes are parts
+second, as in the authors' code. By default the flip is shared by all views of an input; the shift never is. Sizes are parts
 of the image's side. Operations on colours need to know what black and white are, so inputs whose range is not known, such as
 whitened ones, get only the geometric ones.
 """
@@ -42,7 +42,6 @@ class Views:
     flip: bool = False
     shared_flip: bool = True
     translation: int = 0
-    shared_translation: bool = False
     operations: int = 2
     cutout: float = 0.5
     noise: float = 0.15
@@ -83,7 +82,7 @@ class Views:
     def _view(self, name: str, inputs: Tensor) -> Tensor:
         if name == "strong":
             return self._strong_image(inputs) if self.is_images else self._strong_vector(inputs)
-        return add_noise(inputs, self.noise) if name == "noise" else inputs
+        return self._noisy(inputs) if name == "noise" else inputs
 
     def _moved(self, inputs: Tensor, count: int) -> tuple[Tensor, ...]:
         """`count` copies, each flipped and shifted."""
@@ -94,8 +93,8 @@ class Views:
             flip_and_shift(
                 inputs,
                 self._flips(draws[0 if self.shared_flip else view, 0]),
-                self._shifts(draws[0 if self.shared_translation else view, 1]),
-                self._shifts(draws[0 if self.shared_translation else view, 2]),
+                self._shifts(draws[view, 1]),
+                self._shifts(draws[view, 2]),
             )
             for view in range(count)
         )
@@ -108,28 +107,21 @@ class Views:
         """-k..k with equal probability, from a number between 0 and 1 each."""
         return (uniform * (2 * self.translation + 1)).long() - self.translation
 
+    def _noisy(self, inputs: Tensor) -> Tensor:
+        return inputs + self.noise * torch.randn_like(inputs)
+
     def _strong_vector(self, inputs: Tensor) -> Tensor:
-        return drop_features(add_noise(inputs, self.noise), self.feature_dropout)
+        return functional.dropout(self._noisy(inputs), self.feature_dropout)
 
     def _strong_image(self, images: Tensor) -> Tensor:
-        names = tuple(OPERATIONS) if self.pixels else GEOMETRIC
         count, device = len(images), images.device
-        chosen = torch.randint(len(names), (self.operations, count), device=device)
+        chosen = torch.randint(len(OPERATIONS if self.pixels else GEOMETRIC), (self.operations, count), device=device)
         strengths = torch.rand(self.operations, count, device=device) * 2 - 1
         for which, strength in zip(chosen, strengths, strict=True):
-            images = apply_operations(images, names, which, strength, self.pixels)
+            images = apply_operations(images, which, strength, self.pixels)
         if not self.cutout:
             return images
         return cut_out(images, torch.rand(2, count, device=device), self.cutout, 0.5 if self.pixels else 0.0)
-
-
-def add_noise(inputs: Tensor, deviation: float) -> Tensor:
-    return inputs + deviation * torch.randn_like(inputs)
-
-
-def drop_features(inputs: Tensor, probability: float) -> Tensor:
-    """Each number zero with this probability; the others scaled up, so that the mean stays."""
-    return functional.dropout(inputs, probability)
 
 
 def flip_and_shift(images: Tensor, flips: Tensor, down: Tensor, right: Tensor) -> Tensor:
@@ -174,11 +166,11 @@ def _warp(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
     return moved + fill
 
 
-def _matrices(names: Sequence[str], which: Tensor, strength: Tensor, aspect: float) -> Tensor:
+def _matrices(which: Tensor, strength: Tensor, aspect: float) -> Tensor:
     """[rows, 2, 3] the geometric operation of each image, the identity for the others; `aspect` is height over width."""
 
     def of(name: str, size: float) -> Tensor:
-        return strength * size * (which == names.index(name)) if name in names else torch.zeros_like(strength)
+        return strength * size * (which == OPERATIONS.index(name))
 
     angle = of("rotate", MAX_ANGLE)
     cosine, sine = angle.cos(), angle.sin()
@@ -197,23 +189,8 @@ def _grey(images: Tensor) -> Tensor:
     return sum(part * images[:, i : i + 1] for i, part in enumerate(GREY))  # type: ignore[return-value]
 
 
-def brightness(images: Tensor, strength: Tensor) -> Tensor:
-    return images * (1 + MAX_CHANGE * strength)
-
-
-def contrast(images: Tensor, strength: Tensor) -> Tensor:
-    middle = _grey(images).mean(dim=(2, 3), keepdim=True)
-    return middle + (images - middle) * (1 + MAX_CHANGE * strength)
-
-
-def saturation(images: Tensor, strength: Tensor) -> Tensor:
-    grey = _grey(images)
-    return grey + (images - grey) * (1 + MAX_CHANGE * strength)
-
-
-def sharpness(images: Tensor, strength: Tensor) -> Tensor:
-    blurred = _mean_of_three(_mean_of_three(images, dim=2), dim=3)
-    return blurred + (images - blurred) * (1 + MAX_CHANGE * strength)
+def _blur(images: Tensor) -> Tensor:
+    return _mean_of_three(_mean_of_three(images, dim=2), dim=3)
 
 
 def _mean_of_three(images: Tensor, dim: int) -> Tensor:
@@ -242,12 +219,22 @@ def autocontrast(images: Tensor, strength: Tensor) -> Tensor:
     return torch.where(flat, images, (images - low) / torch.where(flat, 1.0, high - low))
 
 
+def _away_from(base: Callable[[Tensor], Tensor | float]) -> Operation:
+    """Nearer to what `base` makes of an image, or further away from it."""
+
+    def changed(images: Tensor, strength: Tensor) -> Tensor:
+        start = base(images)
+        return start + (images - start) * (1 + MAX_CHANGE * strength)
+
+    return changed
+
+
 GEOMETRIC = ("identity", "rotate", "shear_x", "shear_y", "shift_x", "shift_y")
 COLOURS: dict[str, Operation] = {
-    "brightness": brightness,
-    "contrast": contrast,
-    "saturation": saturation,
-    "sharpness": sharpness,
+    "brightness": _away_from(lambda images: 0.0),
+    "contrast": _away_from(lambda images: _grey(images).mean(dim=(2, 3), keepdim=True)),
+    "saturation": _away_from(_grey),
+    "sharpness": _away_from(_blur),
     "posterize": posterize,
     "solarize": solarize,
     "autocontrast": autocontrast,
@@ -255,13 +242,15 @@ COLOURS: dict[str, Operation] = {
 OPERATIONS = (*GEOMETRIC, *COLOURS)
 
 
-def apply_operations(images: Tensor, names: Sequence[str], which: Tensor, strength: Tensor, pixels: bool) -> Tensor:
-    """To image i the operation names[which[i]] at strength[i], from -1 to 1."""
+def apply_operations(images: Tensor, which: Tensor, strength: Tensor, pixels: bool) -> Tensor:
+    """To image i the operation number which[i] of `OPERATIONS` at strength[i], from -1 to 1; colours only of `pixels`."""
     moves = (which > 0) & (which < len(GEOMETRIC))
     aspect = images.shape[2] / images.shape[3]
-    warped = _warp(images, _matrices(names, which, strength, aspect), 0.5 if pixels else 0.0)
+    warped = _warp(images, _matrices(which, strength, aspect), 0.5 if pixels else 0.0)
     result = torch.where(moves.view(-1, 1, 1, 1), warped, images)
-    for name in names[len(GEOMETRIC) :]:
-        changed = COLOURS[name](images, strength.view(-1, 1, 1, 1)).clamp(0, 1)
-        result = torch.where((which == names.index(name)).view(-1, 1, 1, 1), changed, result)
+    if not pixels:
+        return result
+    for number, change in enumerate(COLOURS.values(), start=len(GEOMETRIC)):
+        changed = change(images, strength.view(-1, 1, 1, 1)).clamp(0, 1)
+        result = torch.where((which == number).view(-1, 1, 1, 1), changed, result)
     return result

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from selfens.core.device import float32_mode
+from selfens.core.device import float32_mode, prediction_settings
 from selfens.data.rows import Numbers, Source, pieces
 from selfens.errors import RunError
 from selfens.files.tensors import load_tensors, save_tensors
@@ -99,7 +99,7 @@ def transform(preprocess: nn.Module | None, raw: Tensor) -> Tensor:
     """A batch of raw inputs, preprocessed, on their device."""
     if preprocess is None:
         return raw
-    with torch.no_grad(), float32_mode("fp32"):
+    with torch.no_grad(), prediction_settings("fp32", raw.device):
         result: Tensor = preprocess(raw)
         return result
 

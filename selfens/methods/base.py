@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from selfens.settings import Section, setting
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from torch import Tensor, nn
 
@@ -37,13 +35,6 @@ class Options(Section):
     section: ClassVar[str] = "method"
     name: ClassVar[str] = "own"
     """The method's name in the registry."""
-
-    def with_absolute_paths(self) -> Self:
-        """The same with paths that are valid in any current directory."""
-        return self
-
-    def check(self, *, processes: int, new_run: Path | None = None) -> None:  # noqa: B027
-        """Refuse, before anything is built, what so many processes, or a new run in this directory, cannot have."""
 
 
 @dataclass(frozen=True, kw_only=True)

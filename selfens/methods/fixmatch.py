@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from selfens.core.batch import Batch
     from selfens.core.targets import Targets
 
+PREDICTED_MOMENTUM = 0.99  # of the mean prediction that alignment compares with the labels
+
 
 @final
 class FixMatch(Method):
@@ -44,7 +46,7 @@ class FixMatch(Method):
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.average = core.teacher.EmaTeacher(network, self.options.decay)
         self.prior = rows.class_counts / rows.class_counts.sum()
-        self.predicted = core.alignment.RunningDistribution(self.prior)
+        self.predicted = self.prior.clone()  # how often each class is predicted, a running mean
         if self.options.alignment and not self.prior.all():
             raise ConfigError(
                 f"method.alignment is on, but class number {int(self.prior.argmin())} has no label, so its share is not "
@@ -55,7 +57,7 @@ class FixMatch(Method):
         (weak, strong), u = batch.views, batch.unlabelled
         weak_logits, strong_logits = core.losses.joint_pass(network, weak, strong[u])
         z = weak_logits.detach().float().softmax(dim=1)
-        pseudo = core.alignment.align(z[u], self.predicted.mean, self.prior) if self.options.alignment else z[u]
+        pseudo = core.losses.align(z[u], self.predicted, self.prior) if self.options.alignment else z[u]
         confidence, labels = pseudo.max(dim=1)
         kept = confidence >= self.options.threshold
         supervised = core.losses.supervised(weak_logits, batch)
@@ -64,7 +66,7 @@ class FixMatch(Method):
         return Losses(supervised + weight * unsupervised, parts, z)
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
-        self.predicted.update(predictions)
+        self.predicted.lerp_(predictions.mean(dim=0), 1 - PREDICTED_MOMENTUM)
         self.average.update()
 
     def evaluated(self, network: nn.Module) -> nn.Module:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, final
+from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 from selfens import core
 from selfens.core import IN_MEMORY
-from selfens.errors import ConfigError, RunError
+from selfens.errors import ConfigError
 from selfens.methods.base import Losses, Method, TrainingRows, WeightedOptions
 from selfens.settings import setting
 
@@ -32,7 +32,6 @@ class Temporal(Method):
             "skip",
             "A row without an ensemble yet: no unsupervised loss, or compared with zeros as in the authors' code.",
         )
-        certainty: bool = setting(False, "Rows whose ensemble is certain count more in the unsupervised loss.")
         variance: bool = setting(
             True,
             "Keep the second moment too, for the variance of each row's predictions; off saves a third of the memory.",
@@ -46,31 +45,11 @@ class Temporal(Method):
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if self.targets not in IN_MEMORY and self.targets.strip().lower() in ("", *IN_MEMORY):
-                raise ConfigError(f"method.targets is '{self.targets}'; expected device, ram or the path of a file.")
-
-        def with_absolute_paths(self) -> Self:
-            return self if self.targets in IN_MEMORY else replace(self, targets=str(Path(self.targets).absolute()))
-
-        def check(self, *, processes: int, new_run: Path | None = None) -> None:
             if self.targets in IN_MEMORY:
                 return
-            if processes > 1:
-                raise ConfigError(
-                    f"method.targets is the file {self.targets}, which is for one process, and there are {processes}; use one "
-                    "process, or keep the targets in ram."
-                )
-            if new_run is None:
-                return
-            try:
-                is_inside = Path(self.targets).resolve().is_relative_to(new_run.resolve())
-            except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a null byte
-                raise RunError(f"{self.targets!r} cannot be the path of a file ({error}); name another.") from None
-            if is_inside:
-                raise RunError(
-                    f"{self.targets} is inside the run's directory, which must be new; let method.targets name a file "
-                    "elsewhere."
-                )
+            if self.targets.strip().lower() in ("", *IN_MEMORY):
+                raise ConfigError(f"method.targets is '{self.targets}'; expected device, ram or the path of a file.")
+            object.__setattr__(self, "targets", str(Path(self.targets).absolute()))  # a resume may be elsewhere
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.ensemble = core.targets.EnsembleTargets(
@@ -93,15 +72,10 @@ class Temporal(Method):
         z = logits.float().softmax(dim=1)
         supervised = core.losses.supervised(logits, batch)
         compare = core.losses.CONSISTENCY[self.options.consistency]
-        unsupervised = compare(z[batch.unlabelled], targets.probabilities, self._counted(targets))
+        counted = targets.known if self.options.unseen_rows == "skip" else None
+        unsupervised = compare(z[batch.unlabelled], targets.probabilities, counted)
         parts = {"supervised": supervised, "unsupervised": unsupervised}
         return Losses(supervised + weight * unsupervised, parts, z.detach())
-
-    def _counted(self, targets: Targets) -> Tensor | None:
-        """Which rows count in the unsupervised loss, or how much."""
-        if self.options.certainty:
-            return core.losses.certainty(targets.probabilities, targets.known)
-        return targets.known if self.options.unseen_rows == "skip" else None
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
         assert self.ensemble is not None

@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from selfens.config import NetworkConfig
 from selfens.errors import ConfigError, unknown_name
-from selfens.networks.conv13 import conv13
+from selfens.networks.builtin import conv13, mlp, small
 from selfens.networks.layers import (
     GaussianNoise,
     NormalizedConv2d,
@@ -22,7 +21,6 @@ from selfens.networks.layers import (
     fuse,
     update_running_means,
 )
-from selfens.networks.small import mlp, small
 
 NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] = {
     "conv13": conv13,
@@ -55,26 +53,18 @@ def build(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int
     return NETWORKS[options.name](input_shape, num_classes, options)
 
 
-@contextmanager
-def _current_directory_importable() -> Iterator[None]:
-    """A file beside the user is found, as `python` would find it; an installed command would not look there."""
-    before = list(sys.path)
-    sys.path.insert(0, os.getcwd())
-    try:
-        yield
-    finally:
-        sys.path[:] = before
-
-
 def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     module_name, _, attribute = path.partition(":")
+    path_before = list(sys.path)
+    sys.path.insert(0, os.getcwd())  # as `python` would; an installed command does not look beside the user
     try:
-        with _current_directory_importable():
-            factory: Any = getattr(importlib.import_module(module_name), attribute)
+        factory: Any = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(
             f"the network '{path}' cannot be imported ({error}); expected package.module:factory."
         ) from None
+    finally:
+        sys.path[:] = path_before
     try:
         network = factory(input_shape, num_classes)
     except TypeError as error:

@@ -11,17 +11,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from selfens.config import NetworkConfig
 from selfens.networks import fused
 
-Layer = Callable[..., nn.Module]
 LEAKY_SLOPE = 0.1
 INITIAL_DEVIATION = 0.05
 ROUNDING = 1e-5  # a deviation this small against the values themselves is float32's, not the data's
@@ -37,9 +33,6 @@ class GaussianNoise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + self.deviation * torch.randn_like(x) if self.training and self.deviation else x
 
-    def extra_repr(self) -> str:
-        return f"deviation={self.deviation}"
-
 
 class NormalizedLayer(nn.Module, ABC):
     """activation(W x - mean + b) with W = g V / |V|: weight normalisation and mean-only batch normalisation.
@@ -48,15 +41,12 @@ class NormalizedLayer(nn.Module, ABC):
     channel, and gradients flow through it; in evaluation it is the running mean. g and b are trainable (Salimans & Kingma,
     2016).
 
-    weight_shape     shape of V, output units first
-    momentum         of the running mean
-    slope            of the leaky ReLU; 1 for none
-    initial_weights  "normal": V ~ N(0, 0.05^2) as the authors' code; "he": He et al. (2015) as the paper says
+    weight_shape  shape of V, output units first; V ~ N(0, 0.05^2) at first, as in the authors' code
+    momentum      of the running mean
+    slope         of the leaky ReLU; 1 for none
     """
 
-    def __init__(
-        self, weight_shape: tuple[int, ...], momentum: float, slope: float, initial_weights: str = "normal"
-    ) -> None:
+    def __init__(self, weight_shape: tuple[int, ...], momentum: float, slope: float) -> None:
         super().__init__()
         units = weight_shape[0]
         self.momentum, self.slope = momentum, slope
@@ -70,9 +60,7 @@ class NormalizedLayer(nn.Module, ABC):
         self.calibrating = False
         self.over_processes: Callable[[Tensor], Tensor] | None = None
         """Averages a batch mean over several processes, if the means are to be theirs together."""
-        fan_in = math.prod(weight_shape[1:])
-        he_deviation = math.sqrt(2 / ((1 + slope**2) * fan_in))
-        nn.init.normal_(self.direction, std=he_deviation if initial_weights == "he" else INITIAL_DEVIATION)
+        nn.init.normal_(self.direction, std=INITIAL_DEVIATION)
 
     @abstractmethod
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -130,9 +118,8 @@ class NormalizedConv2d(NormalizedLayer):
         padding: str = "same",
         momentum: float = 0.999,
         slope: float = LEAKY_SLOPE,
-        initial_weights: str = "normal",
     ) -> None:
-        super().__init__((out_channels, in_channels, size, size), momentum, slope, initial_weights)
+        super().__init__((out_channels, in_channels, size, size), momentum, slope)
         self.padding = size // 2 if padding == "same" else 0
         self.fused = False
 
@@ -163,37 +150,16 @@ class NormalizedConv2d(NormalizedLayer):
         self.batch_mean.copy_(mean.detach())
         return y
 
-    def extra_repr(self) -> str:
-        out_channels, in_channels, size, _ = self.direction.shape
-        return f"{in_channels}, {out_channels}, {size}x{size}, padding={self.padding}, slope={self.slope}"
-
 
 class NormalizedLinear(NormalizedLayer):
     """A normalised fully connected layer (see `NormalizedLayer`)."""
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        momentum: float = 0.999,
-        slope: float = 1.0,
-        initial_weights: str = "normal",
-    ) -> None:
-        super().__init__((out_features, in_features), momentum, slope, initial_weights)
+    def __init__(self, in_features: int, out_features: int, *, momentum: float = 0.999, slope: float = 1.0) -> None:
+        super().__init__((out_features, in_features), momentum, slope)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):  # small, and the last one's outputs go into the softmax
             return fused.multiply(x.float(), weight, bias)
-
-    def extra_repr(self) -> str:
-        out_features, in_features = self.direction.shape
-        return f"{in_features}, {out_features}, slope={self.slope}"
-
-
-def layer_options(options: NetworkConfig) -> dict[str, Any]:
-    """What all normalised layers of a network have in common."""
-    return {"momentum": options.mean_momentum, "initial_weights": options.initial_weights}
 
 
 class Column(nn.Sequential):
@@ -247,32 +213,24 @@ def update_running_means(network: nn.Module) -> None:
         )
 
 
-@contextmanager
-def _calibrating(network: nn.Module) -> Iterator[None]:
-    layers = list(normalized_layers(network))
-    for layer in layers:
-        layer.calibrating = True
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.calibrating = False
-
-
 @torch.no_grad()
 def calibrate(network: nn.Module, inputs: Tensor) -> None:
     """Data-dependent initialisation: one training-mode pass over `inputs` sets every gain, layer after layer.
 
     Networks without `NormalizedLayer`s are not touched, and not even run.
     """
-    if not any(normalized_layers(network)):
+    layers = list(normalized_layers(network))
+    if not layers:
         return
     was_training, was_searching = network.training, torch.backends.cudnn.benchmark
     network.train()
     torch.backends.cudnn.benchmark = False  # a search for the fastest float32 convolutions would not pay for one pass
+    for layer in layers:
+        layer.calibrating = True
     try:
-        with _calibrating(network):
-            network(inputs)
+        network(inputs)
     finally:
         torch.backends.cudnn.benchmark = was_searching
+        for layer in layers:
+            layer.calibrating = False
         network.train(was_training)

@@ -11,7 +11,6 @@ import math
 import shutil
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,7 +21,7 @@ from torch import nn
 
 from selfens.config import Config
 from selfens.core import launcher
-from selfens.core.device import TORCH_GLOBALS_LOCK, Stopwatch, environment, resolve_device, torch_settings
+from selfens.core.device import TORCH_GLOBALS_LOCK, environment, resolve_device, torch_settings
 from selfens.core.randomness import PROCESS, stream
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
@@ -62,7 +61,6 @@ def train(
     progress  told what happens; by default nothing is shown
     """
     check_kind("config", config, Config, "a Config, such as presets.get('digits')")
-    config = replace(config, method=config.method.with_absolute_paths())
     given, path = Given(dataset, network, method), Path(run_dir)
     if launcher.restarts() and _holds(path, config):
         return resume(path, dataset=dataset, network=network, method=method, progress=progress)
@@ -115,7 +113,6 @@ def _prepare(path: Path, config: Config, given: Given, device: torch.device, gro
     with group.first_process_first():
         if group.is_first:
             check_free(path, config)
-            config.method.check(processes=group.size, new_run=path)
         data = given.dataset or sources.from_config(config, progress=show.talkative)
     _check_extra(config, data)
     seeds = config.seed
@@ -206,12 +203,12 @@ class Clock:
         self.began = self.saved - seconds_spent
 
     def start_epoch(self) -> None:
-        self.stopwatch = Stopwatch(self.device)
-        self.stopwatch.mark()
+        self.first_step = time.perf_counter()
 
     def end_steps(self, images: int) -> None:
-        self.stopwatch.mark()
-        self.images = images
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.images_per_second = images / (time.perf_counter() - self.first_step)
 
     def seconds(self) -> float:
         """Of the present epoch, so far."""
@@ -221,7 +218,7 @@ class Clock:
         """After the host has waited for the device."""
         seconds = self.seconds()
         self.began += seconds
-        return {"images_per_second": self.images / self.stopwatch.seconds(), "seconds": seconds}
+        return {"images_per_second": self.images_per_second, "seconds": seconds}
 
 
 # The end of an epoch

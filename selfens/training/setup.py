@@ -407,7 +407,6 @@ def _set_up_method(
     method: Method, network: nn.Module, prepared: Prepared, rows: OwnRows, loader: Loader, group: Group
 ) -> None:
     """Let the method build what it remembers, for this process's rows."""
-    method.options.check(processes=group.size)
     classes = prepared.data.num_classes
     counts = np.bincount(
         prepared.labels.training_labels(prepared.data.num_rows)[rows.kinds == LABELLED], minlength=classes
@@ -427,11 +426,10 @@ def _set_up_method(
     group.broadcast([*method.state_dict().values()])  # what it drew itself is different in each process
     if method.ensemble is None:
         return
-    method.ensemble.to(prepared.device)
-    if group.size > 1 and method.ensemble.file is not None:
+    if method.ensemble.device.type != prepared.device.type:
         raise ConfigError(
-            f"the method's ensemble is in the file {method.ensemble.file.path}, which is for one process, and there are "
-            f"{group.size}; use one process, or keep it in ram."
+            f"the method's ensemble is for the {method.ensemble.device.type}; expected {prepared.device.type}, so make it with "
+            "device=rows.device."
         )
     if method.ensemble.num_rows != len(rows.owned):
         raise ConfigError(
@@ -442,12 +440,11 @@ def _set_up_method(
 
 def _check_options_used(config: Config, given: Given) -> None:
     """Refuse options that a method that was passed would ignore: it has its own."""
-    for name, default in (("targets", "device"), ("certainty", False)):
-        value = getattr(config.method, name, default)
-        if given.method is not None and value != default:
-            raise ConfigError(
-                f"method.{name} is {value!r}, but a method of your own was passed, which has its own options; leave it out."
-            )
+    place = getattr(config.method, "targets", "device")
+    if given.method is not None and place != "device":
+        raise ConfigError(
+            f"method.targets is {place!r}, but a method of your own was passed, which has its own options; leave it out."
+        )
 
 
 def _check_saved(method: Method) -> None:

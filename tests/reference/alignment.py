@@ -3,14 +3,6 @@
 import numpy as np
 
 
-def sharpen(rows, temperature):
-    result = []
-    for row in rows:
-        powers = [p ** (1 / temperature) for p in row]
-        result.append([power / sum(powers) for power in powers])
-    return np.array(result)
-
-
 def align(rows, present, wanted):
     result = []
     for row in rows:

@@ -40,13 +40,3 @@ def consistency_cross_entropy(first, second, counted=None, floor=1e-8):
         counts = 1.0 if counted is None else float(counted[i])
         total -= counts * math.fsum(y * math.log(max(x, floor)) for x, y in zip(a, b, strict=True))
     return total / (len(first) * len(first[0]))
-
-
-def certainty(targets, known):
-    """1 - H(z~_i)/log C for the known rows, 0 for the others, divided by the mean over the known ones."""
-    each = []
-    for row, is_known in zip(targets, known, strict=True):
-        entropy = -math.fsum(p * math.log(p) for p in row if p > 0)
-        each.append(1 - entropy / math.log(len(row)) if is_known else 0.0)
-    mean = math.fsum(each) / max(sum(map(bool, known)), 1)
-    return [value / mean if mean > 0 else 0.0 for value in each]

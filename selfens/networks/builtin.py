@@ -1,0 +1,90 @@
+"""The networks that have a name: conv13 of the paper's Table 5, and two small ones of the same layers. All return logits."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from functools import partial
+
+from torch import nn
+
+from selfens.config import NetworkConfig
+from selfens.errors import ConfigError
+from selfens.networks.layers import LEAKY_SLOPE, Column, GaussianNoise, NormalizedConv2d, NormalizedLinear
+
+
+def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
+    """13 layers, 3,121,812 trainable parameters for 32x32 RGB and 10 classes."""
+    smallest = 12  # two poolings and a 'valid' 3x3 convolution leave one pixel
+    _check_images("conv13", input_shape, smallest, "network.name=small for smaller images, mlp for features")
+    conv = partial(NormalizedConv2d, momentum=options.mean_momentum)
+    dense = partial(NormalizedLinear, momentum=options.mean_momentum)
+    channels = input_shape[0]
+    # fmt: off
+    return Column(OrderedDict(
+        noise   = GaussianNoise(options.noise),
+        conv1a  = conv(channels, 128, 3, padding="same"),
+        conv1b  = conv(128,      128, 3, padding="same"),
+        conv1c  = conv(128,      128, 3, padding="same"),
+        pool1   = nn.MaxPool2d(2),
+        drop1   = nn.Dropout(options.dropout),
+        conv2a  = conv(128,      256, 3, padding="same"),
+        conv2b  = conv(256,      256, 3, padding="same"),
+        conv2c  = conv(256,      256, 3, padding="same"),
+        pool2   = nn.MaxPool2d(2),
+        drop2   = nn.Dropout(options.dropout),
+        conv3a  = conv(256,      512, 3, padding="valid"),
+        conv3b  = conv(512,      256, 1),
+        conv3c  = conv(256,      128, 1),
+        pool3   = nn.AdaptiveAvgPool2d(1),
+        flatten = nn.Flatten(),
+        dense   = dense(128, num_classes),
+    ))
+    # fmt: on
+
+
+def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
+    """Five layers for images from 4x4; `options.width` channels (24), doubled after the pooling."""
+    _check_images("small", input_shape, 4, "network.name=mlp for features")
+    conv = partial(NormalizedConv2d, momentum=options.mean_momentum)
+    dense = partial(NormalizedLinear, momentum=options.mean_momentum)
+    channels, width = input_shape[0], options.width or 24
+    # fmt: off
+    return Column(OrderedDict(
+        noise   = GaussianNoise(options.noise),
+        conv1a  = conv(channels,  width,     3, padding="same"),
+        conv1b  = conv(width,     width,     3, padding="same"),
+        pool1   = nn.MaxPool2d(2),
+        drop1   = nn.Dropout(options.dropout),
+        conv2a  = conv(width,     2 * width, 3, padding="same"),
+        conv2b  = conv(2 * width, 2 * width, 1),
+        pool2   = nn.AdaptiveAvgPool2d(1),
+        flatten = nn.Flatten(),
+        dense   = dense(2 * width, num_classes),
+    ))
+    # fmt: on
+
+
+def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
+    """Two hidden layers of `options.width` units (128); images are flattened."""
+    dense = partial(NormalizedLinear, momentum=options.mean_momentum)
+    features, width = math.prod(input_shape), options.width or 128
+    # fmt: off
+    return Column(OrderedDict(
+        noise   = GaussianNoise(options.noise),
+        flatten = nn.Flatten(),
+        hidden1 = dense(features, width, slope=LEAKY_SLOPE),
+        drop1   = nn.Dropout(options.dropout),
+        hidden2 = dense(width,    width, slope=LEAKY_SLOPE),
+        drop2   = nn.Dropout(options.dropout),
+        dense   = dense(width, num_classes),
+    ))
+    # fmt: on
+
+
+def _check_images(name: str, input_shape: tuple[int, ...], smallest: int, instead: str) -> None:
+    if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
+        raise ConfigError(
+            f"the network '{name}' was given inputs of shape {tuple(input_shape)}; it needs images (channels, height, width) "
+            f"of at least {smallest}x{smallest}. Use {instead}."
+        )
