@@ -237,8 +237,8 @@ class ScheduleConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Section):
-    """How steps are carried out. Batch size, rows, batches and labelled_per_batch change the result; precision and residence
-    only its last digits; the others do not."""
+    """How steps are carried out. Batch size, rows and labelled_per_batch change the result; precision and residence only its
+    last digits; the others do not."""
 
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
@@ -249,11 +249,6 @@ class TrainingConfig(Section):
         at_least=1,
     )
     rows: Literal["all", "labelled"] = setting("all", "Visit all rows, or only the labelled ones.")
-    batches: Literal["shuffled", "stratified", "repeated"] = setting(
-        "shuffled",
-        "Rows in random order; or labelled ones spread evenly over the batches; or that, repeated so that no batch lacks "
-        "them.",
-    )
     residence: Literal["auto", "device", "ram", "file"] = setting(
         "auto",
         "Where the inputs are: on the device, or in RAM or a file from which they are prefetched; auto: on the device if "
@@ -287,10 +282,10 @@ class TrainingConfig(Section):
                 f"training.labelled_per_batch is {self.labelled_per_batch} and training.batch_size {self.batch_size}; "
                 "expected fewer, so that a batch has other rows too."
             )
-        if self.rows == "labelled" or self.batches != "shuffled":
+        if self.rows == "labelled":
             raise ConfigError(
-                f"training.labelled_per_batch is set with training.rows={self.rows} and training.batches={self.batches}; "
-                "it is a sampler of its own, so leave those two at all and shuffled."
+                "training.labelled_per_batch is set with training.rows=labelled, but it fills batches with rows of the whole "
+                "set; leave training.rows at all."
             )
 
 

@@ -1,7 +1,8 @@
 """Configs of the first edition (selfens 0.1) as those of the second.
 
 There `method` was one flat section for all methods, so a run of the Π-model also had a `decay`; here each method has its own
-options. `training.report` is gone, because the trainer draws no report.
+options. `training.report` is gone, because the trainer draws no report. `training.batches`, which early configs of the second
+edition have too, is gone with the samplers other than `shuffled`.
 """
 
 from __future__ import annotations
@@ -9,23 +10,31 @@ from __future__ import annotations
 from typing import Any
 
 from selfens import methods
+from selfens.errors import ConfigError
 from selfens.settings import field_types
 
 
-def upgrade_config(raw: dict[str, Any]) -> dict[str, Any]:
-    """The config of a run or record of the first edition, as `Config.from_dict` reads it. What is not of the first edition
-    is left as it is, and refused there if it does not fit.
+def upgrade_config(raw: dict[str, Any], *, first_edition: bool = True) -> dict[str, Any]:
+    """The config of a run or record, of the first edition or not, as `Config.from_dict` reads it. What is of neither is left
+    as it is, and refused there if it does not fit.
 
     >>> upgrade_config({"method": {"name": "pi", "weight_max": 100.0, "decay": 0.6}, "training": {"report": True}})
     {'method': {'name': 'pi', 'weight_max': 100.0}, 'training': {}}
     """
     upgraded = {section: dict(values) if isinstance(values, dict) else values for section, values in raw.items()}
     method, training = upgraded.get("method"), upgraded.get("training")
+    if isinstance(training, dict) and training.pop("batches", "shuffled") != "shuffled":
+        raise ConfigError(
+            "training.batches is not 'shuffled', and the other samplers are gone since 0.2; train again with "
+            "training.labelled_per_batch, which gives every batch labelled rows."
+        )
+    if not first_edition:
+        return upgraded
     name = method.get("name", "temporal") if isinstance(method, dict) else None
     if isinstance(method, dict) and isinstance(name, str) and name in methods.METHODS:
         known = {"name", *field_types(methods.find(name).Options)}
-        first_edition = set(field_types(methods.find("temporal").Options))
-        upgraded["method"] = {key: value for key, value in method.items() if key in known or key not in first_edition}
+        of_temporal = set(field_types(methods.find("temporal").Options))
+        upgraded["method"] = {key: value for key, value in method.items() if key in known or key not in of_temporal}
     if isinstance(training, dict):
         training.pop("report", None)
     return upgraded

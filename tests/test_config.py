@@ -380,8 +380,7 @@ def test_json_that_is_no_config_is_refused(text, message):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["training.labelled_per_batch=5", "training.rows=labelled"], "it is a sampler of its own"),
-        (["training.labelled_per_batch=5", "training.batches=repeated"], "it is a sampler of its own"),
+        (["training.labelled_per_batch=5", "training.rows=labelled"], "leave training.rows at all"),
         (["training.labelled_per_batch=5", "data.extra_per_epoch=9"], "are both set"),
         (
             ["data.extra=digits", "training.rows=labelled"],
@@ -535,6 +534,16 @@ def test_a_config_of_the_first_edition_becomes_one_of_the_second(method, kept):
     others = {section: values for section, values in raw.items() if section not in ("method", "training")}
     assert all(config.to_dict()[section] | values == config.to_dict()[section] for section, values in others.items())
     assert Config.from_dict(upgrade_config(config.to_dict())) == config
+
+
+@pytest.mark.parametrize("first_edition", [True, False])
+def test_a_sampler_that_is_gone_is_refused_and_the_one_that_was_kept_is_not_named(first_edition):
+    raw = {"training": {"batches": "shuffled"}}
+    assert upgrade_config(raw, first_edition=first_edition) == {"training": {}}
+    with pytest.raises(ConfigError, match=r"training\.batches is not 'shuffled'.*labelled_per_batch"):
+        upgrade_config({"training": {"batches": "stratified"}}, first_edition=first_edition)
+    with pytest.raises(ConfigError, match="no field in section 'training' 'batches'"):
+        Config.from_dict(raw)
 
 
 @pytest.mark.parametrize(

@@ -335,14 +335,6 @@ def test_only_visited_rows_change_in_z(tmp_path):
     assert any(row < 60 for rows in drawn for row in rows)  # main rows without a label are drawn from too
 
 
-def test_a_labelled_row_repeated_in_an_epoch_counts_once_in_z(tmp_path):
-    """3 labels for 6 steps: each is trained on twice an epoch and predicted twice, and the last prediction stays."""
-    settings = config("temporal", "training.batches=repeated", "data.labels=3", epochs=2)
-    run = train(settings, tmp_path / "run", dataset=features())
-    assert run.ensemble.count[run.labels.rows].tolist() == [2, 2, 2]
-    assert run.ensemble.count.max() == 2
-
-
 @pytest.mark.parametrize(
     ("labels", "scale", "expected"),
     [

@@ -478,7 +478,7 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp
     first, second = several[0][:2]
     elsewhere = copied(second, tmp_path / "elsewhere", threads=2, checkpoint_every=2, precision="fp32")
     assert "temporal-0 and 1 other seed" in compared(first, elsewhere)["sentence"]
-    other = copied(second, tmp_path / "other", batches="stratified")
+    other = copied(second, tmp_path / "other", rows="labelled")
     assert "±" not in compared(first, other)["sentence"]
     elsewhere.about["own_network"] = True
     assert "±" not in compared(first, elsewhere)["sentence"]
@@ -491,7 +491,7 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp
         ("training.device=cuda", True),
         ("data.folder=/elsewhere", True),
         ("method.targets=/elsewhere/z", True),
-        ("training.batches=stratified", False),
+        ("training.rows=labelled", False),
         ("training.batch_size=5", False),
         ("training.means=joint", False),
         ("method.decay=0.5", False),

@@ -170,7 +170,8 @@ class RunDirectory:
     def config(self) -> Config:
         raw = self._read_json("config.json")
         try:
-            return Config.from_dict(upgrade_config(raw) if self._is_first_edition() and isinstance(raw, dict) else raw)
+            first_edition = self._is_first_edition()
+            return Config.from_dict(upgrade_config(raw, first_edition=first_edition) if isinstance(raw, dict) else raw)
         except ConfigError as error:
             raise RunError(f"{self.path / 'config.json'}: {error}") from None
 
