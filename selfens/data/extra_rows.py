@@ -114,7 +114,7 @@ def open_tiny_images(path: Path) -> Images:
 
 def tiny_images_of_classes(index: Path, classes: Sequence[str], num_images: int) -> Numbers:
     """The numbers of the images found under the names of `classes`, class by class."""
-    values = pickled_values(index, "an index of Tiny Images")
+    values = pickled_values(index)
     places = {value: place for place, value in enumerate(values, start=1) if isinstance(value, str)}
     labels = [TINY_NAMES.get(name, name) for name in classes]
     ranges = {label: numbers_after(values, places[label]) if label in places else [] for label in labels}

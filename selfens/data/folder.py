@@ -24,6 +24,7 @@ from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.images import decode_all, is_image
 from selfens.data.rows import LazyRows
 from selfens.errors import DataError
+from selfens.files import check_regular
 
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
@@ -171,6 +172,7 @@ def _entries(folder: Path) -> list[Path]:
 def read_table(path: Path, columns: str) -> list[list[str]]:
     """The cells of each line that is not empty, separated by commas, or by the semicolons or tabs of some spreadsheets."""
     try:
+        check_regular(path)
         text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # names of files need not be UTF-8
         if "\0" in text:
             raise csv.Error("it is not text")

@@ -35,9 +35,8 @@ from selfens.config import MAX_THREADS, Config
 from selfens.data.labels import LabelChoice
 from selfens.data.preprocess import load_preprocess, save_preprocess
 from selfens.errors import ConfigError, RunError
-from selfens.files import locks
+from selfens.files import check_regular, locks
 from selfens.files.tensors import (
-    check_regular,
     load_tensors,
     read_metadata,
     save_tensors,
