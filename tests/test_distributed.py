@@ -152,8 +152,7 @@ def orders(size, rows=120, labelled=10, **options):
     kinds = (np.arange(rows) >= labelled).astype(int)
     shares = [Group(rank, size).share(kinds) for rank in range(size)]
     made = [
-        Sampler(np.arange(len(own)), kinds[own] == 0, 5, 0, process=rank, **options)
-        for rank, own in enumerate(shares)
+        Sampler(np.arange(len(own)), kinds[own] == 0, 5, 0, process=rank, **options) for rank, own in enumerate(shares)
     ]
     return [np.stack([own[order.of_epoch(e)] for own, order in zip(shares, made, strict=True)]) for e in range(3)]
 

@@ -31,11 +31,6 @@ from selfens.training.progress import WithoutExpectedWarnings
 RECORD = 3072
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
-
-
 def bytes_like(shape, seed=1):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 

@@ -114,7 +114,9 @@ def test_a_set_smaller_than_a_split_batch_is_one_step():
 
 
 def test_more_labelled_rows_per_batch_than_there_are_is_refused():
-    with pytest.raises(ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows .*at most that"):
+    with pytest.raises(
+        ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows .*at most that"
+    ):
         Sampler(np.arange(50), np.arange(50) < 4, 10, 0, first=5)
 
 

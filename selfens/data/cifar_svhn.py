@@ -210,13 +210,43 @@ def _short(error: BaseException) -> str:
 
 # Pickles. They are not unpickled, so nothing in them can run, take memory or never end.
 
-_VALUES = "INT BININT BININT1 BININT2 LONG LONG1 STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE".split()
+_VALUES = [
+    "INT",
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG",
+    "LONG1",
+    "STRING",
+    "BINSTRING",
+    "SHORT_BINSTRING",
+    "UNICODE",
+    "BINUNICODE",
+]
 _BOOLEANS = {"NEWTRUE": True, "NEWFALSE": False}
 _ENDS = ("APPENDS", "SETITEM", "SETITEMS")
-_PASSED_OVER = (
-    "PROTO STOP MARK PUT BINPUT LONG_BINPUT GET BINGET LONG_BINGET NONE EMPTY_DICT DICT LIST EMPTY_LIST APPEND EMPTY_TUPLE "
-    "TUPLE TUPLE1 TUPLE2 TUPLE3"
-).split()
+_PASSED_OVER = [
+    "PROTO",
+    "STOP",
+    "MARK",
+    "PUT",
+    "BINPUT",
+    "LONG_BINPUT",
+    "GET",
+    "BINGET",
+    "LONG_BINGET",
+    "NONE",
+    "EMPTY_DICT",
+    "DICT",
+    "LIST",
+    "EMPTY_LIST",
+    "APPEND",
+    "EMPTY_TUPLE",
+    "TUPLE",
+    "TUPLE1",
+    "TUPLE2",
+    "TUPLE3",
+]
 _CALLS = {"numpy.core.multiarray _reconstruct": "a", "numpy._core.multiarray _reconstruct": "a", "numpy ndarray": "n"}
 _CALLS |= {"numpy dtype": "d", "_codecs encode": "e", "REDUCE": "R", "BUILD": "B"}
 _IN_ORDER = re.compile("(anRdRBB)?|[eR]*(ane?RRdRBRB[eR]*)?")  # one array at most; Python 3 encodes its bytes

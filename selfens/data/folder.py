@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.images import decode_all, is_image
-from selfens.data.rows import LazyRows
 from selfens.errors import DataError
 from selfens.files import check_regular
 
@@ -43,7 +42,7 @@ def is_csv(source: str | Path) -> bool:
 
 
 def load_folder(source: str | Path, *, size: int, split_seed: int = 0, progress: bool = False) -> Dataset:
-    """A dataset from a folder of images or a CSV of file,label, decoded into a file of the cache.
+    """A dataset from a folder of images or a CSV of file,label, decoded.
 
     Without a test folder, a fifth of the labelled images of each class is held out to test on; a class keeps at least one.
     """
@@ -66,7 +65,7 @@ def load_folder(source: str | Path, *, size: int, split_seed: int = 0, progress:
             "(and rename the folder 'test' if it is itself a class)."
         )
     return Dataset(
-        inputs=LazyRows([decoded.images], train_rows),
+        inputs=decoded.images[train_rows],
         labels=labels[train_rows],
         test_inputs=decoded.images[test_rows],
         test_labels=labels[test_rows],

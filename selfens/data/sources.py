@@ -13,7 +13,6 @@ from selfens.data import cifar_svhn, extra_rows
 from selfens.data.arrays import image_side, npz_shape, read_npy
 from selfens.data.dataset import Dataset, missing_arrays
 from selfens.data.folder import is_folder_source, load_folder
-from selfens.data.images import cache_folder
 from selfens.errors import DataError, unknown_name
 
 SOURCES = ("digits", "cifar10", "cifar100", "svhn")
@@ -96,8 +95,11 @@ def rows_and_side(source: Path) -> tuple[int, int | None]:
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    chosen = data_dir or os.environ.get("SELFENS_DATA")
-    return Path(chosen).expanduser() if chosen else cache_folder() / "data"
+    """Where the official sets lie: the folder given, else that of the environment, else the platform's place for caches."""
+    import platformdirs
+
+    cache = os.environ.get("SELFENS_CACHE") or platformdirs.user_cache_path("selfens")
+    return Path(data_dir or os.environ.get("SELFENS_DATA") or Path(cache) / "data").expanduser()
 
 
 def _digits(split_seed: int) -> Dataset:
