@@ -61,12 +61,8 @@ class DataConfig(Section):
     )
     extra: str | None = setting(
         None,
-        "More unlabeled rows: an .npz or .npy file, a folder of images, a CSV, tiny_images.bin, or a named data set.",
+        "More unlabeled rows: an .npz or .npy file, a folder of images, a CSV, or a named data set.",
     )
-    extra_index: str | None = setting(
-        None, "The authors' tiny_index.pkl: of tiny_images.bin take only images whose label is a class of the main set."
-    )
-    extra_rows: int | None = setting(None, "Take this many of the extra rows, drawn at random; none: all.", at_least=1)
     extra_per_epoch: int | None = setting(
         None, "Draw this many unlabeled rows, main and extra, for each epoch; none: visit all of them.", at_least=1
     )
@@ -77,10 +73,6 @@ class DataConfig(Section):
             raise ConfigError(
                 f"data.label_choice is '{self.label_choice}' and data.labels_file is {self.labels_file!r}; "
                 "a labels file goes with label_choice=file or added, and only with them."
-            )
-        if self.extra is None and (self.extra_index is not None or self.extra_rows is not None):
-            raise ConfigError(
-                "data.extra_index and data.extra_rows say which extra rows to take, but data.extra is none."
             )
 
 

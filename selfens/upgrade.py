@@ -1,8 +1,8 @@
 """Configs of the first edition (selfens 0.1) as those of the second.
 
 There `method` was one flat section for all methods, so a run of the Π-model also had a `decay`; here each method has its own
-options. `training.report` is gone, because the trainer draws no report. `training.batches`, which early configs of the second
-edition have too, is gone with the samplers other than `shuffled`.
+options. `training.report` is gone, because the trainer draws no report. Other fields that
+are gone are in early configs of the second edition too: they are read if they say what is done anyway.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import Any
 from selfens import methods
 from selfens.errors import ConfigError
 from selfens.settings import field_types
+
+GONE = (("training", "batches", "shuffled"), ("data", "extra_index", None), ("data", "extra_rows", None))
+"""Section, name, and the value that stands for what is done now."""
 
 
 def upgrade_config(raw: dict[str, Any], *, first_edition: bool = True) -> dict[str, Any]:
@@ -23,11 +26,13 @@ def upgrade_config(raw: dict[str, Any], *, first_edition: bool = True) -> dict[s
     """
     upgraded = {section: dict(values) if isinstance(values, dict) else values for section, values in raw.items()}
     method, training = upgraded.get("method"), upgraded.get("training")
-    if isinstance(training, dict) and training.pop("batches", "shuffled") != "shuffled":
-        raise ConfigError(
-            "training.batches is not 'shuffled', and the other samplers are gone since 0.2; train again with "
-            "training.labelled_per_batch, which gives every batch labelled rows."
-        )
+    for section, field, without in GONE:
+        values = upgraded.get(section)
+        value = values.pop(field, without) if isinstance(values, dict) else without
+        if value != without:
+            raise ConfigError(
+                f"{section}.{field} is {value!r}, and this option is gone since 0.2; train again without it."
+            )
     if not first_edition:
         return upgraded
     name = method.get("name", "temporal") if isinstance(method, dict) else None

@@ -80,9 +80,7 @@ METHOD_DRAWN = {
     "targets": st.sampled_from(["device", "ram", "folder/z.targets"]),
 }
 """Options of any method, by name."""
-TOGETHER = {"data.labels_file", "data.extra", "data.extra_index", "data.extra_rows", "data.extra_per_epoch"} | {
-    "training.labelled_per_batch"
-}
+TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch"} | {"training.labelled_per_batch"}
 """Settings that go only with others."""
 
 
@@ -315,7 +313,7 @@ OUT_OF_RANGE = [
     ("schedule.rampup_epochs", -1.0), ("schedule.rampdown_epochs", -1.0), ("schedule.rampdown_epochs", 301.0),
     ("training.batch_size", 1), ("training.threads", 0), ("training.checkpoint_every", 0), ("seed.base", -1),
     ("seed.labels", 2**32), ("seed.split", -1), ("seed.training", -1), ("data.image_size", 3), ("data.image_size", 1025),
-    ("data.extra_per_epoch", 0), ("data.extra_rows", 0), ("augment.operations", -1), ("augment.cutout", 1.5),
+    ("data.extra_per_epoch", 0), ("augment.operations", -1), ("augment.cutout", 1.5),
     ("augment.noise", -0.1), ("augment.feature_dropout", 1.0), ("optimizer.weight_decay", -0.1),
     ("optimizer.momentum", 1.0), ("schedule.warmup_epochs", 301.0), ("schedule.weight_rampup_epochs", -1.0),
     ("schedule.rampup_constant", -5.0), ("schedule.rampdown_constant", -5.0), ("training.labelled_per_batch", 0),
@@ -391,12 +389,6 @@ def test_json_that_is_no_config_is_refused(text, message):
 def test_settings_that_exclude_each_other_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         Config().with_overrides(overrides)
-
-
-@pytest.mark.parametrize("values", [{"extra_index": "tiny_index.pkl"}, {"extra_rows": 5}])
-def test_extra_rows_are_not_chosen_from_nothing(values):
-    with pytest.raises(ConfigError, match=r"say which extra rows to take, but data\.extra is none"):
-        DataConfig(**values)
 
 
 def test_options_of_a_method_without_a_name_are_refused():
@@ -531,18 +523,20 @@ def test_a_config_of_the_first_edition_becomes_one_of_the_second(method, kept):
     assert all(config.to_dict()["method"][name] == raw["method"][name] for name in upgraded["method"])
     assert "report" in raw["training"]
     assert "report" not in upgraded["training"]
-    others = {section: values for section, values in raw.items() if section not in ("method", "training")}
+    others = {section: values for section, values in upgraded.items() if section not in ("method", "training")}
     assert all(config.to_dict()[section] | values == config.to_dict()[section] for section, values in others.items())
     assert Config.from_dict(upgrade_config(config.to_dict())) == config
 
 
 @pytest.mark.parametrize("first_edition", [True, False])
-def test_a_sampler_that_is_gone_is_refused_and_the_one_that_was_kept_is_not_named(first_edition):
-    raw = {"training": {"batches": "shuffled"}}
-    assert upgrade_config(raw, first_edition=first_edition) == {"training": {}}
-    with pytest.raises(ConfigError, match=r"training\.batches is not 'shuffled'.*labelled_per_batch"):
+def test_an_option_that_is_gone_is_refused_unless_it_says_what_is_done_anyway(first_edition):
+    raw = {"training": {"batches": "shuffled"}, "data": {"extra_index": None}}
+    assert upgrade_config(raw, first_edition=first_edition) == {"training": {}, "data": {}}
+    with pytest.raises(ConfigError, match=r"data\.extra_index is 'i\.pkl', and this option is gone"):
+        upgrade_config({"data": {"extra_index": "i.pkl"}}, first_edition=first_edition)
+    with pytest.raises(ConfigError, match=r"training\.batches is 'stratified', and this option is gone"):
         upgrade_config({"training": {"batches": "stratified"}}, first_edition=first_edition)
-    with pytest.raises(ConfigError, match="no field in section 'training' 'batches'"):
+    with pytest.raises(ConfigError, match="no field in section '(training|data)' '(batches|extra_index)'"):
         Config.from_dict(raw)
 
 

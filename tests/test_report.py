@@ -597,10 +597,8 @@ def photos(tmp_path_factory):
         pixels = random.integers(0, 100, (12, 12, 3), dtype=np.uint8) + 150 * (number % 2)
         Image.fromarray(pixels.astype(np.uint8)).save(path)
     settings = config("temporal", *SMALL_IMAGES, "data.labels=none", name=str(folder / "photos"), epochs=2)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SELFENS_CACHE", str(folder / "cache"))
-        train(settings.with_values("data", image_size=8), folder / "run")
-        yield folder
+    train(settings.with_values("data", image_size=8), folder / "run")
+    return folder
 
 
 def test_suggestions_come_with_a_gallery_beside_them(photos, tmp_path, monkeypatch, capsys):

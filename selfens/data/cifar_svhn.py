@@ -151,8 +151,8 @@ def _dataset(name: str, train: Split, test: Split, classes: tuple[str, ...]) -> 
 
 
 def _read_batch(path: Path, layout: Layout) -> Split:
-    values = pickled_values(path)
-    labels = np.array(numbers_after(values, _place_after(values, layout.labels_key)), dtype=object)
+    values = _pickled_values(path)
+    labels = np.array(_numbers_after(values, _place_after(values, layout.labels_key)), dtype=object)
     texts = {value: place for place, value in enumerate(values) if isinstance(value, str)}
     content = max(texts, key=len, default="")
     pixels = bytearray(content.encode("latin-1", "replace"))
@@ -166,7 +166,7 @@ def _read_batch(path: Path, layout: Layout) -> Split:
 
 
 def _read_names(path: Path, layout: Layout) -> tuple[str, ...]:
-    values = pickled_values(path)
+    values = _pickled_values(path)
     rest = values[_place_after(values, layout.names_key) :]
     names = [value for value in takewhile(lambda value: isinstance(value, str), rest) if isinstance(value, str)]
     if len(names) != layout.num_classes or not all(name.isprintable() for name in names):
@@ -210,43 +210,12 @@ def _short(error: BaseException) -> str:
 
 # Pickles. They are not unpickled, so nothing in them can run, take memory or never end.
 
-_VALUES = [
-    "INT",
-    "BININT",
-    "BININT1",
-    "BININT2",
-    "LONG",
-    "LONG1",
-    "STRING",
-    "BINSTRING",
-    "SHORT_BINSTRING",
-    "UNICODE",
-    "BINUNICODE",
-]
+_VALUES = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
+_VALUES |= {"STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE"}
 _BOOLEANS = {"NEWTRUE": True, "NEWFALSE": False}
-_ENDS = ("APPENDS", "SETITEM", "SETITEMS")
-_PASSED_OVER = [
-    "PROTO",
-    "STOP",
-    "MARK",
-    "PUT",
-    "BINPUT",
-    "LONG_BINPUT",
-    "GET",
-    "BINGET",
-    "LONG_BINGET",
-    "NONE",
-    "EMPTY_DICT",
-    "DICT",
-    "LIST",
-    "EMPTY_LIST",
-    "APPEND",
-    "EMPTY_TUPLE",
-    "TUPLE",
-    "TUPLE1",
-    "TUPLE2",
-    "TUPLE3",
-]
+_ENDS = {"APPENDS", "SETITEM", "SETITEMS"}
+_OTHERS = {"PROTO", "STOP", "MARK", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "NONE"}
+_OTHERS |= {"EMPTY_DICT", "DICT", "LIST", "EMPTY_LIST", "APPEND", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 _CALLS = {"numpy.core.multiarray _reconstruct": "a", "numpy._core.multiarray _reconstruct": "a", "numpy ndarray": "n"}
 _CALLS |= {"numpy dtype": "d", "_codecs encode": "e", "REDUCE": "R", "BUILD": "B"}
 _IN_ORDER = re.compile("(anRdRBB)?|[eR]*(ane?RRdRBRB[eR]*)?")  # one array at most; Python 3 encodes its bytes
@@ -254,7 +223,7 @@ _IN_ORDER = re.compile("(anRdRBB)?|[eR]*(ane?RRdRBRB[eR]*)?")  # one array at mo
 Values = list[int | str | None]  # and booleans, which are ints
 
 
-def pickled_values(path: Path) -> Values:
+def _pickled_values(path: Path) -> Values:
     """The numbers, texts and booleans in a pickle, in their order, and None at the end of a list or dictionary."""
     content, found, calls = _read_bytes(path), Values(), ""
     try:
@@ -268,7 +237,7 @@ def pickled_values(path: Path) -> Values:
                 found.append(None)
             elif name in ("GLOBAL", "REDUCE", "BUILD"):
                 calls += _CALLS.get(value or name, "?")
-            elif name not in _VALUES and name not in _PASSED_OVER:
+            elif name not in _VALUES | _OTHERS:
                 raise ValueError(f"it holds {name}")
         if not _IN_ORDER.fullmatch(calls):
             raise ValueError("it makes other calls than official files do")
@@ -277,7 +246,7 @@ def pickled_values(path: Path) -> Values:
     return found
 
 
-def numbers_after(values: Values, start: int) -> list[int]:
+def _numbers_after(values: Values, start: int) -> list[int]:
     """The numbers from a place on, up to the next text."""
     before_text = takewhile(lambda value: not isinstance(value, str), values[start:])
     return [value for value in before_text if isinstance(value, int) and not isinstance(value, bool)]

@@ -94,13 +94,9 @@ class Layout:
 
     def allocate(self, device: torch.device) -> Arrays:
         """Zeros in the memory of a device."""
-        if device.type != "cpu":
-            return {
-                name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in self.shapes().items()
-            }
         # From numpy, which asks for huge pages: rows are visited at random, and half of the time was page lookup.
-        names = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
-        return {name: torch.from_numpy(np.zeros(shape, dtype)) for name, (shape, dtype) in names.items()}
+        kinds = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
+        return {name: torch.from_numpy(np.zeros(*kind)).to(device) for name, kind in kinds.items()}
 
 
 class TargetsFile:
