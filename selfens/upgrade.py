@@ -1,8 +1,8 @@
 """Configs of the first edition (selfens 0.1) as those of the second.
 
 There `method` was one flat section for all methods, so a run of the Π-model also had a `decay`; here each method has its own
-options. `training.report` is gone, because the trainer draws no report. Other fields that
-are gone are in early configs of the second edition too: they are read if they say what is done anyway.
+options. `training.report` is gone, because the trainer draws no report. The other fields that are gone may be in early configs
+of the second edition too. They are dropped if they say what is done anyway.
 """
 
 from __future__ import annotations

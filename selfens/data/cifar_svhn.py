@@ -218,7 +218,8 @@ _OTHERS = {"PROTO", "STOP", "MARK", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BING
 _OTHERS |= {"EMPTY_DICT", "DICT", "LIST", "EMPTY_LIST", "APPEND", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 _CALLS = {"numpy.core.multiarray _reconstruct": "a", "numpy._core.multiarray _reconstruct": "a", "numpy ndarray": "n"}
 _CALLS |= {"numpy dtype": "d", "_codecs encode": "e", "REDUCE": "R", "BUILD": "B"}
-_IN_ORDER = re.compile("(anRdRBB)?|[eR]*(ane?RRdRBRB[eR]*)?")  # one array at most; Python 3 encodes its bytes
+# One array at most: as Python 2 wrote it, or as Python 3 writes it, which also encodes whatever bytes there are.
+_IN_ORDER = re.compile("anRdRBB|(eR+)?(ane?RRdRBRBR*)?")
 
 Values = list[int | str | None]  # and booleans, which are ints
 
