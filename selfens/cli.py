@@ -93,15 +93,10 @@ def train(
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
     extra: Annotated[
         str | None,
-        typer.Option(
-            metavar="SOURCE", help="More unlabeled rows: .npz, .npy, a folder, tiny_images.bin or a data set."
-        ),
+        typer.Option(metavar="SOURCE", help="More unlabeled rows: .npz, .npy, a folder or a data set."),
     ] = None,
     extra_per_epoch: Annotated[
         str | None, typer.Option(metavar="K", help="Unlabeled rows drawn for each epoch; default: visit all.")
-    ] = None,
-    extra_index: Annotated[
-        Path | None, typer.Option(help="tiny_index.pkl: only images of tiny_images.bin under a class's name.")
     ] = None,
     targets: Annotated[
         str | None,
@@ -124,8 +119,6 @@ def train(
         )
     if labels_file is not None and add_labels is not None:
         raise ConfigError("--labels-file and --add-labels were both given; put the lines of both into one file.")
-    if extra is None and extra_index is not None:
-        raise ConfigError("--extra-index was given without --extra; write --extra tiny_images.bin --extra-index FILE.")
     from selfens import named
     from selfens.training import loop
 
@@ -136,7 +129,6 @@ def train(
         "data.labels_file": _absolute(named_file),
         "data.folder": _absolute(data_dir),
         "data.extra": None if extra is None else named.absolute(extra),
-        "data.extra_index": _absolute(extra_index),
         "data.extra_per_epoch": extra_per_epoch,
         "method.targets": targets,
         "schedule.epochs": epochs,

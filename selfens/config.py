@@ -61,12 +61,8 @@ class DataConfig(Section):
     )
     extra: str | None = setting(
         None,
-        "More unlabeled rows: an .npz or .npy file, a folder of images, a CSV, tiny_images.bin, or a named data set.",
+        "More unlabeled rows: an .npz or .npy file, a folder of images, a CSV, or a named data set.",
     )
-    extra_index: str | None = setting(
-        None, "The authors' tiny_index.pkl: of tiny_images.bin take only images whose label is a class of the main set."
-    )
-    extra_rows: int | None = setting(None, "Take this many of the extra rows, drawn at random; none: all.", at_least=1)
     extra_per_epoch: int | None = setting(
         None, "Draw this many unlabeled rows, main and extra, for each epoch; none: visit all of them.", at_least=1
     )
@@ -77,10 +73,6 @@ class DataConfig(Section):
             raise ConfigError(
                 f"data.label_choice is '{self.label_choice}' and data.labels_file is {self.labels_file!r}; "
                 "a labels file goes with label_choice=file or added, and only with them."
-            )
-        if self.extra is None and (self.extra_index is not None or self.extra_rows is not None):
-            raise ConfigError(
-                "data.extra_index and data.extra_rows say which extra rows to take, but data.extra is none."
             )
 
 
@@ -231,8 +223,8 @@ class ScheduleConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Section):
-    """How steps are carried out. Batch size, rows, batches and labelled_per_batch change the result; precision and residence
-    only its last digits; the others do not."""
+    """How steps are carried out. Batch size, rows and labelled_per_batch change the result; precision and residence only its
+    last digits; the others do not."""
 
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
@@ -243,11 +235,6 @@ class TrainingConfig(Section):
         at_least=1,
     )
     rows: Literal["all", "labelled"] = setting("all", "Visit all rows, or only the labelled ones.")
-    batches: Literal["shuffled", "stratified", "repeated"] = setting(
-        "shuffled",
-        "Rows in random order; or labelled ones spread evenly over the batches; or that, repeated so that no batch lacks "
-        "them.",
-    )
     residence: Literal["auto", "device", "ram", "file"] = setting(
         "auto",
         "Where the inputs are: on the device, or in RAM or a file from which they are prefetched; auto: on the device if "
@@ -281,10 +268,10 @@ class TrainingConfig(Section):
                 f"training.labelled_per_batch is {self.labelled_per_batch} and training.batch_size {self.batch_size}; "
                 "expected fewer, so that a batch has other rows too."
             )
-        if self.rows == "labelled" or self.batches != "shuffled":
+        if self.rows == "labelled":
             raise ConfigError(
-                f"training.labelled_per_batch is set with training.rows={self.rows} and training.batches={self.batches}; "
-                "it is a sampler of its own, so leave those two at all and shuffled."
+                "training.labelled_per_batch is set with training.rows=labelled, but it fills batches with rows of the whole "
+                "set; leave training.rows at all."
             )
 
 

@@ -78,9 +78,7 @@ METHOD_DRAWN = {
     "targets": st.sampled_from(["device", "ram", "/folder/z.targets"]),
 }
 """Options of any method, by name."""
-TOGETHER = {"data.labels_file", "data.extra", "data.extra_index", "data.extra_rows", "data.extra_per_epoch"} | {
-    "training.labelled_per_batch"
-}
+TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch"} | {"training.labelled_per_batch"}
 """Settings that go only with others."""
 
 
@@ -313,7 +311,7 @@ OUT_OF_RANGE = [
     ("schedule.rampup_epochs", -1.0), ("schedule.rampdown_epochs", -1.0), ("schedule.rampdown_epochs", 301.0),
     ("training.batch_size", 1), ("training.threads", 0), ("training.checkpoint_every", 0), ("seed.base", -1),
     ("seed.labels", 2**32), ("seed.split", -1), ("seed.training", -1), ("data.image_size", 3), ("data.image_size", 1025),
-    ("data.extra_per_epoch", 0), ("data.extra_rows", 0), ("augment.operations", -1), ("augment.cutout", 1.5),
+    ("data.extra_per_epoch", 0), ("augment.operations", -1), ("augment.cutout", 1.5),
     ("augment.noise", -0.1), ("augment.feature_dropout", 1.0), ("optimizer.weight_decay", -0.1),
     ("optimizer.momentum", 1.0), ("schedule.warmup_epochs", 301.0), ("schedule.weight_rampup_epochs", -1.0),
     ("schedule.rampup_constant", -5.0), ("schedule.rampdown_constant", -5.0), ("training.labelled_per_batch", 0),
@@ -378,8 +376,7 @@ def test_json_that_is_no_config_is_refused(text, message):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["training.labelled_per_batch=5", "training.rows=labelled"], "it is a sampler of its own"),
-        (["training.labelled_per_batch=5", "training.batches=repeated"], "it is a sampler of its own"),
+        (["training.labelled_per_batch=5", "training.rows=labelled"], "leave training.rows at all"),
         (["training.labelled_per_batch=5", "data.extra_per_epoch=9"], "are both set"),
         (
             ["data.extra=digits", "training.rows=labelled"],
@@ -390,12 +387,6 @@ def test_json_that_is_no_config_is_refused(text, message):
 def test_settings_that_exclude_each_other_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         Config().with_overrides(overrides)
-
-
-@pytest.mark.parametrize("values", [{"extra_index": "tiny_index.pkl"}, {"extra_rows": 5}])
-def test_extra_rows_are_not_chosen_from_nothing(values):
-    with pytest.raises(ConfigError, match=r"say which extra rows to take, but data\.extra is none"):
-        DataConfig(**values)
 
 
 def test_options_of_a_method_without_a_name_are_refused():
@@ -531,18 +522,21 @@ def test_a_config_of_the_first_edition_becomes_one_of_the_second(method, kept):
     assert "report" in raw["training"]
     assert "report" not in upgraded["training"]
     for section in set(raw) - {"method", "training"}:
-        values = {name: value for name, value in raw[section].items() if name not in gone}
+        values = {name: value for name, value in raw[section].items() if (section, name) not in GONE}
         assert config.to_dict()[section] | values == config.to_dict()[section]
     assert Config.from_dict(upgrade_config(config.to_dict())) == config
 
 
+@pytest.mark.parametrize("first_edition", [True, False])
 @pytest.mark.parametrize(("section", "name"), [place for place, harmless in GONE.items() if len(harmless) == 1])
-def test_a_setting_of_the_first_edition_that_is_gone_is_refused_if_it_was_used(section, name):
-    raw = json.loads((ROOT / "tests/data/first-edition/temporal/config.json").read_text())
-    assert Config.from_dict(upgrade_config(raw))
+def test_a_setting_that_is_gone_is_refused_if_it_was_used(section, name, first_edition):
+    raw = {section: {name: GONE[section, name][0]}}
+    assert upgrade_config(raw, first_edition=first_edition) == {section: {}}
     raw[section][name] = "another"
+    with pytest.raises(ConfigError, match=f"{section}.{name} is 'another', and this setting is gone since 0.2"):
+        upgrade_config(raw, first_edition=first_edition)
     with pytest.raises(ConfigError, match=f"no .*'{name}'"):
-        Config.from_dict(upgrade_config(raw))
+        Config.from_dict(raw)
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,7 @@ def orders(size, rows=120, labelled=10, **options):
     kinds = (np.arange(rows) >= labelled).astype(int)
     shares = [Group(rank, size).share(kinds) for rank in range(size)]
     made = [
-        Sampler(np.arange(len(own)), kinds[own] == 0, 5, 0, process=rank, processes=size, **options)
-        for rank, own in enumerate(shares)
+        Sampler(np.arange(len(own)), kinds[own] == 0, 5, 0, process=rank, **options) for rank, own in enumerate(shares)
     ]
     return [np.stack([own[order.of_epoch(e)] for own, order in zip(shares, made, strict=True)]) for e in range(3)]
 
@@ -167,14 +166,6 @@ def test_no_two_rows_of_different_processes_stay_together():
         together.append({(a, b) for a in first.flat for b in second.flat if step_of[a] == step_of[b]})
     shared = set.intersection(*together)
     assert len(shared) < 0.1 * len(together[0])  # by chance one in 144
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("labelled", [12, 60])
-def test_labelled_rows_are_spread_evenly_over_the_batches_of_all_processes_together(size, labelled):
-    for order in orders(size, labelled=labelled, batches="stratified"):
-        counts = (order < labelled).sum(axis=(0, 2))
-        assert counts.max() - counts.min() <= 1
 
 
 def test_the_split_sampler_gives_each_process_labelled_rows_of_its_own():
@@ -291,7 +282,7 @@ def errors_of(path):
 OPTIONS = {
     "supervised": ["optimizer.name=sgd", "optimizer.weight_decay=1e-3"],
     "pi": ["training.means=joint"],
-    "temporal": ["training.batches=stratified", "method.targets=ram", "training.residence=ram"],
+    "temporal": ["method.targets=ram", "training.residence=ram"],
     "mean-teacher": ["method.decay=0.9", "training.means=joint", "optimizer.name=adamw"],
     "fixmatch": ["method.decay=0.9", "training.labelled_per_batch=5", "method.alignment=true", "schedule.name=cosine"],
 }

@@ -125,12 +125,11 @@ def test_the_baseline_of_labelled_rows_has_the_figures_of_the_tables():
 def test_cells_with_extra_images_are_run_if_there_are_some():
     table, stand_in = TABLES["tiny"], Source(extra="natural.npy")
     for names in (None, "pi-aug-random"):
-        with pytest.raises(ConfigError, match="needs extra unlabeled images; add --extra tiny_images.bin, or"):
+        with pytest.raises(ConfigError, match="needs extra unlabeled images; add --extra with"):
             choose_cells(table, names, Source())
     assert [cell.extra for cell in choose_cells(table, None, stand_in)] == ["random", "random"]
-    assert len(choose_cells(table, None, Source(extra="tiny_images.bin", extra_index=Path("tiny_index.pkl")))) == 4
     assert len(choose_cells(table, None, Source(quick=True))) == 4
-    with pytest.raises(ConfigError, match="add --extra tiny_images.bin --extra-index"):
+    with pytest.raises(ConfigError, match="needs categories of Tiny Images, which was withdrawn"):
         choose_cells(table, "pi-aug-restricted", stand_in)
 
 
@@ -696,10 +695,9 @@ def test_results_that_cannot_be_written_are_one_sentence(tmp_path, command):
         (["cifar10", "--seeds", "x"], "--seeds is 'x'"),
         (["cifar10", "--max-minutes", "0"], "--max-minutes is 0"),
         (["--seeds", "0"], "are for the runs of a table"),
-        (["--extra-index", "x.pkl"], "are for the runs of a table"),
+        (["--extra", "x.npy"], "are for the runs of a table"),
         (["tiny"], "needs extra unlabeled images"),
         (["tiny", "--quick", "--extra", "x.npy"], "--extra was given, but --quick makes up its images"),
-        (["tiny", "--extra-index", "x.pkl"], "--extra-index was given without --extra"),
         (["svhn", "--extra", "x.npy"], "table svhn has no cell with extra images"),
     ],
 )

@@ -90,8 +90,7 @@ def exported(trained, tmp_path_factory):
     ],
     ids=["features-channel-onnx", "images-zca-onnx", "images-image-pt2", "features-none-pt2"],
 )
-def test_the_file_gives_what_the_run_gives_for_any_number_of_raw_rows(suffix, dataset, settings, tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
+def test_the_file_gives_what_the_run_gives_for_any_number_of_raw_rows(suffix, dataset, settings, tmp_path):
     run = train(config("temporal", *settings, epochs=2), tmp_path / "run", dataset=dataset)
     done = export_run(run, tmp_path / f"model.{suffix}", dataset=dataset)
     assert done.checked_on == f"{min(256, dataset.num_rows)} training rows"
@@ -217,8 +216,7 @@ def test_the_card_of_a_run_stopped_within_an_epoch_names_no_error(trained, tmp_p
     assert (card["epochs"], card["test_error_percent"]) == (0, None)
 
 
-def test_a_folder_of_photos_gives_a_file_for_bytes_of_its_size(typed, tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
+def test_a_folder_of_photos_gives_a_file_for_bytes_of_its_size(typed, tmp_path):
     for number in range(40):
         place = tmp_path / "photos" / ("cat", "dög 1", "unlabeled", "cat")[number % 4]
         place.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,6 @@
 """Extra unlabeled rows: every source of them, what they change in a run and what they must not, and the paper's experiment."""
 
 import csv
-import os
-import pickle
 
 import numpy as np
 import pytest
@@ -13,9 +11,6 @@ from test_folder import typed
 
 from selfens import Dataset, load_run, resume, train
 from selfens.data import preprocess, sources
-from selfens.data.extra_rows import find
-from selfens.data.extra_rows import open_tiny_images as open_images
-from selfens.data.extra_rows import tiny_images_of_classes as images_of_classes
 from selfens.data.labels import choose_labels
 from selfens.data.rows import is_mapped
 from selfens.errors import ConfigError, DataError, SelfensWarning
@@ -28,12 +23,9 @@ from selfens.tools.audit import suggest_run
 from selfens.tools.folds import audit_folds
 from selfens.training.progress import WithoutExpectedWarnings
 
-RECORD = 3072
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
+def find(main, path):
+    return sources.with_extra(main, str(path))
 
 
 def bytes_like(shape, seed=1):
@@ -48,112 +40,6 @@ def coloured(rows=60, side=32, classes=CLASSES, seed=0):
     return Dataset.from_arrays(pixels, labels, pixels[:20], labels[:20], layout="NCHW")
 
 
-def write_tiny(path, shown):
-    """Images [n, 3, 32, 32] as Tiny Images has them: planes of red, green and blue, each column by column."""
-    with path.open("wb") as file:
-        for image in shown:
-            for plane in image:
-                for column in range(32):
-                    file.write(bytes(int(plane[row, column]) for row in range(32)))
-    return path
-
-
-def write_index(path, **ranges):
-    """As Python 2 wrote the authors': protocol 2, names as its byte strings."""
-    path.write_bytes(pickle.dumps(ranges, protocol=2))
-    return path
-
-
-# Tiny Images
-
-
-def test_planes_of_tiny_images_are_column_major(tmp_path):
-    shown = bytes_like((4, 3, 32, 32))
-    path = write_tiny(tmp_path / "tiny_images.bin", shown)
-    assert path.stat().st_size == 4 * RECORD
-    read = open_images(path)
-    assert read.shape == (4, 3, 32, 32)
-    assert is_mapped(read)
-    np.testing.assert_array_equal(read[:], shown)
-    np.testing.assert_array_equal(read[np.array([3, 1, 1])], shown[[3, 1, 1]])
-    record = path.read_bytes()[2 * RECORD : 3 * RECORD]
-    assert record[1024 + 32 * 5 + 9] == shown[2, 1, 9, 5]  # green, column 5, row 9
-
-
-@pytest.mark.parametrize("size", [0, 1, RECORD - 1, RECORD + 1])
-def test_a_file_that_is_no_number_of_records_is_refused(tmp_path, size):
-    (tmp_path / "tiny_images.bin").write_bytes(b"\0" * size)
-    with pytest.raises(DataError, match=f"has {size} bytes; expected a multiple of 3072"):
-        open_images(tmp_path / "tiny_images.bin")
-
-
-def test_the_restricted_categories_are_the_classes_with_the_papers_two_other_names(tmp_path):
-    index = write_index(tmp_path / "i.pkl", fish=(2, 4), maple=(7, 8), apple=(0, 2), zebra=(4, 7))
-    rows = images_of_classes(index, ("apple", "aquarium_fish", "maple_tree"), 8)
-    assert rows.tolist() == [0, 1, 2, 3, 7]
-
-
-@pytest.mark.parametrize(
-    ("ranges", "sentence"),
-    [
-        ({"apple": (0, 2)}, r"has \[\] for 'fish', a class of the training set"),
-        ({"apple": (0, 2), "fish": (2, 99)}, r"has \[2, 99\] for 'fish', .* among the 8 images"),
-        ({"apple": (0, 2), "fish": (3, 2)}, "expected its first image and the one after its last"),
-        ({"apple": (0, 2), "fish": "all"}, "expected its first image and the one after its last"),
-        ({"apple": (0, 2), "fish": (1, 2, 3)}, "expected its first image and the one after its last"),
-        ({"apple": (-1, 2), "fish": (1, 2)}, "expected its first image and the one after its last"),
-    ],
-)
-def test_an_index_that_does_not_fit_is_refused(tmp_path, ranges, sentence):
-    with pytest.raises(DataError, match=sentence):
-        images_of_classes(write_index(tmp_path / "i.pkl", **ranges), ("apple", "aquarium_fish"), 8)
-
-
-@pytest.mark.parametrize("content", ["many", "deep"])
-def test_an_index_whose_contents_have_no_end_is_one_sentence(tmp_path, content):
-    value: list = []
-    for _ in range(40):
-        value = [value, value]
-    deep = b"(" + b"]" * 50_000 + b"a" * 49_999  # lists in lists
-    pickled = pickle.dumps({"apple": value}) if content == "many" else b"}(U\x05apple" + deep[1:] + b"u."
-    (tmp_path / "i.pkl").write_bytes(pickled)
-    with pytest.raises(DataError, match=r"i\.pkl") as raised:
-        images_of_classes(tmp_path / "i.pkl", ("apple",), 8)
-    assert len(str(raised.value)) < 1000
-
-
-class Malicious:
-    """Unpickling it would leave a file behind."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_nothing_in_an_index_is_ever_run(tmp_path, protocol):
-    trap = tmp_path / "trap"
-    index = tmp_path / "i.pkl"
-    index.write_bytes(pickle.dumps({"apple": (0, Malicious(trap))}, protocol=protocol))
-    with pytest.raises(DataError, match=r"i\.pkl is not an index of Tiny Images"):
-        images_of_classes(index, ("apple",), 8)
-    assert not trap.exists()
-    pickle.loads(index.read_bytes())
-    assert trap.exists()  # the trap was a real one
-
-
-@pytest.mark.parametrize("content", [b"", b"\x80\x02", b"nothing", pickle.dumps([1, 2])])
-def test_an_index_that_is_none_is_one_sentence(tmp_path, content):
-    (tmp_path / "i.pkl").write_bytes(content)
-    with pytest.raises(DataError, match="i.pkl"):
-        images_of_classes(tmp_path / "i.pkl", ("apple",), 8)
-
-
-# Sources
-
-
 def written(tmp_path, kind, shown):
     """The same images in each kind of source."""
     path = tmp_path / f"extra-{kind}"
@@ -165,8 +51,6 @@ def written(tmp_path, kind, shown):
         np.save(path := path.with_suffix(".npy"), shown.astype(np.int64))
     elif kind == "npz":
         np.savez(path := path.with_suffix(".npz"), x=shown, y=np.zeros(len(shown)))
-    elif kind == "bin":
-        write_tiny(path := path.with_suffix(".bin"), shown)
     else:
         for number, image in enumerate(shown):
             (path / f"{number % 2}").mkdir(parents=True, exist_ok=True)
@@ -174,24 +58,24 @@ def written(tmp_path, kind, shown):
     return path
 
 
-KINDS = ("npy", "npy channels last", "npy of int64", "npz", "bin", "folder")
+KINDS = ("npy", "npy channels last", "npy of int64", "npz", "folder")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_extra_rows_come_after_the_main_ones_unlabeled_and_unchanged(tmp_path, kind):
     main, shown = coloured(), bytes_like((7, 3, 32, 32))
     path = written(tmp_path, kind, shown)
-    data = find(main, path).added_to(main)
+    data = find(main, path)
     order = [0, 2, 4, 6, 1, 3, 5] if kind == "folder" else range(7)
     np.testing.assert_array_equal(data.inputs[:], np.concatenate([main.inputs, shown[list(order)]]))
     np.testing.assert_array_equal(data.labels, [*main.labels, *[-1] * 7])
     assert (data.num_rows, data.main_rows, data.extra_rows, data.extra_name) == (67, 60, 7, str(path))
-    assert is_mapped(data.inputs) == (kind in ("npy", "npy channels last", "bin", "folder"))
+    assert is_mapped(data.inputs) == (kind in ("npy", "npy channels last"))
     assert data.row_names[0] == "arrays:0"
     assert data.row_names[61] == (str(path / "0" / "02.png") if kind == "folder" else f"{path}:1")
     assert len(data.row_names) == 67
     assert data.fingerprint() != main.fingerprint()
-    assert data.fingerprint() == find(main, path).added_to(main).fingerprint()
+    assert data.fingerprint() == find(main, path).fingerprint()
 
 
 def test_the_fingerprint_covers_the_extra_rows():
@@ -205,27 +89,15 @@ def test_a_folder_is_resized_to_the_main_images(tmp_path):
     main = coloured(side=8)
     path = written(tmp_path, "folder", bytes_like((4, 3, 32, 32)))
     (path / "0" / "broken.png").write_text("no")
-    data = find(main, path).added_to(main)
+    data = find(main, path)
     assert data.inputs.shape == (64, 3, 8, 8)
     assert len(data.unreadable) == 1
 
 
-def test_some_rows_are_drawn_by_seed(tmp_path):
-    main, shown = coloured(), bytes_like((50, 3, 32, 32))
-    found = find(main, written(tmp_path, "npy", shown))
-    first, again, other = (found.added_to(main, count=10, seed=seed) for seed in (0, 0, 1))
-    assert first.extra_rows == 10
-    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
-    row = int(first.row_names[65].rpartition(":")[2])
-    np.testing.assert_array_equal(first.inputs[65], shown[row])
-    with pytest.raises(DataError, match="extra_rows is 51, but .* has only 50 rows"):
-        found.added_to(main, count=51)
-
-
 def test_the_rows_of_a_named_data_set_will_do():
     main = sources.load("digits")
-    found = sources.find_extra(main, "digits")
-    np.testing.assert_array_equal(found.added_to(main).inputs[main.num_rows :], main.inputs)
+    found = sources.with_extra(main, "digits")
+    np.testing.assert_array_equal(found.inputs[main.num_rows :], main.inputs)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +134,6 @@ def test_floats_go_with_floats():
     [
         ("nothing.npy", "there is no file"),
         ("nothing", "cannot be read as extra rows; expected"),
-        ("nothing.bin", "cannot be read"),
         ("notes.txt", "cannot be read as extra rows; expected"),
     ],
 )
@@ -277,10 +148,8 @@ def test_images_do_not_go_with_grey_or_with_features(tmp_path):
     for main in (images(), features()):
         with pytest.raises(DataError, match="would become square and coloured, but the training inputs have shape"):
             find(main, path)
-    with pytest.raises(DataError, match="an index of labels goes with tiny_images.bin"):
-        find(coloured(), path, index=tmp_path / "i.pkl")
     with pytest.raises(DataError, match=r"rows of shape \(3, 32, 32\) .* the training inputs \(3, 8, 8\)"):
-        find(coloured(side=8), written(tmp_path, "bin", bytes_like((1, 3, 32, 32))))
+        find(coloured(side=8), written(tmp_path, "npy", bytes_like((1, 3, 32, 32))))
 
 
 # What they change in a run
@@ -335,14 +204,6 @@ def test_only_visited_rows_change_in_z(tmp_path):
     assert any(row < 60 for rows in drawn for row in rows)  # main rows without a label are drawn from too
 
 
-def test_a_labelled_row_repeated_in_an_epoch_counts_once_in_z(tmp_path):
-    """3 labels for 6 steps: each is trained on twice an epoch and predicted twice, and the last prediction stays."""
-    settings = config("temporal", "training.batches=repeated", "data.labels=3", epochs=2)
-    run = train(settings, tmp_path / "run", dataset=features())
-    assert run.ensemble.count[run.labels.rows].tolist() == [2, 2, 2]
-    assert run.ensemble.count.max() == 2
-
-
 @pytest.mark.parametrize(
     ("labels", "scale", "expected"),
     [
@@ -372,7 +233,6 @@ def test_a_run_with_extra_rows_resumes_exactly(tmp_path, stop, residence):
         *SMALL_IMAGES,
         f"data.extra={tmp_path / 'more.npy'}",
         "data.extra_per_epoch=28",
-        "data.extra_rows=70",
         f"training.residence={residence}",
         name=str(tmp_path / "m.npz"),
     )
@@ -411,9 +271,6 @@ def test_a_data_set_passed_without_the_extra_rows_asked_for_is_refused(tmp_path)
 
 
 def test_settings_that_contradict_each_other_are_refused():
-    for overrides in (["data.extra_rows=5"], ["data.extra_index=i.pkl"]):
-        with pytest.raises(ConfigError, match=r"but data\.extra is none"):
-            config("temporal", *overrides)
     with pytest.raises(ConfigError, match="visits no unlabeled rows"):
         config("temporal", "data.extra=a.npy", "training.rows=labelled")
 
@@ -465,8 +322,6 @@ def test_the_command_from_training_to_labelling_extra_rows(tmp_path, capsys, mon
         (["--extra", "more.npy", "--extra-per-epoch", "many"], "data.extra_per_epoch is 'many'"),
         (["--extra", "small.npy"], "arrays are not resized"),
         (["--extra", "none.npy"], "there is no file"),
-        (["--extra-index", "i.pkl"], "--extra-index was given without --extra"),
-        (["--extra", "more.npy", "--extra-index", "i.pkl"], "an index of labels goes with tiny_images.bin"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, capsys, monkeypatch, words, sentence):
@@ -491,7 +346,7 @@ def small_official(monkeypatch):
     monkeypatch.setattr("selfens.experiments.data.OFFICIAL_ROWS", {})
 
 
-def run_cell(tmp_path, name, source, index=None):
+def run_cell(tmp_path, name, source):
     """A cell of the table with real code and small sizes: the data set and the network are shrunk, not what is done."""
     cell = CELLS[f"tiny/{name}"]
     small = cell.config.with_values("data", extra_per_epoch=30, preprocess="channel").with_overrides(
@@ -499,7 +354,7 @@ def run_cell(tmp_path, name, source, index=None):
     )
     object.__setattr__(task := Task(cell, 0), "cell", type(cell)(**{**vars(cell), "config": small}))
     store = Store(tmp_path / "results")
-    assert run_task(task, "cpu", store, Source(extra=str(source), extra_index=index), "abc")
+    assert run_task(task, "cpu", store, Source(extra=str(source)), "abc")
     return store, task
 
 
@@ -512,20 +367,9 @@ def test_a_cell_with_images_that_stand_in_says_which_and_how_many(tmp_path, smal
     assert record.final_error is not None
 
 
-def test_a_cell_of_restricted_categories_takes_those_of_the_classes(tmp_path, small_official):
-    write_tiny(tmp_path / "tiny_images.bin", bytes_like((50, 3, 32, 32)))
-    index = tmp_path / "tiny_index.pkl"
-    index.write_bytes(pickle.dumps({"0": (5, 25), "1": (30, 40), "2": (40, 48), "other": (0, 5)}, protocol=2))
-    store, task = run_cell(tmp_path, "pi-aug-restricted", tmp_path / "tiny_images.bin", index)
-    (record,) = store.read([task.cell])
-    assert record.extra == Images(source="tiny_images.bin", rows=38)
-
-
-@pytest.mark.parametrize("available", [30, 80])
-def test_no_more_than_the_papers_number_of_random_images_is_drawn(tmp_path, monkeypatch, small_official, available):
+def test_more_than_the_papers_number_of_random_images_are_refused(tmp_path, monkeypatch, small_official):
     monkeypatch.setattr("selfens.experiments.data.RANDOM_IMAGES", 50)
-    np.save(tmp_path / "natural.npy", bytes_like((available, 3, 32, 32)))
+    np.save(tmp_path / "natural.npy", bytes_like((51, 3, 32, 32)))
     given, cell = Source(extra=str(tmp_path / "natural.npy")), CELLS["tiny/pi-aug-random"]
-    first, other = (given.dataset(Task(cell, seed)) for seed in (0, 1))
-    assert first.extra_rows == min(available, 50)
-    assert (first.fingerprint() == other.fingerprint()) == (available <= 50)
+    with pytest.raises(DataError, match="natural.npy has 51 images; the paper has 50 random ones"):
+        given.dataset(Task(cell, 0))

@@ -1,6 +1,7 @@
 """Folders of images, as people have them: odd names, odd modes, broken files."""
 
 import csv
+import os
 import re
 import shutil
 from pathlib import Path
@@ -22,8 +23,7 @@ COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
+def own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -285,30 +285,22 @@ def test_what_is_not_there_is_said_to_be_missing(tmp_path, capsys):
     assert (code, err) == (1, "error: there is no file or folder nothere; check its path.\n")
 
 
+def test_a_pipe_is_an_unreadable_file_and_not_waited_for(tmp_path):
+    root = photos(tmp_path / "p")
+    os.mkfifo(root / "red" / "pipe.png")
+    (failure,) = load_folder(root, size=images.suggested_size([root / "red" / "pipe.png"])).unreadable
+    assert "pipe.png: OSError" in failure
+    os.mkfifo(tmp_path / "l.csv")
+    with pytest.raises(DataError, match="l.csv cannot be read as a CSV"):
+        load_folder(tmp_path / "l.csv", size=8)
+
+
 def test_a_folder_of_which_most_is_unreadable_is_refused(tmp_path):
     picture(tmp_path / "p" / "a" / "1.png")
     for number in range(3):
         (tmp_path / "p" / "a" / f"bad{number}.png").write_text("no")
     with pytest.raises(DataError, match=r"3 of 4 images .* cannot be read .*are they images\?"):
         load_folder(tmp_path / "p", size=8)
-
-
-def test_a_second_load_reads_the_cache_until_a_file_changes(tmp_path, monkeypatch):
-    root = photos(tmp_path / "p")
-    first = load_folder(root, size=8)
-    decoded = []
-    original = images.decode
-    monkeypatch.setattr(images, "decode", lambda path, size: decoded.append(path) or original(path, size))
-    assert load_folder(root, size=8).fingerprint() == first.fingerprint()
-    assert decoded == []
-    for cached in (tmp_path / "cache" / "images").iterdir():
-        cached.write_bytes(cached.read_bytes()[:-1])
-        assert load_folder(root, size=8).fingerprint() == first.fingerprint()
-        assert decoded, "a damaged cache is made again"
-        decoded.clear()
-    picture(root / "red" / "0 größe.png", (1, 2, 3), size=(30, 30))
-    load_folder(root, size=8)
-    assert decoded
 
 
 def test_a_csv_names_files_and_labels(tmp_path):
@@ -442,10 +434,7 @@ def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_p
     assert (code, "both given" in err) == (1, True)
 
 
-def test_a_cache_that_is_no_folder_and_a_size_beyond_reason_are_no_tracebacks(tmp_path, capsys, monkeypatch):
+def test_a_size_beyond_reason_is_no_traceback(tmp_path, capsys):
     photos(tmp_path / "p")
     code, _, err = typed(capsys, "train", "./p", "--size", 999_999, "--quiet")
     assert (code, "data.image_size is 999999" in err) == (1, True)
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "file"))
-    assert load_folder(tmp_path / "p", size=8).num_rows == 34

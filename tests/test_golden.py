@@ -28,8 +28,7 @@ class _FirstEpochs(Silent):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_first_epochs_of_a_golden_run_are_those_of_the_first_edition(tmp_path, monkeypatch, name):
-    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
+def test_the_first_epochs_of_a_golden_run_are_those_of_the_first_edition(tmp_path, name):
     config = RUNS[name].config.with_overrides(["training.threads=1", "training.device=cpu"])
     with pytest.raises(_Enough):
         train(config, tmp_path / "run", dataset=RUNS[name].dataset, progress=_FirstEpochs())

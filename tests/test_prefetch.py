@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from support import BATCH, SMALL_IMAGES, config, differences, environment, images, left_behind, sets
-from test_folder import photos
 
 from selfens import Dataset, load_run, resume, train
 from selfens.core.views import Views
@@ -19,17 +18,12 @@ from selfens.data.prefetch import Prefetch
 from selfens.data.rows import LazyRows, is_mapped, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError, DataError
-from selfens.training.progress import Quiet, WithoutExpectedWarnings
+from selfens.training.progress import WithoutExpectedWarnings
 
 CPU = torch.device("cpu")
 CYCLES = 5_000_000  # of a GPU's clock, some milliseconds
 ROWS = 330  # more than two windows of steps, and no multiple of one
 EXACT = ("none", "channel", "image")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
 
 
 def raw_images(rows=ROWS, kind=np.uint8):
@@ -289,7 +283,7 @@ def test_floats_stay_in_their_file_and_are_checked_there(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("y_train.npy", None, "there is no file .*y_train.npy"),
+        ("y_train.npy", None, "holds .*x_test, x_train, y_test; expected x_train and y_train"),
         ("x_train.npy", b"no", "x_train.npy is not a readable .npy file"),
         ("x_train.npy", b"", "x_train.npy is not a readable .npy file"),
         ("y_test.npy", None, "a test set needs both inputs and labels"),
@@ -395,18 +389,6 @@ def test_inputs_in_memory_cannot_be_prefetched_from_a_file(tmp_path):
     with pytest.raises(ConfigError, match="are not in a file that can be read in part; give a folder with x_train.npy"):
         train(image_config("training.residence=file"), tmp_path / "run", dataset=images())
     assert not (tmp_path / "run").exists()
-
-
-def test_a_folder_of_images_is_prefetched_from_the_cache(tmp_path):
-    root = photos(tmp_path / "photos")
-    (root / "red" / "broken.png").write_text("no")
-    settings = ("data.image_size=8", "data.labels=none", *SMALL_IMAGES)
-    for residence in ("device", "file"):
-        wanted = config("temporal", *settings, f"training.residence={residence}", name=str(root))
-        run = train(wanted, tmp_path / residence, progress=Quiet())
-    assert is_mapped(run.dataset().inputs)
-    assert len(run.dataset().unreadable) == 1
-    assert differences(left_behind(tmp_path / "device"), left_behind(tmp_path / "file")) == []
 
 
 def test_the_command_trains_on_a_folder_of_npy_files_and_uses_the_run(tmp_path, typed):

@@ -11,13 +11,6 @@ from selfens.data import preprocess
 from selfens.errors import RunError
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("SELFENS_CACHE", str(folder))
-    return folder
-
-
 def images(rows=60, shape=(2, 3, 4), seed=0, kind="uint8"):
     """Neighbouring pixels alike, as in photographs."""
     raw = np.random.default_rng(seed).normal(size=(rows, *shape)).cumsum(axis=-1).cumsum(axis=-2)

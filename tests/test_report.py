@@ -478,7 +478,7 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp
     first, second = several[0][:2]
     elsewhere = copied(second, tmp_path / "elsewhere", threads=2, checkpoint_every=2, precision="fp32")
     assert "temporal-0 and 1 other seed" in compared(first, elsewhere)["sentence"]
-    other = copied(second, tmp_path / "other", batches="stratified")
+    other = copied(second, tmp_path / "other", rows="labelled")
     assert "±" not in compared(first, other)["sentence"]
     elsewhere.about["own_network"] = True
     assert "±" not in compared(first, elsewhere)["sentence"]
@@ -491,7 +491,7 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp
         ("training.device=cuda", True),
         ("data.folder=/elsewhere", True),
         ("method.targets=/elsewhere/z", True),
-        ("training.batches=stratified", False),
+        ("training.rows=labelled", False),
         ("training.batch_size=5", False),
         ("training.means=joint", False),
         ("method.decay=0.5", False),
@@ -597,10 +597,8 @@ def photos(tmp_path_factory):
         pixels = random.integers(0, 100, (12, 12, 3), dtype=np.uint8) + 150 * (number % 2)
         Image.fromarray(pixels.astype(np.uint8)).save(path)
     settings = config("temporal", *SMALL_IMAGES, "data.labels=none", name=str(folder / "photos"), epochs=2)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SELFENS_CACHE", str(folder / "cache"))
-        train(settings.with_values("data", image_size=8), folder / "run")
-        yield folder
+    train(settings.with_values("data", image_size=8), folder / "run")
+    return folder
 
 
 def test_suggestions_come_with_a_gallery_beside_them(photos, tmp_path, monkeypatch, capsys):

@@ -12,12 +12,12 @@ from selfens.data.loader import Loader
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError
 
-ALL, EPOCHS = ("shuffled", "stratified", "repeated"), st.integers(0, 50)
+EPOCHS = st.integers(0, 50)
 NONE, ONE = st.none(), st.integers(0, 200)
 
 
 @st.composite
-def samplers(draw, batches, per_epoch=NONE):
+def samplers(draw, per_epoch):
     """Any number of rows, any of them labelled, with gaps between their numbers as held-out rows leave them."""
     labelled = np.array(draw(st.lists(st.booleans(), min_size=2, max_size=120)))
     visited = np.flatnonzero(draw(st.permutations([True] * len(labelled) + [False] * 7))).astype(np.int64)
@@ -25,18 +25,14 @@ def samplers(draw, batches, per_epoch=NONE):
     wanted = draw(per_epoch)
     wanted = None if wanted is None or others == 0 else 1 + wanted % others
     size = draw(st.integers(2, 40))
-    return Sampler(visited, labelled, size, draw(st.integers(0, 99)), draw(st.sampled_from(batches)), wanted)
+    return Sampler(visited, labelled, size, draw(st.integers(0, 99)), wanted)
 
 
 def labelled_rows(sampler):
     return sampler.visited[sampler.labelled]
 
 
-def counts_per_batch(sampler, epoch):
-    return np.isin(sampler.of_epoch(epoch), labelled_rows(sampler)).sum(axis=1)
-
-
-@given(samplers(ALL, NONE | ONE), EPOCHS)
+@given(samplers(NONE | ONE), EPOCHS)
 def test_an_epoch_is_full_batches_of_visited_rows_and_depends_only_on_seed_and_epoch(sampler, epoch):
     rows = sampler.of_epoch(epoch)
     assert rows.shape == (sampler.steps, sampler.batch_size)
@@ -45,45 +41,13 @@ def test_an_epoch_is_full_batches_of_visited_rows_and_depends_only_on_seed_and_e
     np.testing.assert_array_equal(rows, sampler.of_epoch(epoch))
 
 
-@given(samplers(("shuffled", "stratified"), NONE | ONE), EPOCHS)
+@given(samplers(NONE | ONE), EPOCHS)
 def test_no_row_is_visited_twice(sampler, epoch):
     rows = sampler.of_epoch(epoch)
     assert len(np.unique(rows)) == rows.size
 
 
-@given(samplers(("stratified", "repeated"), NONE | ONE), EPOCHS)
-def test_labelled_rows_are_spread_evenly(sampler, epoch):
-    counts = counts_per_batch(sampler, epoch)
-    assert counts.max() - counts.min() <= 1
-    wanted = max(
-        len(labelled_rows(sampler)), sampler.steps if sampler.batches == "repeated" and sampler.labelled.any() else 0
-    )
-    assert counts.sum() == min(wanted, sampler.steps * sampler.batch_size)
-
-
-@given(samplers(("stratified",)), EPOCHS)
-def test_batches_without_a_labelled_row_are_spread_too(sampler, epoch):
-    """Between two batches with one lie as many without, or one more."""
-    with_one = np.flatnonzero(counts_per_batch(sampler, epoch))
-    if 2 < len(with_one) < sampler.steps:
-        gaps = np.diff(with_one)
-        assert gaps.max() - gaps.min() <= 1
-
-
-@given(samplers(("repeated",), NONE | ONE), EPOCHS)
-def test_with_repeats_no_batch_lacks_a_labelled_row_nor_holds_one_twice(sampler, epoch):
-    rows = sampler.of_epoch(epoch)
-    if sampler.labelled.any():
-        assert counts_per_batch(sampler, epoch).min() >= 1
-    assert all(len(np.unique(batch)) == len(batch) for batch in rows)
-    others, times = np.unique(rows[~np.isin(rows, labelled_rows(sampler))], return_counts=True)
-    assert (times == 1).all()
-    repeats = np.array([(rows == row).sum() for row in labelled_rows(sampler)])
-    if len(repeats) and len(repeats) <= sampler.steps * sampler.batch_size:
-        assert repeats.max() - repeats.min() <= 1
-
-
-@given(samplers(("shuffled", "stratified"), ONE), EPOCHS)
+@given(samplers(ONE), EPOCHS)
 def test_all_labelled_rows_and_so_many_others_are_drawn(sampler, epoch):
     rows = sampler.of_epoch(epoch)
     found = np.isin(labelled_rows(sampler), rows).sum()
@@ -101,7 +65,7 @@ def test_other_rows_are_drawn_each_epoch_and_all_of_them_in_time():
 
 
 def test_another_seed_is_another_order():
-    orders = [Sampler(np.arange(50), np.arange(50) < 3, 10, seed, batches) for seed in (0, 1) for batches in ALL]
+    orders = [Sampler(np.arange(50), np.arange(50) < 3, 10, seed, each) for seed in (0, 1) for each in (None, 40)]
     assert len({sampler.of_epoch(0).tobytes() for sampler in orders}) == len(orders)
 
 
@@ -151,11 +115,9 @@ def test_a_set_smaller_than_a_split_batch_is_one_step():
 
 def test_more_labelled_rows_per_batch_than_there_are_is_refused():
     with pytest.raises(
-        ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows; expected at most"
+        ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows .*at most that"
     ):
         Sampler(np.arange(50), np.arange(50) < 4, 10, 0, first=5)
-    with pytest.raises(ConfigError, match="only 4 labelled rows for this process"):
-        Sampler(np.arange(50), np.arange(50) < 4, 10, 0, first=5, processes=2)
 
 
 @pytest.mark.parametrize("first", [10, 11])
@@ -164,10 +126,9 @@ def test_a_batch_of_only_labelled_rows_is_refused(first):
         TrainingConfig(batch_size=10, labelled_per_batch=first)
 
 
-@pytest.mark.parametrize("other", [{"rows": "labelled"}, {"batches": "stratified"}, {"batches": "repeated"}])
-def test_the_split_sampler_with_another_one_is_refused(other):
-    with pytest.raises(ConfigError, match="a sampler of its own"):
-        TrainingConfig(labelled_per_batch=5, **other)
+def test_the_split_sampler_with_labelled_rows_only_is_refused():
+    with pytest.raises(ConfigError, match=r"leave training\.rows at all"):
+        TrainingConfig(labelled_per_batch=5, rows="labelled")
 
 
 @pytest.mark.parametrize("first", [0, 3])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-ORDER, HELD_OUT, CORRUPTION, _, FOLDS, EXTRA, PROCESS = (2**31 + purpose for purpose in range(7))  # _ was once in use
+ORDER, HELD_OUT, CORRUPTION, _, FOLDS, _, PROCESS = (2**31 + purpose for purpose in range(7))  # _ were once in use
 
 
 def stream(seed: int, purpose: int, *more: int) -> np.random.Generator:

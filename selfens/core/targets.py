@@ -248,17 +248,15 @@ class EnsembleTargets:
 
     # Saving in a file
 
-    def seal(self, note: str = "") -> dict[str, str]:
+    def seal(self) -> dict[str, str]:
         """Flush the file and leave it as it is, for a checkpoint to rely on; nothing to do if Z is kept in memory.
 
         Returns what the checkpoint must hold for `restore`. The half that the last checkpoint relies on is not written
         to until the first change after this, so the new checkpoint must be in place by then. Write the first one before
         the first epoch: a file is begun again without questions only as long as nothing in it can be lost.
-
-        note  says, for people, which checkpoint this is
         """
         self._flush()
-        return self.file.seal(note) if self.file else {}
+        return self.file.seal() if self.file else {}
 
     def restore(self, metadata: Mapping[str, str]) -> None:
         """Go on from what a checkpoint relies on."""

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from selfens.data.rows import Source, is_mapped, pieces
 from selfens.errors import DataError
+from selfens.files import check_regular
 
 CHANNEL_COUNTS = (1, 3, 4)
 PIECE = 5000  # rows read at a time of what may not fit into memory
@@ -61,8 +62,9 @@ def npz_shape(path: Path, name: str) -> tuple[int, ...] | None:
 def _file_errors(path: Path) -> Iterator[None]:
     """Whatever a damaged file raises, as one sentence."""
     try:
+        check_regular(path)
         yield
-    except (FileNotFoundError, IsADirectoryError):
+    except FileNotFoundError:
         raise DataError(f"there is no file {path}; expected an array saved by numpy.") from None
     except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for damaged files
         reason = str(error).rstrip(".")

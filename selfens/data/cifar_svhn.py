@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import os
 import pickletools
+import re
 import struct
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from selfens.data.dataset import Dataset, Labels
 from selfens.errors import DataError
+from selfens.files import check_regular
 
 IMAGE_SHAPE = (3, 32, 32)
 IMAGE_BYTES = math.prod(IMAGE_SHAPE)
@@ -104,15 +105,14 @@ def _not_here(folder: Path, published: Published, why: str) -> DataError:
 
 
 def _download(published: Published, folder: Path, progress: bool) -> None:
-    """With progress, pooch says what it downloads, and draws a bar if it has tqdm."""
+    """With progress, pooch says what it downloads."""
     import pooch
 
     target, log = folder / published.target, pooch.get_logger()
     was_disabled, log.disabled = log.disabled, not progress
-    bar = progress and find_spec("tqdm") is not None
     file = published.url.rsplit("/", 1)[1]
     try:
-        path = Path(pooch.retrieve(published.url, f"md5:{published.md5}", file, target.parent, progressbar=bar))
+        path = Path(pooch.retrieve(published.url, f"md5:{published.md5}", file, target.parent))
     finally:
         log.disabled = was_disabled
     if path == target:
@@ -151,8 +151,8 @@ def _dataset(name: str, train: Split, test: Split, classes: tuple[str, ...]) -> 
 
 
 def _read_batch(path: Path, layout: Layout) -> Split:
-    values = pickled_values(path)
-    labels = np.array(numbers_after(values, _place_after(values, layout.labels_key)), dtype=object)
+    values = _pickled_values(path)
+    labels = np.array(_numbers_after(values, _place_after(values, layout.labels_key)), dtype=object)
     texts = {value: place for place, value in enumerate(values) if isinstance(value, str)}
     content = max(texts, key=len, default="")
     pixels = bytearray(content.encode("latin-1", "replace"))
@@ -166,7 +166,7 @@ def _read_batch(path: Path, layout: Layout) -> Split:
 
 
 def _read_names(path: Path, layout: Layout) -> tuple[str, ...]:
-    values = pickled_values(path)
+    values = _pickled_values(path)
     rest = values[_place_after(values, layout.names_key) :]
     names = [value for value in takewhile(lambda value: isinstance(value, str), rest) if isinstance(value, str)]
     if len(names) != layout.num_classes or not all(name.isprintable() for name in names):
@@ -191,6 +191,7 @@ def _read_mat(path: Path) -> Split:
 
 def _read_bytes(path: Path) -> bytes:
     try:
+        check_regular(path)
         size = path.stat().st_size
         if size <= LARGEST_CONTENT:
             return path.read_bytes()
@@ -215,16 +216,17 @@ _BOOLEANS = {"NEWTRUE": True, "NEWFALSE": False}
 _ENDS = {"APPENDS", "SETITEM", "SETITEMS"}
 _OTHERS = {"PROTO", "STOP", "MARK", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "NONE"}
 _OTHERS |= {"EMPTY_DICT", "DICT", "LIST", "EMPTY_LIST", "APPEND", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
-_OTHERS |= {"GLOBAL", "REDUCE", "BUILD"}
-_GLOBALS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"}
-_GLOBALS |= {"_codecs encode"}  # by which Python 3 writes bytes
+_CALLS = {"numpy.core.multiarray _reconstruct": "a", "numpy._core.multiarray _reconstruct": "a", "numpy ndarray": "n"}
+_CALLS |= {"numpy dtype": "d", "_codecs encode": "e", "REDUCE": "R", "BUILD": "B"}
+# One array at most: as Python 2 wrote it, or as Python 3 writes it, which also encodes whatever bytes there are.
+_IN_ORDER = re.compile("anRdRBB|(eR+)?(ane?RRdRBRBR*)?")
 
 Values = list[int | str | None]  # and booleans, which are ints
 
 
-def pickled_values(path: Path, what: str = "one of CIFAR's pickles") -> Values:
+def _pickled_values(path: Path) -> Values:
     """The numbers, texts and booleans in a pickle, in their order, and None at the end of a list or dictionary."""
-    content, found = _read_bytes(path), Values()
+    content, found, calls = _read_bytes(path), Values(), ""
     try:
         for operation, value, _ in pickletools.genops(content):
             name = operation.name
@@ -234,14 +236,18 @@ def pickled_values(path: Path, what: str = "one of CIFAR's pickles") -> Values:
                 found.append(_BOOLEANS[name])
             elif name in _ENDS:
                 found.append(None)
-            elif name not in _VALUES | _OTHERS or (name == "GLOBAL" and value not in _GLOBALS):
-                raise ValueError(f"it holds {name} {str(value or '')[:60]}, which no official file needs")
+            elif name in ("GLOBAL", "REDUCE", "BUILD"):
+                calls += _CALLS.get(value or name, "?")
+            elif name not in _VALUES | _OTHERS:
+                raise ValueError(f"it holds {name}")
+        if not _IN_ORDER.fullmatch(calls):
+            raise ValueError("it makes other calls than official files do")
     except Exception as error:  # whatever the tokenizer raises is the file's fault
-        raise _wrong(path, f"is not {what} ({_short(error)})", "an intact one") from None
+        raise _wrong(path, f"is not a pickle as published ({_short(error)})", "an intact one") from None
     return found
 
 
-def numbers_after(values: Values, start: int) -> list[int]:
+def _numbers_after(values: Values, start: int) -> list[int]:
     """The numbers from a place on, up to the next text."""
     before_text = takewhile(lambda value: not isinstance(value, str), values[start:])
     return [value for value in before_text if isinstance(value, int) and not isinstance(value, bool)]

@@ -94,10 +94,7 @@ class Dataset:
     @classmethod
     def from_npz(cls, path: str | Path) -> Dataset:
         """A dataset from an .npz file with x_train, y_train; x_test, y_test and classes are optional."""
-        arrays = read_npz(Path(path))
-        if not {"x_train", "y_train"} <= set(arrays):
-            raise missing_arrays(Path(path))
-        return cls._from_named(arrays, path)
+        return cls._from_named(read_npz(Path(path)), Path(path))
 
     @classmethod
     def from_npy(cls, folder: str | Path) -> Dataset:
@@ -105,12 +102,13 @@ class Dataset:
 
         Inputs of type uint8 or float32 stay in their files and may be larger than memory; others are converted in memory.
         """
-        paths = {name: Path(folder) / f"{name}.npy" for name in ("x_train", "y_train", "x_test", "y_test", "classes")}
-        needed = ("x_train", "y_train")
-        return cls._from_named({n: read_npy(path) for n, path in paths.items() if n in needed or path.exists()}, folder)
+        paths = [Path(folder) / f"{name}.npy" for name in ("x_train", "y_train", "x_test", "y_test", "classes")]
+        return cls._from_named({path.stem: read_npy(path) for path in paths if path.exists()}, Path(folder))
 
     @classmethod
-    def _from_named(cls, arrays: dict[str, NDArray[Any]], path: str | Path) -> Dataset:
+    def _from_named(cls, arrays: dict[str, NDArray[Any]], path: Path) -> Dataset:
+        if not {"x_train", "y_train"} <= set(arrays):
+            raise missing_arrays(arrays, path)
         names = arrays.get("classes")
         if names is not None and names.ndim != 1:
             raise DataError(f"classes in {path} have shape {names.shape}; expected one name for each class.")
@@ -186,9 +184,9 @@ def _hashed(digest: Any, *arrays: Any) -> str:
     return str(digest.hexdigest())
 
 
-def missing_arrays(path: Path) -> DataError:
-    """The sentence for an .npz file without training rows."""
-    held = ", ".join(sorted(read_npz(path))) or "no arrays"
+def missing_arrays(names: Iterable[str], path: Path) -> DataError:
+    """The sentence for a data set without training rows."""
+    held = ", ".join(sorted(names)) or "no arrays"
     return DataError(f"{path} holds {held}; expected x_train and y_train (and x_test, y_test for a test set).")
 
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.images import decode_all, is_image
-from selfens.data.rows import LazyRows
 from selfens.errors import DataError
+from selfens.files import check_regular
 
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
@@ -42,7 +42,7 @@ def is_csv(source: str | Path) -> bool:
 
 
 def load_folder(source: str | Path, *, size: int, split_seed: int = 0, progress: bool = False) -> Dataset:
-    """A dataset from a folder of images or a CSV of file,label, decoded into a file of the cache.
+    """A dataset from a folder of images or a CSV of file,label, decoded.
 
     Without a test folder, a fifth of the labelled images of each class is held out to test on; a class keeps at least one.
     """
@@ -65,7 +65,7 @@ def load_folder(source: str | Path, *, size: int, split_seed: int = 0, progress:
             "(and rename the folder 'test' if it is itself a class)."
         )
     return Dataset(
-        inputs=LazyRows([decoded.images], train_rows),
+        inputs=decoded.images[train_rows],
         labels=labels[train_rows],
         test_inputs=decoded.images[test_rows],
         test_labels=labels[test_rows],
@@ -171,6 +171,7 @@ def _entries(folder: Path) -> list[Path]:
 def read_table(path: Path, columns: str) -> list[list[str]]:
     """The cells of each line that is not empty, separated by commas, or by the semicolons or tabs of some spreadsheets."""
     try:
+        check_regular(path)
         text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # names of files need not be UTF-8
         if "\0" in text:
             raise csv.Error("it is not text")

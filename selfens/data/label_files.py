@@ -24,7 +24,9 @@ def named_rows(path: Path, dataset: Dataset) -> dict[int, int]:
     names, lines = (header, lines[1:]) if has_header else (["row", "label"], lines)
     if len(names) > 1 and "label" not in names:
         raise DataError(f"{path} has the columns {', '.join(names)}; expected one of them to be label.")
-    files = _rows_by_file(dataset) if "file" in names and len(dataset.row_names) > 0 else None
+    files = None
+    if "file" in names and dataset.row_names:
+        files = {os.path.abspath(name): row for row, name in enumerate(dataset.row_names)}
     if files is None and "row" not in names:
         raise DataError(f"{path} has a column file, but these data have no files; name their rows, in a column row.")
     numbers = {str(number): number for number in range(dataset.num_classes)}
@@ -58,10 +60,6 @@ def _row(text: str, path: Path) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 12):
         raise DataError(f"{path} names '{text[:80]}'; expected a row number.")
     return int(text)
-
-
-def _rows_by_file(dataset: Dataset) -> dict[str, int]:
-    return {os.path.abspath(name): row for row, name in enumerate(dataset.row_names)}
 
 
 def _row_of_file(line: dict[str, str], rows: dict[str, int], dataset: Dataset, path: Path) -> int | None:

@@ -97,8 +97,6 @@ def _chosen(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Lab
         raise DataError(f"the labels file {options.labels_file} has no labels; fill in its column label.")
     labels[list(named)] = list(named.values())
     rows = np.flatnonzero(labels != UNLABELED)
-    if len(rows) == 0:
-        raise DataError(f"the labels file {options.labels_file} leaves no labelled rows; expected lines of row,label.")
     return rows, labels[rows]
 
 

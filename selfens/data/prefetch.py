@@ -32,7 +32,7 @@ def choose_residence(wanted: str, source: Source, name: str, device: torch.devic
     if wanted == "file" and not is_mapped(source):
         raise ConfigError(
             f"training.residence is 'file', but the inputs of {name} are not in a file that can be read in part; "
-            "give a folder with x_train.npy and y_train.npy (uint8 or float32), a folder of images, or residence=ram."
+            "give a folder with x_train.npy and y_train.npy (uint8 or float32), or residence=ram."
         )
     if wanted != "auto":
         return wanted

@@ -1,19 +1,20 @@
-"""Data sets by name or path: `load("cifar10")`, `load("photos")`, `from_config(config)`."""
+"""Data sets by name or path, and extra rows for them: `load("cifar10")`, `load("photos")`, `from_config(config)`."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from selfens.config import Config
-from selfens.data import cifar_svhn, extra_rows
-from selfens.data.arrays import image_side, npz_shape, read_npy
+from selfens.data import cifar_svhn
+from selfens.data.arrays import image_side, npz_shape, read_inputs, read_npy, read_npz
 from selfens.data.dataset import Dataset, missing_arrays
-from selfens.data.folder import is_folder_source, load_folder
-from selfens.data.images import cache_folder
+from selfens.data.folder import all_images, is_folder_source, load_folder
+from selfens.data.images import decode_all
 from selfens.errors import DataError, unknown_name
 
 SOURCES = ("digits", "cifar10", "cifar100", "svhn")
@@ -25,22 +26,32 @@ def from_config(config: Config, *, offline: bool = False, progress: bool = False
     options, split_seed = config.data, config.seed.of("split")
     where: Any = {"data_dir": options.folder, "offline": offline, "progress": progress}
     main = load(options.name, split_seed=split_seed, image_size=options.image_size, **where)
-    if options.extra is None:
-        return main
-    found = find_extra(main, options.extra, index=options.extra_index, **where)
-    return found.added_to(main, count=options.extra_rows, seed=split_seed)
+    return main if options.extra is None else with_extra(main, options.extra, **where)
 
 
-def find_extra(
-    main: Dataset, source: str, *, index: str | Path | None = None, progress: bool = False, **where: Any
-) -> extra_rows.Extra:
-    """Extra rows for a main set: the training rows of a named data set, or what `extra_rows.find` finds at a path.
+def with_extra(main: Dataset, source: str, *, progress: bool = False, **where: Any) -> Dataset:
+    """`main` with extra rows: the training rows of a named data set, an array, or images, which are resized.
 
     where  `data_dir` and `offline`, as for `load`
     """
-    if source in SOURCES and index is None:
-        return extra_rows.of_array(main, load(source, progress=progress, **where).inputs, source)
-    return extra_rows.find(main, Path(source), index=Path(index) if index else None, progress=progress)
+    if source in SOURCES:
+        return main.with_extra(load(source, progress=progress, **where).inputs, name=source)
+    if source.endswith((".npy", ".npz")):
+        return main.with_extra(read_inputs(Path(source)), name=source)
+    if not is_folder_source(source):
+        raise DataError(
+            f"{source} cannot be read as extra rows; expected an .npz or .npy file, a folder of images, a .csv, or the name "
+            "of a data set."
+        )
+    channels, *sides = main.input_shape
+    if channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
+        raise DataError(
+            f"the images of {source} would become square and coloured, but the training inputs have shape "
+            f"{main.input_shape}; give the extra rows as an array of that shape."
+        )
+    decoded = decode_all(all_images(Path(source)), sides[0], source, progress)
+    added = main.with_extra(decoded.images, names=[str(file) for file in decoded.files], name=source)
+    return replace(added, unreadable=(*main.unreadable, *decoded.failures))
 
 
 def load(
@@ -91,13 +102,16 @@ def rows_and_side(source: Path) -> tuple[int, int | None]:
     """How many training rows an .npz file or a folder of .npy files has and the side of its images, without loading them."""
     shape = read_npy(source / "x_train.npy").shape if is_npy_folder(source) else npz_shape(source, "x_train")
     if shape is None:
-        raise missing_arrays(source)
+        raise missing_arrays(read_npz(source), source)
     return shape[0] if shape else 0, image_side(shape)
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
+    """Where the official sets lie: the folder given, else $SELFENS_DATA, else the platform's place for caches."""
+    import platformdirs
+
     chosen = data_dir or os.environ.get("SELFENS_DATA")
-    return Path(chosen).expanduser() if chosen else cache_folder() / "data"
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("selfens") / "data"
 
 
 def _digits(split_seed: int) -> Dataset:

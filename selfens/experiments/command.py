@@ -43,10 +43,7 @@ def reproduce(
     report: Annotated[bool, typer.Option("--report", help="Write README.md and report.html from the records.")] = False,
     extra: Annotated[
         str | None,
-        typer.Option(metavar="SOURCE", help="Extra unlabeled images for the table 'tiny': tiny_images.bin or others."),
-    ] = None,
-    extra_index: Annotated[
-        Path | None, typer.Option(help="tiny_index.pkl, to find the restricted categories in tiny_images.bin.")
+        typer.Option(metavar="SOURCE", help="Extra unlabeled images for the table 'tiny'."),
     ] = None,
     results: Annotated[Path, typer.Option(file_okay=False, help="Where records and report are.")] = Path("results"),
 ) -> None:
@@ -57,9 +54,9 @@ def reproduce(
 
     tables = {name: data.quick(each) if quick else each for name, each in TABLES.items()}
     store = Store(results / "quick" if quick else results)
-    for_runs = (cells, seeds, devices, max_minutes, data_dir, extra, extra_index)
+    for_runs = (cells, seeds, devices, max_minutes, data_dir, extra)
     if table is None and any(option is not None for option in for_runs):
-        names = "--cells, --seeds, --devices, --max-minutes, --data-dir, --extra and --extra-index"
+        names = "--cells, --seeds, --devices, --max-minutes, --data-dir and --extra"
         raise ConfigError(f"{names} are for the runs of a table; write 'selfens reproduce TABLE'.")
     if table is None and not report:
         _list(tables.values(), store)
@@ -68,7 +65,7 @@ def reproduce(
 
         check_report(store)  # before, not after days of training
     if table is not None:
-        source = data.Source(data_dir, extra, extra_index, quick)
+        source = data.Source(data_dir, extra, quick)
         pool = _run(_tasks(tables, table, cells, seeds, source), store, source, devices, max_minutes)
     if report:
         _say("written: " + ", ".join(map(str, write_report(store, list(tables.values()), quick=quick))))
@@ -96,26 +93,24 @@ def choose_cells(table: Table, names: str | None, source: Source) -> list[Cell]:
     if source.extra and (source.quick or not any(cell.extra for cell in table.cells)):
         reason = "--quick makes up its images" if source.quick else f"table {table.name} has no cell with extra images"
         raise ConfigError(f"--extra was given, but {reason}; leave it out.")
-    if source.extra_index and not source.extra:
-        raise ConfigError("--extra-index was given without --extra; write --extra tiny_images.bin --extra-index FILE.")
     known = {cell.name: cell for cell in table.cells}
-    possible = [name for name, cell in known.items() if not _missing_option(cell, source)]
+    possible = [name for name, cell in known.items() if not _hindrance(cell, source)]
     chosen = [name.strip() for name in names.split(",")] if names is not None else possible or list(known)
     for name in chosen:
         if name not in known:
             raise ConfigError(unknown_name(f"{table.name} cell", name, known))
-        if missing := _missing_option(known[name], source):
-            raise ConfigError(f"{table.name}/{name} needs extra unlabeled images; add {missing}.")
+        if hindrance := _hindrance(known[name], source):
+            raise ConfigError(f"{table.name}/{name} needs {hindrance}.")
     return [known[name] for name in dict.fromkeys(chosen)]
 
 
-def _missing_option(cell: Cell, source: Source) -> str:
-    """The option without which a cell cannot be run."""
+def _hindrance(cell: Cell, source: Source) -> str:
+    """What a cell needs and does not have."""
     if source.quick or cell.extra is None:
         return ""
     if cell.extra == "restricted":
-        return "" if source.extra_index else "--extra tiny_images.bin --extra-index tiny_index.pkl"
-    return "" if source.extra else "--extra tiny_images.bin, or --extra with other natural images"
+        return "categories of Tiny Images, which was withdrawn by its makers; only the random cells can be run"
+    return "" if source.extra else "extra unlabeled images; add --extra with natural images"
 
 
 def parse_seeds(text: str) -> list[int]:

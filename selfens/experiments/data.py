@@ -27,14 +27,12 @@ class Source:
     data_dir: Path | None = None
     """Of the official files; None: the usual folder."""
     extra: str | None = None
-    """Extra unlabeled images: tiny_images.bin, or a file or folder of natural images that stand in for it."""
-    extra_index: Path | None = None
-    """tiny_index.pkl, which finds the restricted categories of Tiny Images."""
+    """Extra unlabeled images: a file or folder of natural images that stand in for Tiny Images."""
     quick: bool = False
     """Made-up images instead of all of these."""
 
     def dataset(self, task: Task, *, progress: bool = False) -> Dataset:
-        """The data of a run: for extra images the restricted ones, or up to 500,000 drawn by the seed."""
+        """The data of a run, with its extra images."""
         from selfens.data import sources
 
         if self.quick:
@@ -42,10 +40,13 @@ class Source:
         main = official(task.cell.config.data.name, self.data_dir, progress)
         if task.cell.extra is None or self.extra is None:
             return main
-        index = self.extra_index if task.cell.extra == "restricted" else None
-        found = sources.find_extra(main, self.extra, data_dir=self.data_dir, index=index)
-        count = RANDOM_IMAGES if task.cell.extra == "random" and len(found.inputs) > RANDOM_IMAGES else None
-        return found.added_to(main, count=count, seed=task.seed)
+        extended = sources.with_extra(main, self.extra, data_dir=self.data_dir)
+        if extended.extra_rows > RANDOM_IMAGES:
+            raise DataError(
+                f"{self.extra} has {extended.extra_rows:,} images; the paper has {RANDOM_IMAGES:,} random ones, so expected at "
+                "most that many: save some of them to a file of their own."
+            )
+        return extended
 
 
 def official(name: str, data_dir: Path | None = None, progress: bool = False) -> Dataset:

@@ -131,7 +131,7 @@ class Record(Checked):
             raise RunError("was written by another version of selfens; use that one, or move the record elsewhere.")
         return cls(
             **raw | {"test_error": tuple(raw["test_error"])},
-            config=Config.from_dict(upgrade_config(config) if version == 1 else config),
+            config=Config.from_dict(upgrade_config(config, first_edition=version == 1)),
             extra=Images(**extra) if extra else None,
         )
 

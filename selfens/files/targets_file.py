@@ -12,15 +12,12 @@ the file is made, so a full disk is an error then and not in the middle of train
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import mmap
 import operator
 import os
 import secrets
-import shutil
-import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -33,11 +30,10 @@ import torch
 from torch import Tensor
 
 from selfens.errors import RunError
-from selfens.files import locks
+from selfens.files import check_regular, locks
 
 FORMAT = "selfens targets 2"
 PAGE = 4096
-NOTE_LENGTH = 300  # characters, each of up to 12 bytes in JSON
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 AVERAGES = ("mean", "square", "count")
 
@@ -77,19 +73,30 @@ class Layout:
         }
         return {name: shape for name, shape in shapes.items() if name != "square" or self.variance}
 
-    def sizes(self) -> list[int]:
-        """Of each array, in bytes."""
-        return [math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes().values()]
+    @property
+    def half_size(self) -> int:
+        """All arrays in bytes, in whole pages: what is written to one half must not touch a page of the other."""
+        size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes().values())
+        return -(-size // PAGE) * PAGE
+
+    @property
+    def file_size(self) -> int:
+        return 3 * PAGE + 2 * self.half_size
+
+    def arrays_in(self, memory: Tensor) -> Arrays:
+        """The arrays as views of so many bytes."""
+        arrays, start = {}, 0
+        for name, (shape, dtype) in self.shapes().items():
+            end = start + math.prod(shape) * dtype.itemsize
+            arrays[name] = memory[start:end].view(dtype).view(shape)
+            start = end
+        return arrays
 
     def allocate(self, device: torch.device) -> Arrays:
         """Zeros in the memory of a device."""
-        if device.type != "cpu":
-            return {
-                name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in self.shapes().items()
-            }
         # From numpy, which asks for huge pages: rows are visited at random, and half of the time was page lookup.
-        names = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
-        return {name: torch.from_numpy(np.zeros(shape, dtype)) for name, (shape, dtype) in names.items()}
+        kinds = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
+        return {name: torch.from_numpy(np.zeros(*kind)).to(device) for name, kind in kinds.items()}
 
 
 class TargetsFile:
@@ -101,51 +108,31 @@ class TargetsFile:
     def __init__(self, path: str | Path, layout: Layout | None = None, decay: float = 0.0) -> None:
         with _one_sentence(path), ExitStack() as on_error:
             self.path, self.is_writable = Path(path).resolve(), layout is not None
-            if self.path.exists() and not self.path.is_file():
-                raise RunError(f"{self.path} is a folder, a device or a pipe; expected a file for the targets.")
+            check_regular(self.path)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT if layout else os.O_RDONLY, 0o644)
-            on_error.callback(os.close, self._file)
+            weakref.finalize(self, os.close, self._file)
             if layout and not locks.take(self._file):
                 raise RunError(f"{self.path} is in use by another process; wait for it or stop it.")
             if layout and _is_free(self._file):
                 on_error.callback(self.path.unlink)
-                self._create(layout, decay)
+                _create(self._file, layout, decay)
             self.layout, self.decay = _read_header(self.path, self._file)
             if layout and layout != self.layout:
                 raise RunError(f"{self.path} holds targets of {self.layout}; expected {layout}, so name another file.")
-            access = mmap.ACCESS_WRITE if layout else mmap.ACCESS_READ
-            self.map = mmap.mmap(self._file, _size(self.layout), access=access)
+            self.map = mmap.mmap(self._file, 0, access=mmap.ACCESS_WRITE if layout else mmap.ACCESS_COPY)
             on_error.pop_all()
-        weakref.finalize(self, os.close, self._file)
-        self._halves = self._map_half(0), self._map_half(1)
+        halves = torch.frombuffer(self.map, dtype=torch.uint8)[3 * PAGE :].view(2, -1)
+        self._halves = [self.layout.arrays_in(half) for half in halves]
         self._half = 1 if self._seal_of(1) else 0
         self._is_sealed = bool(self._seal_of(self._half))  # a checkpoint relies on the half in use: it must not change
         self._is_restored = all(not seal or seal.get("empty") for seal in map(self._seal_of, (0, 1)))
-
-    def _create(self, layout: Layout, decay: float) -> None:
-        os.ftruncate(self._file, 0)
-        _write_page(self._file, 0, {"format": FORMAT, "decay": decay, **asdict(layout)})
-        if shutil.disk_usage(self.path.parent).free < _size(layout):
-            raise OSError(errno.ENOSPC, f"the disk has no room for {_size(layout):,} bytes")
-        allocate = getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))  # macOS has none
-        allocate(self._file, 0, _size(layout))
-
-    def _map_half(self, number: int) -> Arrays:
-        shapes, sizes = self.layout.shapes(), self.layout.sizes()
-        offset = 3 * PAGE + number * _half_size(self.layout)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that it is read-only
-            flat = torch.frombuffer(self.map, dtype=torch.uint8, count=sum(sizes), offset=offset)
-        parts = zip(shapes.items(), torch.split(flat, sizes), strict=True)
-        return {name: part.view(dtype).view(shape) for (name, (shape, dtype)), part in parts}
 
     @property
     def arrays(self) -> Arrays:
         """The half in use; refused if a checkpoint relies on predictions in the file and was not restored."""
         if not self._is_restored:
-            whose = next((f" ({note})" for half in (0, 1) if (note := self._seal_of(half).get("note"))), "")
             raise RunError(
-                f"{self.path} holds targets that a checkpoint relies on{whose}; name another file, or delete this one."
+                f"{self.path} holds targets that a checkpoint relies on; name another file, or delete this one."
             )
         return self._halves[self._half]
 
@@ -161,7 +148,7 @@ class TargetsFile:
                     array.copy_(old[name])
             self._half, self._is_sealed = other, False
 
-    def seal(self, note: str) -> dict[str, str]:
+    def seal(self) -> dict[str, str]:
         """Flush the half in use and note that a checkpoint relies on it; returns what that checkpoint must hold."""
         if not self.path.exists() or not os.path.samestat(os.stat(self.path), os.fstat(self._file)):
             raise RunError(
@@ -171,7 +158,7 @@ class TargetsFile:
         if not self._is_sealed:
             self.map.flush()
             empty = not (arrays["count"].any() or arrays["written"].any())
-            self._write_seal(self._half, {"token": secrets.token_hex(16), "empty": empty, "note": note[-NOTE_LENGTH:]})
+            self._write_seal(self._half, {"token": secrets.token_hex(16), "empty": empty})
             self._is_sealed = True
         token = str(self._seal_of(self._half).get("token"))
         return {"targets_file": str(self.path), "targets_half": str(self._half), "targets_token": token}
@@ -213,6 +200,13 @@ def _one_sentence(path: str | Path) -> Iterator[None]:
         ) from None
 
 
+def _create(file: int, layout: Layout, decay: float) -> None:
+    os.ftruncate(file, 0)
+    _write_page(file, 0, {"format": FORMAT, "decay": decay, **asdict(layout)})
+    allocate = getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))  # macOS has none
+    allocate(file, 0, layout.file_size)
+
+
 def _is_free(file: int) -> bool:
     """Whether nothing would be lost: the file is empty, or ours with no checkpoint that relies on it."""
     if os.fstat(file).st_size == 0:
@@ -231,7 +225,7 @@ def _read_header(path: Path, file: int) -> tuple[Layout, float]:
     except (KeyError, TypeError, ValueError):
         is_sensible = False
     size = os.fstat(file).st_size
-    if not is_sensible or size != _size(layout):
+    if not is_sensible or size != layout.file_size:
         raise RunError(f"{path} is cut short or damaged ({size:,} bytes long); put back a copy, or train again.")
     return layout, decay
 
@@ -247,11 +241,3 @@ def _read_page(file: int, number: int) -> dict[str, Any]:
 
 def _write_page(file: int, number: int, content: dict[str, Any]) -> None:
     os.pwrite(file, json.dumps(content).encode().ljust(PAGE - 1) + b"\n", PAGE * number)
-
-
-def _half_size(layout: Layout) -> int:
-    return -(-sum(layout.sizes()) // PAGE) * PAGE
-
-
-def _size(layout: Layout) -> int:
-    return 3 * PAGE + 2 * _half_size(layout)

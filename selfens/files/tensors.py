@@ -17,6 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from selfens.errors import RunError
+from selfens.files import check_regular
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -46,12 +47,6 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
     # Copies, because tensors that share memory (tied weights, a teacher kept twice) are refused otherwise.
     plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     write_atomically(path, save(plain, metadata))
-
-
-def check_regular(path: Path) -> None:
-    """Refuse what is there and is not a file, such as a pipe, which would be waited for without end."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 @contextmanager

@@ -35,9 +35,8 @@ from selfens.config import MAX_THREADS, Config
 from selfens.data.labels import LabelChoice
 from selfens.data.preprocess import load_preprocess, save_preprocess
 from selfens.errors import ConfigError, RunError
-from selfens.files import locks
+from selfens.files import check_regular, locks
 from selfens.files.tensors import (
-    check_regular,
     load_tensors,
     read_metadata,
     save_tensors,
@@ -170,7 +169,8 @@ class RunDirectory:
     def config(self) -> Config:
         raw = self._read_json("config.json")
         try:
-            return Config.from_dict(upgrade_config(raw) if self._is_first_edition() and isinstance(raw, dict) else raw)
+            first_edition = self._is_first_edition()
+            return Config.from_dict(upgrade_config(raw, first_edition=first_edition) if isinstance(raw, dict) else raw)
         except ConfigError as error:
             raise RunError(f"{self.path / 'config.json'}: {error}") from None
 

@@ -39,7 +39,7 @@ def save(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds: 
     tensors = _states(parts) | {"random": _random_states(parts)}
     ensemble, targets_file = parts.method.ensemble, {}
     if ensemble and ensemble.file:
-        targets_file = ensemble.seal(f"the run {directory.path.absolute()}")
+        targets_file = ensemble.seal()
     elif ensemble:
         tensors["targets"] = _targets_of_all(parts, ensemble.state_dict())
     if parts.group.is_first:

@@ -257,7 +257,6 @@ def _sampler(config: Config, rows: OwnRows, group: Group) -> Sampler:
     options: dict[str, Any] = {
         "batch_size": training.batch_size,
         "seed": config.seed.of("training"),
-        "batches": training.batches,
         "first": training.labelled_per_batch or 0,
     }
     # Made only to be refused, if all rows together cannot give what is asked for.
@@ -271,7 +270,7 @@ def _sampler(config: Config, rows: OwnRows, group: Group) -> Sampler:
     kinds = rows.kinds[rows.owned]
     own = np.flatnonzero(kinds != HELD_OUT)
     each = None if per_epoch is None else per_epoch // size
-    sampler = Sampler(own, kinds[own] == LABELLED, per_epoch=each, process=group.rank, processes=size, **options)
+    sampler = Sampler(own, kinds[own] == LABELLED, per_epoch=each, process=group.rank, **options)
     sampler = replace(sampler, batch_size=group.all_reduce_int(sampler.batch_size, MIN, patient=True))
     return replace(sampler, max_steps=group.all_reduce_int(sampler.steps, MIN))
 

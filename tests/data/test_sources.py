@@ -80,7 +80,6 @@ def test_a_path_to_an_npz_file_is_loaded(tmp_path):
 
 def test_the_folder_is_the_argument_else_the_variable_else_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / "cache" / name)
-    monkeypatch.delenv("SELFENS_CACHE", raising=False)
     assert sources.data_folder() == tmp_path / "cache" / "selfens" / "data"
     monkeypatch.setenv("SELFENS_DATA", str(tmp_path / "variable"))
     assert sources.data_folder() == tmp_path / "variable"

@@ -16,11 +16,6 @@ from selfens.data.labels import choose_labels
 KNOWN = json.loads(Path(__file__).with_name("unchanged.json").read_text())
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
-
-
 def arrays():
     random = np.random.default_rng(11)
     x = random.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
@@ -61,12 +56,12 @@ def loaded(tmp_path, kind, official):
         return sources.load(kind, data_dir=tmp_path, offline=True)
     if "extra" in kind:
         options = {"name": str(written(tmp_path, "folder")), "extra": str(tmp_path / "more.npy"), "image_size": 8}
-        return sources.from_config(Config(data=DataConfig(**options, extra_rows=7 if "seven" in kind else None)))
+        return sources.from_config(Config(data=DataConfig(**options)))
     return sources.load(written(tmp_path, kind.split()[0]), image_size=8, split_seed=3 if "seed" in kind else 0)
 
 
 SETS = ["digits 0", "digits 5", "cifar10", "cifar100", "svhn", "npz", "npy", "folder", "folder seed", "csv"]
-SETS += ["extra", "extra seven"]
+SETS += ["extra"]
 
 
 @pytest.mark.parametrize("kind", SETS)
