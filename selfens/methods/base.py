@@ -38,6 +38,10 @@ class Options(Section):
     name: ClassVar[str] = "own"
     """The method's name in the registry."""
 
+    @classmethod
+    def _noun(cls) -> str:
+        return f"{cls.name} option"
+
     def with_absolute_paths(self) -> Self:
         """The same with paths that are valid in any current directory."""
         return self
