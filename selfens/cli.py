@@ -30,7 +30,6 @@ Result = TypeVar("Result")
 FEW_TEST_ROWS = 50
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help
@@ -57,20 +56,11 @@ SetOption = Annotated[
 @app.command()
 def train(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help="A preset such as digits, an .npz file, a folder of images or .npy files, or a CSV of file,label.",
-        ),
+        str, typer.Argument(metavar="DATA", help="A preset such as digits, an .npz file, a folder of images, or a CSV.")
     ],
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
-    labels_file: Annotated[
-        Path | None, typer.Option(help="Rows, or row,label lines, to use as the labels; such as a corrected audit.")
-    ] = None,
-    add_labels: Annotated[
-        Path | None,
-        typer.Option(help="Like --labels-file, but added to the labels there are; such as suggestions filled in."),
-    ] = None,
+    labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
+    add_labels: Annotated[Path | None, typer.Option(help="More labels, such as suggestions filled in.")] = None,
     method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; see 'selfens methods'.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
@@ -78,7 +68,7 @@ def train(
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
     size: Annotated[int | None, typer.Option(help="Side to which a folder's images are scaled.")] = None,
     run: Annotated[
-        Path | None, typer.Option("--run", "--run-dir", help="Directory of the run; a new one by default.")
+        Path | None, typer.Option("--run", "--run-dir", help="Where the run goes; default: in runs/.")
     ] = None,
     report: ReportOption = True,
     tensorboard: TensorBoardOption = False,
@@ -161,16 +151,12 @@ def predict(
         typer.Argument(metavar="INPUT", help="An .npz or .npy file, an image, a folder of images, or a CSV."),
     ] = None,
     training_rows: Annotated[
-        bool,
-        typer.Option(
-            "--training-rows",
-            help="The run's own training rows, from its ensemble, with their deviation.",
-        ),
+        bool, typer.Option("--training-rows", help="The run's own training rows, with their deviation.")
     ] = False,
     data: DataOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
 ) -> None:
-    """Predict the class of each row of a file, or of each image of a folder."""
+    """Predict the class of each row of a file or image of a folder."""
     from selfens.tools.predict import is_images, predict_arrays, predict_images, predict_training_rows
 
     if training_rows == (inputs is not None):
@@ -194,7 +180,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     data: DataOption = None,
 ) -> None:
-    """Write a page to look at: error, losses, confusion, calibration, galleries; several runs side by side."""
+    """Write a page about a run, or about several side by side."""
     from selfens.report.page import write_report
 
     if data is not None:  # a page would only say in small print that the data does not fit
@@ -207,14 +193,12 @@ def report(
 def export(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: model.onnx, or model.pt2.")],
-    data: DataOption = None,
 ) -> None:
-    """Write network, preprocessing, class names and a model card into one file that needs no selfens."""
+    """Write the network into one file that needs no selfens. Preprocessing, classes and a model card are in it."""
     from selfens.tools.export import export_run
 
     trained = _loaded(run, "cpu")
-    dataset = trained.dataset(source=data) if data else None
-    done = export_run(trained, output, dataset=dataset)
+    done = export_run(trained, output)
     _say(f"{output} written; its probabilities are the run's to within {done.difference:.1g} on {done.checked_on}")
 
 
@@ -230,7 +214,7 @@ def audit(
     data: DataOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Rank a run's labels by how strongly its predictions disagree with them."""
+    """Rank a run's labels by how much its predictions disagree."""
     from selfens.report.page import write_audit_page
     from selfens.tools import audit as auditing
     from selfens.tools import folds as folding
@@ -262,7 +246,7 @@ def suggest(
     ] = Path("suggestions.csv"),
     data: DataOption = None,
 ) -> None:
-    """Say which unlabeled rows to label next: the least certain, spread over the predicted classes."""
+    """Say which unlabeled rows to label next. The least certain, spread over the predicted classes."""
     from selfens.files.tables import check_replaceable
     from selfens.report.page import write_suggestions_page
     from selfens.tools import audit as auditing
@@ -293,7 +277,7 @@ def presets(name: Annotated[str | None, typer.Argument(help="Print this preset's
 
 @app.command()
 def methods(name: Annotated[str | None, typer.Argument(help="List this method's options.")] = None) -> None:
-    """List the methods, or the options of one, which --set method.OPTION=VALUE changes."""
+    """List the methods, or the options of one. Set them by --set method.OPTION=VALUE."""
     from selfens.methods import find
 
     if name is None:
@@ -317,7 +301,7 @@ def demo(
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
     quiet: QuietOption = False,
 ) -> None:
-    """Supervised, Π-model and temporal ensembling on real digits with 50 labels, compared over several seeds."""
+    """Compare three methods on real digits with 50 labels."""
     from selfens.demo import run_demo
 
     run_demo(directory, jobs=jobs, num_seeds=seeds, quiet=quiet)
@@ -326,15 +310,10 @@ def demo(
 @app.command()
 def bench(
     device: Annotated[Device, typer.Option(help="Where to measure.")] = "auto",
-    methods: Annotated[
-        str, typer.Option(help="Which methods, separated by commas: any that `selfens train` knows.")
-    ] = "temporal,pi,supervised",
+    methods: Annotated[str, typer.Option(help="Which, separated by commas.")] = "temporal,pi,supervised",
     modes: Annotated[
         str | None,
-        typer.Option(
-            help="Which ways to run a step, separated by commas: plain, compiled, captured, compiled+captured, "
-            "compiled+captured+kernels; all that fit the device by default."
-        ),
+        typer.Option(help="Such as plain,compiled,compiled+captured+kernels; default: all that fit the device."),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to time; by default 500 on a GPU, 60 on a CPU.")] = None,
@@ -468,12 +447,6 @@ def _say_result(run: Run, quiet: bool) -> None:
     _say(f"to predict: selfens predict {shlex.quote(str(run.path))} INPUT -o out.csv")
 
 
-def _command_of(error: Exception) -> str:
-    """The command that was mistyped, as one would type it."""
-    context = getattr(error, "ctx", None)
-    return f"selfens {context.info_name}" if context and context.parent else "selfens"
-
-
 def _say(text: str) -> None:
     if launcher.rank() == 0:
         print(text)  # noqa: T201
@@ -490,19 +463,16 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")  # characters that the terminal cannot show
     try:
-        code = app(arguments, standalone_mode=False)
+        words = sys.argv[1:] if arguments is None else arguments
+        code = app(words or ["--help"], prog_name="selfens", standalone_mode=False)
     except SelfensError as error:
         _complain(f"error: {error}")
         code = 1
     except MistypedCommand as error:
-        if sentence := error.format_message():  # type: ignore[attr-defined]  # empty if only the help was wanted
-            _complain(f"error: {sentence} (see '{_command_of(error)} --help')")
+        command = getattr(getattr(error, "ctx", None), "command_path", "selfens")
+        _complain(f"error: {error.format_message()} (see '{command} --help')")  # type: ignore[attr-defined]
         code = 2
     except (typer.Abort, KeyboardInterrupt):
         _complain("stopped.")
         code = 130
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

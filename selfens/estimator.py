@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +115,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         dataset = Dataset.from_arrays(inputs, labels, classes=[str(name) for name in self.classes_])
         self.config_ = self._config(dataset)
         module = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else None
-        with self._directory() as directory, random_state_kept():
-            progress = for_terminal() if self.verbose else WithoutExpectedWarnings()
+        self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
+        progress = for_terminal() if self.verbose else WithoutExpectedWarnings()
+        with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, random_state_kept():
+            directory = self.run_dir_ or Path(temporary) / "run"
             self._keep(train(self.config_, directory, dataset=dataset, network=module, progress=progress), dataset)
         return self
 
@@ -164,15 +165,6 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return default_config(dataset, self.method, on_gpu=on_gpu).with_overrides(
             f"{path}={value}" for path, value in chosen
         )
-
-    @contextmanager
-    def _directory(self) -> Iterator[Path]:
-        self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
-        if self.run_dir_ is not None:
-            yield self.run_dir_
-            return
-        with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
-            yield Path(folder) / "run"
 
     def _keep(self, run: Run, dataset: Dataset) -> None:
         """All that is needed once the directory is gone."""

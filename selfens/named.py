@@ -47,11 +47,9 @@ def with_absolute_paths(config: Config) -> Config:
 
 def _no_such_source(name: str) -> str:
     """The sentence for what is neither a preset nor data, with the nearest preset or folder."""
-    if os.path.exists(name):
-        return f"{name} is neither a preset, an .npz file, a folder of images nor a .csv; see 'selfens presets'."
     if os.sep in name:
-        return f"there is no file or folder {name}; check its path."
+        return f"there is no .npz file, folder or CSV at {name}; check its path."
     folders = [f"{path.name}{os.sep}" for path in Path().iterdir() if path.is_dir()]
     known = [*presets.DATA_SETS, *presets.PRESETS]
     hint = nearest(name, [*known, *folders])
-    return f"'{name}' is neither a preset nor a file or folder here{hint} Presets: {', '.join(known)}."
+    return f"'{name}' is neither a preset nor an .npz file, a folder or a CSV{hint} Presets: {', '.join(known)}."

@@ -395,7 +395,10 @@ def refused(answer, *fragments):
 
 
 BAD_WORDS = {
-    "unknown preset": (["digts"], ["'digts' is neither a preset nor a file or folder here", "did you mean 'digits'?"]),
+    "unknown preset": (
+        ["digts"],
+        ["'digts' is neither a preset nor an .npz file, a folder or a CSV", "did you mean 'digits'?"],
+    ),
     "unknown preset of a known set": (["cifar10-temporel"], ["did you mean 'cifar10-temporal'?"]),
     "unknown method": (["digits", "--method", "temporl"], ["no method 'temporl'", "did you mean 'temporal'?"]),
     "unknown section": (["digits", "--set", "optimiser.beta2=0.9"], ["no section 'optimiser'", "'optimizer'?"]),
@@ -414,7 +417,10 @@ BAD_WORDS = {
     "not a number": (["digits", "--set", "optimizer.beta2=high"], ["optimizer.beta2 is 'high'; expected a number"]),
     "not a whole number": (["digits", "--set", "schedule.epochs=1.5"], ["schedule.epochs", "whole number"]),
     "not a truth": (["digits", "--set", "augment.flip=maybe"], ["augment.flip is 'maybe'; expected true or false"]),
-    "out of range": (["digits", "--set", "optimizer.beta2=1"], ["optimizer.beta2 is 1.0; expected at least 0 and below 1"]),
+    "out of range": (
+        ["digits", "--set", "optimizer.beta2=1"],
+        ["optimizer.beta2 is 1.0; expected at least 0 and below 1"],
+    ),
     "not finite": (["digits", "--set", "optimizer.beta2=nan"], ["optimizer.beta2 is nan; expected a finite number"]),
     "no epochs": (["digits", "--epochs", "0"], ["schedule.epochs is 0; expected at least 1 and at most 1000000000"]),
     "negative seed": (["digits", "--seed", "-1"], ["seed.base is -1"]),
@@ -682,7 +688,7 @@ def test_labels_that_were_corrected_are_not_replaced(typed, trained):
 
 def test_a_word_that_is_nothing_gets_the_nearest_preset_or_folder(typed, here):
     Path("photos").mkdir()
-    assert "neither a preset nor a file or folder here; did you mean 'photos/'?" in typed("train", "photo")[2]
+    assert "neither a preset nor an .npz file, a folder or a CSV; did you mean 'photos/'?" in typed("train", "photo")[2]
     assert "did you mean 'digits'?" in typed("train", "digit")[2]
 
 
@@ -716,7 +722,7 @@ def test_bad_input_typed_for_real(npz):
     done = selfens("train", "digts", cwd=npz.parent)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(
-        "error: 'digts' is neither a preset nor a file or folder here; did you mean 'digits'?"
+        "error: 'digts' is neither a preset nor an .npz file, a folder or a CSV; did you mean 'digits'?"
     )
     assert len(done.stderr.splitlines()) == 1
 
