@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if isinstance(self.network, str) and self.network != "auto":
             fields["network.name"] = self.network
         if self.epochs is not None:
+            check_kind("epochs", self.epochs, Integral, "a whole number")
             fields["schedule.epochs"] = self.epochs
         chosen = (fields | dict(self.config or {})).items()
         return default_config(dataset, self.method, on_gpu=on_gpu).with_overrides(
