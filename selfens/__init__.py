@@ -9,83 +9,65 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from selfens import data, methods, networks, presets
-    from selfens.config import Config
-    from selfens.core import losses, schedules
-    from selfens.core.targets import EnsembleTargets
-    from selfens.core.teacher import EmaTeacher
-    from selfens.core.views import Views
-    from selfens.data.dataset import Dataset
-    from selfens.errors import SelfensError
-    from selfens.estimator import SelfEnsemblingClassifier
-    from selfens.methods.base import Method
-    from selfens.report.page import write_report
-    from selfens.runs.run import Run, load_run
-    from selfens.tools import audit, folds
-    from selfens.tools.export import export_run
-    from selfens.training.loop import resume, train
+    from selfens import data as data
+    from selfens import methods as methods
+    from selfens import networks as networks
+    from selfens import presets as presets
+    from selfens.config import Config as Config
+    from selfens.core import losses as losses
+    from selfens.core import schedules as schedules
+    from selfens.core.targets import EnsembleTargets as EnsembleTargets
+    from selfens.core.teacher import EmaTeacher as EmaTeacher
+    from selfens.core.views import Views as Views
+    from selfens.data.dataset import Dataset as Dataset
+    from selfens.errors import SelfensError as SelfensError
+    from selfens.estimator import SelfEnsemblingClassifier as SelfEnsemblingClassifier
+    from selfens.methods.base import Method as Method
+    from selfens.report.page import write_report as write_report
+    from selfens.runs.run import Run as Run
+    from selfens.runs.run import load_run as load_run
+    from selfens.tools import audit as audit
+    from selfens.tools import folds as folds
+    from selfens.tools.export import export_run as export_run
+    from selfens.training.loop import resume as resume
+    from selfens.training.loop import train as train
 
 __version__ = "0.2.0"
 
 _HOMES = {
-    "Config": "selfens.config",
-    "Dataset": "selfens.data.dataset",
-    "EmaTeacher": "selfens.core.teacher",
-    "EnsembleTargets": "selfens.core.targets",
-    "Method": "selfens.methods.base",
-    "Run": "selfens.runs.run",
-    "SelfEnsemblingClassifier": "selfens.estimator",
-    "SelfensError": "selfens.errors",
-    "Views": "selfens.core.views",
-    "export_run": "selfens.tools.export",
-    "load_run": "selfens.runs.run",
-    "resume": "selfens.training.loop",
-    "train": "selfens.training.loop",
-    "write_report": "selfens.report.page",
-}
-_MODULES = {
+    "Config": "selfens.config:Config",
+    "Dataset": "selfens.data.dataset:Dataset",
+    "EmaTeacher": "selfens.core.teacher:EmaTeacher",
+    "EnsembleTargets": "selfens.core.targets:EnsembleTargets",
+    "Method": "selfens.methods.base:Method",
+    "Run": "selfens.runs.run:Run",
+    "SelfEnsemblingClassifier": "selfens.estimator:SelfEnsemblingClassifier",
+    "SelfensError": "selfens.errors:SelfensError",
+    "Views": "selfens.core.views:Views",
     "audit": "selfens.tools.audit",
     "data": "selfens.data",
+    "export_run": "selfens.tools.export:export_run",
     "folds": "selfens.tools.folds",
+    "load_run": "selfens.runs.run:load_run",
     "losses": "selfens.core.losses",
     "methods": "selfens.methods",
     "networks": "selfens.networks",
     "presets": "selfens.presets",
+    "resume": "selfens.training.loop:resume",
     "schedules": "selfens.core.schedules",
+    "train": "selfens.training.loop:train",
+    "write_report": "selfens.report.page:write_report",
 }
 
-__all__ = [
-    "Config",
-    "Dataset",
-    "EmaTeacher",
-    "EnsembleTargets",
-    "Method",
-    "Run",
-    "SelfEnsemblingClassifier",
-    "SelfensError",
-    "Views",
-    "audit",
-    "data",
-    "export_run",
-    "folds",
-    "load_run",
-    "losses",
-    "methods",
-    "networks",
-    "presets",
-    "resume",
-    "schedules",
-    "train",
-    "write_report",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    raise AttributeError(f"module 'selfens' has no attribute '{name}'")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'selfens' has no attribute '{name}'")
+    path, _, attribute = _HOMES[name].partition(":")
+    module = importlib.import_module(path)
+    return getattr(module, attribute) if attribute else module
 
 
 def __dir__() -> list[str]:

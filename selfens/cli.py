@@ -11,10 +11,8 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -32,29 +30,15 @@ Result = TypeVar("Result")
 FEW_TEST_ROWS = 50
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
 MistypedCommand: type[Exception] = typer.BadParameter.__bases__[0]  # click's UsageError, wherever typer keeps its click
 
-
-class Device(StrEnum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Precision(StrEnum):
-    auto = "auto"
-    bf16 = "bf16"
-    tf32 = "tf32"
-    fp32 = "fp32"
-
-
+Device = Literal["auto", "cpu", "cuda"]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
 TensorBoardOption = Annotated[
     bool, typer.Option("--tensorboard", help="Write the history for TensorBoard too, into RUN/tensorboard.")
@@ -72,40 +56,19 @@ SetOption = Annotated[
 @app.command()
 def train(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help="A preset such as digits, an .npz file, a folder of images or .npy files, or a CSV of file,label.",
-        ),
+        str, typer.Argument(metavar="DATA", help="A preset such as digits, an .npz file, a folder of images, or a CSV.")
     ],
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
-    labels_file: Annotated[
-        Path | None, typer.Option(help="Rows, or row,label lines, to use as the labels; such as a corrected audit.")
-    ] = None,
-    add_labels: Annotated[
-        Path | None,
-        typer.Option(help="Like --labels-file, but added to the labels there are; such as suggestions filled in."),
-    ] = None,
+    labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
+    add_labels: Annotated[Path | None, typer.Option(help="More labels, such as suggestions filled in.")] = None,
     method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; see 'selfens methods'.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
-    extra: Annotated[
-        str | None,
-        typer.Option(metavar="SOURCE", help="More unlabeled rows: .npz, .npy, a folder or a data set."),
-    ] = None,
-    extra_per_epoch: Annotated[
-        str | None, typer.Option(metavar="K", help="Unlabeled rows drawn for each epoch; default: visit all.")
-    ] = None,
-    targets: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Keep the ensemble in this file, or in 'ram'; by default on the device."),
-    ] = None,
     size: Annotated[int | None, typer.Option(help="Side to which a folder's images are scaled.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download; also by SELFENS_OFFLINE=1.")] = False,
     run: Annotated[
-        Path | None, typer.Option("--run", "--run-dir", help="Directory of the run; a new one by default.")
+        Path | None, typer.Option("--run", "--run-dir", help="Where the run goes; default: in runs/.")
     ] = None,
     report: ReportOption = True,
     tensorboard: TensorBoardOption = False,
@@ -119,44 +82,28 @@ def train(
         )
     if labels_file is not None and add_labels is not None:
         raise ConfigError("--labels-file and --add-labels were both given; put the lines of both into one file.")
+    if any(text.strip().startswith("method.name") for text in overrides or []):
+        raise ConfigError(
+            "method.name was set; choose by --method, which also brings what the method wants for the data."
+        )
     from selfens import named
     from selfens.training import loop
 
     named_file = labels_file or add_labels
     flags = {
-        "data.labels": _label_count(labels),
+        "data.labels": "none" if labels == "all" else labels,
         "data.label_choice": None if named_file is None else "file" if labels_file else "added",
-        "data.labels_file": _absolute(named_file),
-        "data.folder": _absolute(data_dir),
-        "data.extra": None if extra is None else named.absolute(extra),
-        "data.extra_per_epoch": extra_per_epoch,
-        "method.targets": targets,
+        "data.labels_file": named_file,
+        "data.folder": data_dir,
         "schedule.epochs": epochs,
-        "training.device": None if device is None else device.value,
+        "training.device": device,
         "seed.base": seed,
     }
-    overrides = overrides or []
-    for override in [
-        text for text in overrides if text.startswith("method.name=")
-    ]:  # brings rates too, as --method does
-        overrides.remove(override)
-        chosen = override.partition("=")[2]
-        if method is not None and method != chosen:
-            raise ConfigError(f"--method {method} and --set {override} were both given; leave one out.")
-        method = chosen
-    config = named.config_for(source, method, size, (device or Device.auto).value)
-    config = config.with_overrides(f"{field}={value}" for field, value in flags.items() if value is not None)
-    config = config.with_overrides(overrides)
+    given = [f"{field}={value}" for field, value in flags.items() if value is not None]
+    config = named.config_for(source, method, size, device or "auto").with_overrides([*given, *(overrides or [])])
+    config = named.with_absolute_paths(config)
     directory = run or _new_directory(config)
-    if offline:
-        os.environ["SELFENS_OFFLINE"] = "1"
-    show = _progress(directory, quiet, tensorboard)
-    _finish(
-        _until_stopped(lambda: loop.train(config, directory, progress=show), directory),
-        show,
-        report=report,
-        quiet=quiet,
-    )
+    _train(lambda show: loop.train(config, directory, progress=show), directory, report, tensorboard, quiet)
 
 
 @app.command()
@@ -177,21 +124,18 @@ def resume(
             _say(f"{run} is complete; there is nothing to resume.")
         _say_result(before, quiet)
         return
-    show = _progress(run, quiet, tensorboard)
     moved = before.dataset(source=data) if data else None
-    _finish(
-        _until_stopped(lambda: loop.resume(run, dataset=moved, progress=show), run), show, report=report, quiet=quiet
-    )
+    _train(lambda show: loop.resume(run, dataset=moved, progress=show), run, report, tensorboard, quiet)
 
 
 @app.command()
 def evaluate(
     run: RunArgument,
     data: DataOption = None,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
 ) -> None:
     """Compute a run's test error again, over every test row."""
-    trained = _loaded(run, device.value)
+    trained = _loaded(run, device)
     result = trained.evaluate(trained.dataset(source=data))
     _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
     for name, error in result["per_class"].items():
@@ -207,21 +151,17 @@ def predict(
         typer.Argument(metavar="INPUT", help="An .npz or .npy file, an image, a folder of images, or a CSV."),
     ] = None,
     training_rows: Annotated[
-        bool,
-        typer.Option(
-            "--training-rows",
-            help="The run's own training rows, from its ensemble, with their deviation.",
-        ),
+        bool, typer.Option("--training-rows", help="The run's own training rows, with their deviation.")
     ] = False,
     data: DataOption = None,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
 ) -> None:
-    """Predict the class of each row of a file, or of each image of a folder."""
+    """Predict the class of each row of a file or image of a folder."""
     from selfens.tools.predict import is_images, predict_arrays, predict_images, predict_training_rows
 
     if training_rows == (inputs is not None):
         raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
-    trained = _loaded(run, device.value)
+    trained = _loaded(run, device)
     failures: list[str] = []
     if inputs is None:
         count = predict_training_rows(trained, trained.dataset(source=data), output)
@@ -240,7 +180,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     data: DataOption = None,
 ) -> None:
-    """Write a page to look at: error, losses, confusion, calibration, galleries; several runs side by side."""
+    """Write a page about a run, or about several side by side."""
     from selfens.report.page import write_report
 
     if data is not None:  # a page would only say in small print that the data does not fit
@@ -253,14 +193,12 @@ def report(
 def export(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: model.onnx, or model.pt2.")],
-    data: DataOption = None,
 ) -> None:
-    """Write network, preprocessing, class names and a model card into one file that needs no selfens."""
+    """Write the network into one file that needs no selfens. Preprocessing, classes and a model card are in it."""
     from selfens.tools.export import export_run
 
     trained = _loaded(run, "cpu")
-    dataset = trained.dataset(source=data) if data else None
-    done = export_run(trained, output, dataset=dataset)
+    done = export_run(trained, output)
     _say(f"{output} written; its probabilities are the run's to within {done.difference:.1g} on {done.checked_on}")
 
 
@@ -276,7 +214,7 @@ def audit(
     data: DataOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Rank a run's labels by how strongly its predictions disagree with them."""
+    """Rank a run's labels by how much its predictions disagree."""
     from selfens.report.page import write_audit_page
     from selfens.tools import audit as auditing
     from selfens.tools import folds as folding
@@ -308,7 +246,7 @@ def suggest(
     ] = Path("suggestions.csv"),
     data: DataOption = None,
 ) -> None:
-    """Say which unlabeled rows to label next: the least certain, spread over the predicted classes."""
+    """Say which unlabeled rows to label next. The least certain, spread over the predicted classes."""
     from selfens.files.tables import check_replaceable
     from selfens.report.page import write_suggestions_page
     from selfens.tools import audit as auditing
@@ -327,20 +265,19 @@ def suggest(
 @app.command()
 def presets(name: Annotated[str | None, typer.Argument(help="Print this preset's whole config.")] = None) -> None:
     """List the presets, or print one."""
-    from selfens.presets import PRESETS, get
+    from selfens.presets import PRESETS, about, get
 
     if name is not None:
         _say(get(name).to_json().rstrip())
         return
-    for preset, function in PRESETS.items():
-        first, *rest = (function.__doc__ or "").strip().splitlines()
-        _say(f"{preset:<20} {first}")
-        _say("".join(f"{'':<21}{line.strip()}\n" for line in rest if line.strip()).rstrip())
+    for preset in PRESETS:
+        _say(f"{preset:<20} {about(preset)}")
+    _say("To train one: selfens train NAME")
 
 
 @app.command()
 def methods(name: Annotated[str | None, typer.Argument(help="List this method's options.")] = None) -> None:
-    """List the methods, or the options of one, which --set method.OPTION=VALUE changes."""
+    """List the methods, or the options of one. Set them by --set method.OPTION=VALUE."""
     from selfens.methods import find
 
     if name is None:
@@ -364,7 +301,7 @@ def demo(
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
     quiet: QuietOption = False,
 ) -> None:
-    """Supervised, Π-model and temporal ensembling on real digits with 50 labels, compared over several seeds."""
+    """Compare three methods on real digits with 50 labels."""
     from selfens.demo import run_demo
 
     run_demo(directory, jobs=jobs, num_seeds=seeds, quiet=quiet)
@@ -372,20 +309,12 @@ def demo(
 
 @app.command()
 def bench(
-    device: Annotated[Device, typer.Option(help="Where to measure.")] = Device.auto,
-    methods: Annotated[
-        str, typer.Option(help="Which methods, separated by commas: any that `selfens train` knows.")
-    ] = "temporal,pi,supervised",
+    device: Annotated[Device, typer.Option(help="Where to measure.")] = "auto",
+    methods: Annotated[str, typer.Option(help="Which, separated by commas.")] = "temporal,pi,supervised",
     modes: Annotated[
         str | None,
-        typer.Option(
-            help="Which ways to run a step, separated by commas: plain, compiled, captured, compiled+captured, "
-            "compiled+captured+kernels; all that fit the device by default."
-        ),
+        typer.Option(help="Such as plain,compiled,compiled+captured+kernels; default: all that fit the device."),
     ] = None,
-    precision: Annotated[
-        Precision, typer.Option(help="auto is bf16 on a GPU that has it, else fp32.")
-    ] = Precision.auto,
     data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to time; by default 500 on a GPU, 60 on a CPU.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all figures there as JSON.")] = None,
@@ -397,12 +326,11 @@ def bench(
     if output is not None:
         check_writable(output)
     result = measuring.bench(
-        device.value,
+        device,
         methods=[name.strip() for name in methods.split(",")],
         modes=None if modes is None else [name.strip() for name in modes.split(",")],
         data_dir=str(data_dir) if data_dir else None,
         steps=steps,
-        precision=precision.value,
         say=_complain,
     )
     print_table(result)
@@ -414,17 +342,11 @@ def bench(
 app.command()(reproduce)
 
 
-@app.command()
-def version() -> None:
-    """Print the version."""
-    from selfens import __version__
-
-    _say(__version__)
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        version()
+        from selfens import __version__
+
+        _say(__version__)
         raise typer.Exit
 
 
@@ -443,47 +365,15 @@ def _summary(kind: type) -> str:
     return next(iter(text.strip().splitlines()), "")
 
 
-def _label_count(text: str | None) -> str | None:
-    """As an override: 'all' is none."""
-    if text is None or text == "all":
-        return None if text is None else "none"
-    try:
-        return str(int(text))
-    except ValueError:
-        raise ConfigError(f"--labels is '{text}'; expected a whole number or 'all'.") from None
-
-
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.absolute())
-
-
 def _new_directory(config: Config) -> Path:
     """runs/DATA-METHOD-seedN, or the first free name after it."""
+    from selfens.runs.directory import free_directory
+
     if launcher.size() > 1:
         raise ConfigError(
             "several processes train together and must agree on a directory; name it with --run-dir DIRECTORY."
         )
-    name = f"{Path(config.data.name).stem}-{config.method.name}-seed{config.seed.base}"
-    candidates = [Path("runs") / name, *(Path("runs") / f"{name}-{number}" for number in range(2, 10_000))]
-    for path in candidates:
-        if not path.exists():
-            return path
-        _note_unfinished(path, config)
-    raise ConfigError(f"runs holds thousands of runs named {name}; name another directory by --run-dir.")
-
-
-def _note_unfinished(path: Path, config: Config) -> None:
-    """Say so if the same run is there already and could be resumed."""
-    from selfens.runs.directory import RunDirectory
-
-    with suppress(SelfensError, OSError):
-        directory = RunDirectory.open(path)
-        done, epochs = directory.reached()[0], config.schedule.epochs
-        if directory.config() == config and done < epochs:
-            _complain(
-                f"note: {path} is the same run, stopped after {done} of {epochs} epochs; to continue it instead: "
-                f"selfens resume {path}"
-            )
+    return free_directory(Path("runs") / f"{Path(config.data.name).stem}-{config.method.name}-seed{config.seed.base}")
 
 
 def _page_beside(output: Path) -> Path:
@@ -511,16 +401,18 @@ def _loaded(path: Path, device: str = "auto") -> Run:
     return run
 
 
-def _progress(run: Path, quiet: bool, tensorboard: bool) -> Progress:
-    """What shows a training, on the terminal and, if asked for, to TensorBoard."""
+def _train(call: Callable[[Progress], Run], directory: Path, report: bool, tensorboard: bool, quiet: bool) -> None:
+    """Train and show it, then write the page and say the result."""
+    from selfens.report.page import write_report_or_warn
+    from selfens.tools.tensorboard import TensorBoard
     from selfens.training.progress import for_terminal
 
     shown = for_terminal(quiet)
-    if not tensorboard:
-        return shown
-    from selfens.tools.tensorboard import TensorBoard
-
-    return TensorBoard(run, shown)
+    show = TensorBoard(directory, shown) if tensorboard else shown
+    run = _until_stopped(lambda: call(show), directory)
+    if report and launcher.rank() == 0:
+        write_report_or_warn(run, run.dataset(), show.warn)
+    _say_result(run, quiet)
 
 
 def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> Result:
@@ -532,15 +424,6 @@ def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) ->
         hint = f" To continue: selfens resume {shlex.quote(str(resumable))}" if can_go_on else ""
         _complain(f"{interrupt or 'stopped.'}{hint}")
         raise typer.Exit(130) from None
-
-
-def _finish(run: Run, show: Progress, *, report: bool, quiet: bool) -> None:
-    """After training: the page, and the result."""
-    from selfens.report.page import write_report_or_warn
-
-    if report and launcher.rank() == 0:
-        write_report_or_warn(run, run.dataset(), show.warn)
-    _say_result(run, quiet)
 
 
 def _say_result(run: Run, quiet: bool) -> None:
@@ -564,12 +447,6 @@ def _say_result(run: Run, quiet: bool) -> None:
     _say(f"to predict: selfens predict {shlex.quote(str(run.path))} INPUT -o out.csv")
 
 
-def _command_of(error: Exception) -> str:
-    """The command that was mistyped, as one would type it."""
-    context = getattr(error, "ctx", None)
-    return f"selfens {context.info_name}" if context and context.parent else "selfens"
-
-
 def _say(text: str) -> None:
     if launcher.rank() == 0:
         print(text)  # noqa: T201
@@ -586,19 +463,16 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="replace")  # characters that the terminal cannot show
     try:
-        code = app(arguments, standalone_mode=False)
+        words = sys.argv[1:] if arguments is None else arguments
+        code = app(words or ["--help"], prog_name="selfens", standalone_mode=False)
     except SelfensError as error:
         _complain(f"error: {error}")
         code = 1
     except MistypedCommand as error:
-        if sentence := error.format_message():  # type: ignore[attr-defined]  # empty if only the help was wanted
-            _complain(f"error: {sentence} (see '{_command_of(error)} --help')")
+        command = getattr(getattr(error, "ctx", None), "command_path", "selfens")
+        _complain(f"error: {error.format_message()} (see '{command} --help')")  # type: ignore[attr-defined]
         code = 2
     except (typer.Abort, KeyboardInterrupt):
         _complain("stopped.")
         code = 130
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

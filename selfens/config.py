@@ -19,6 +19,8 @@ from selfens.settings import Section, field_types, parse, setting
 
 PAPER_EPOCHS, PAPER_RAMPUP, PAPER_RAMPDOWN = 300, 80, 50
 MAX_THREADS = 1024  # torch crashes with very many
+FRACTION = {"at_least": 0, "below": 1}
+SEED = {"at_least": 0, "at_most": 2**32 - 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +51,7 @@ class DataConfig(Section):
     validation: float = setting(
         0.0,
         "Fraction of the labelled rows held out of training to estimate the error without the test set.",
-        at_least=0,
-        below=1,
+        **FRACTION,
     )
     preprocess: Literal["zca", "image", "channel", "none"] = setting(
         "none", "ZCA whitening, zero mean and unit variance per image, the same per channel or feature, or nothing."
@@ -100,9 +101,7 @@ class AugmentConfig(Section):
     noise: float = setting(
         0.15, "noise, and strong for vectors: deviation of the Gaussian noise that is added.", at_least=0
     )
-    feature_dropout: float = setting(
-        0.3, "strong for vectors: probability that a feature is set to zero.", at_least=0, below=1
-    )
+    feature_dropout: float = setting(0.3, "strong for vectors: probability that a feature is set to zero.", **FRACTION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +114,8 @@ class NetworkConfig(Section):
         "A name of `selfens.networks`, or package.module:factory, which is called with (input_shape, num_classes).",
     )
     noise: float = setting(0.15, "Deviation of the Gaussian noise added to the inputs in training.", at_least=0)
-    dropout: float = setting(0.5, "Probability of dropping a unit.", at_least=0, below=1)
-    mean_momentum: float = setting(
-        0.999, "Momentum of the running means of mean-only batch normalisation.", at_least=0, below=1
+    dropout: float = setting(0.5, "Probability of dropping a unit.", **FRACTION)
+    mean_momentum: float = setting(0.999, "Momentum of the running means of mean-only batch normalisation.", **FRACTION
     )
     width: int | None = setting(
         None,
@@ -137,16 +135,11 @@ class OptimizerConfig(Section):
     )
     learning_rate: float = setting(0.003, "The largest learning rate, lambda_max.", above=0, at_most=1e38)
     weight_decay: float = setting(0.0, "Weight decay; only of weights with two or more dimensions.", at_least=0)
-    momentum: float = setting(0.9, "sgd: momentum of the gradient.", at_least=0, below=1)
-    beta1: float = setting(0.9, "adam, adamw: momentum of the gradient until the ramp-down.", at_least=0, below=1)
-    beta1_end: float = setting(
-        0.5, "adam: momentum of the gradient at the end of the paper's ramp-down.", at_least=0, below=1
-    )
+    momentum: float = setting(0.9, "sgd: momentum of the gradient.", **FRACTION)
+    beta1: float = setting(0.9, "adam, adamw: momentum of the gradient until the ramp-down.", **FRACTION)
+    beta1_end: float = setting(0.5, "adam: momentum of the gradient at the end of the paper's ramp-down.", **FRACTION)
     beta2: float = setting(
-        0.999,
-        "adam, adamw: momentum of the squared gradient; 0.99 is steadier with very few labels.",
-        at_least=0,
-        below=1,
+        0.999, "adam, adamw: momentum of the squared gradient; 0.99 is steadier with very few labels.", **FRACTION
     )
     epsilon: float = setting(1e-8, "adam, adamw: added to the root of the second moment.", above=0)
     multipliers: str = setting(
@@ -280,21 +273,13 @@ class SeedConfig(Section):
     """One seed governs everything; each part can be set separately."""
 
     section: ClassVar[str] = "seed"
-    base: int = setting(0, "The seed of all that is not set below.", at_least=0, at_most=2**32 - 1)
-    labels: int | None = setting(
-        None, "Seed of the choice and corruption of labels; none: base.", at_least=0, at_most=2**32 - 1
-    )
+    base: int = setting(0, "The seed of all that is not set below.", **SEED)
+    labels: int | None = setting(None, "Seed of the choice and corruption of labels; none: base.", **SEED)
     split: int | None = setting(
-        None,
-        "Seed of the split into training and test rows, if the data set has none of its own; none: base.",
-        at_least=0,
-        at_most=2**32 - 1,
+        None, "Seed of the split into training and test rows, if the data set has none of its own; none: base.", **SEED
     )
     training: int | None = setting(
-        None,
-        "Seed of initial weights, order, augmentation, noise and dropout; none: base.",
-        at_least=0,
-        at_most=2**32 - 1,
+        None, "Seed of initial weights, order, augmentation, noise and dropout; none: base.", **SEED
     )
 
     def of(self, part: Literal["labels", "split", "training"]) -> int:
@@ -354,86 +339,46 @@ class Config:
     def from_dict(cls, raw: Any) -> Config:
         if not isinstance(raw, dict):
             raise ConfigError(f"the configuration is a {type(raw).__name__}; expected sections of fields.")
-        sections: dict[str, Any] = {name: _section_from(name, values) for name, values in raw.items()}
-        return cls(**sections)
+        return cls()._changed(raw)
 
     def with_overrides(self, overrides: Iterable[str]) -> Config:
-        """This config with `section.field=value` applied, each value read by its field's type. `method.name` comes first,
-        because it decides which fields `method` has.
+        """This config with `section.field=value` applied, each value read by its field's type.
 
         >>> Config().with_overrides(["method.decay=0.999", "method.name=mean-teacher"]).method.decay
         0.999
         """
-        split = sorted((_split_override(text) for text in overrides), key=lambda part: part[:2] != ("method", "name"))
-        config = self
-        values: dict[str, dict[str, Any]] = {}  # set together at the end, because one may go only with another
-        for section, key, text in split:
-            if (section, key) == ("method", "name"):
-                config = config.with_values("method", name=text)
-            else:
-                hints = field_types(type(getattr(config, section)))
-                if key not in hints:
-                    raise ConfigError(_unknown_field(section, config.method.name, key, hints))
-                values.setdefault(section, {})[key] = parse(f"{section}.{key}", text, hints[key])
-        return replace(config, **{name: replace(getattr(config, name), **changed) for name, changed in values.items()})
+        changes: dict[str, dict[str, str]] = {}
+        for text in overrides:
+            path, equals, value = text.partition("=")
+            section, dot, key = path.strip().partition(".")
+            if not equals or not dot:
+                raise ConfigError(f"'{text}' is not an override; write section.field=value.")
+            changes.setdefault(section, {})[key] = value.strip()
+        return self._changed(changes, are_text=True)
 
     def with_values(self, section: str, **values: Any) -> Config:
         """This config with some fields of one section replaced; another `name` of `method` brings that method's options."""
-        if section == "method" and "name" in values:
-            name = values.pop("name")
-            changed = self if name == self.method.name else replace(self, method=methods.options(name))
-            return changed.with_values("method", **values)
-        _check_section(section)
-        known = field_types(type(getattr(self, section)))
-        for key in values:
-            if key not in known:
-                raise ConfigError(_unknown_field(section, self.method.name, key, known))
-        return replace(self, **{section: replace(getattr(self, section), **values)})
+        return self._changed({section: values})
+
+    def _changed(self, changes: dict[str, Any], *, are_text: bool = False) -> Config:
+        """Everything is changed together, because one value may go only with another."""
+        sections: dict[str, Any] = {}
+        for name, values in changes.items():
+            if name not in SECTIONS:
+                raise ConfigError(unknown_name("section", name, SECTIONS))
+            if not isinstance(values, dict):
+                raise ConfigError(f"section '{name}' holds {values!r}; expected its fields.")
+            section: Section = getattr(self, name)
+            if name == "method" and "name" in values:
+                section, values = self._method(values["name"]), {k: v for k, v in values.items() if k != "name"}
+            sections[name] = section.changed(values, are_text=are_text)
+        return replace(self, **sections)
+
+    def _method(self, name: Any) -> Options:
+        """The options to begin with for the method of this name."""
+        if not isinstance(name, str):
+            raise ConfigError(f"method.name is {name!r} ({type(name).__name__}); expected text.")
+        return self.method if name == self.method.name else methods.options(name)
 
 
-SECTIONS: dict[str, type[Section]] = {
-    "data": DataConfig,
-    "augment": AugmentConfig,
-    "network": NetworkConfig,
-    "method": Options,
-    "optimizer": OptimizerConfig,
-    "schedule": ScheduleConfig,
-    "training": TrainingConfig,
-    "seed": SeedConfig,
-}
-
-
-def _split_override(text: str) -> tuple[str, str, str]:
-    path, equals, value = text.partition("=")
-    section, dot, key = path.strip().partition(".")
-    if not equals or not dot:
-        raise ConfigError(f"'{text}' is not an override; write section.field=value.")
-    _check_section(section)
-    return section, key, value.strip()
-
-
-def _section_from(name: str, values: Any) -> Section:
-    _check_section(name)
-    if not isinstance(values, dict):
-        raise ConfigError(f"section '{name}' holds {values!r}; expected its fields.")
-    if name == "method":
-        chosen, values = values.get("name", "temporal"), {key: value for key, value in values.items() if key != "name"}
-        if not isinstance(chosen, str):
-            raise ConfigError(f"method.name is {chosen!r} ({type(chosen).__name__}); expected text.")
-        return methods.options(chosen, **values)
-    hints = field_types(SECTIONS[name])
-    for key in values:
-        if key not in hints:
-            raise ConfigError(_unknown_field(name, "", key, hints))
-    return SECTIONS[name](**values)
-
-
-def _check_section(name: str) -> None:
-    if name not in SECTIONS:
-        raise ConfigError(unknown_name("section", name, SECTIONS))
-
-
-def _unknown_field(section: str, method: str, key: str, known: Iterable[str]) -> str:
-    if section == "method":
-        return unknown_name(f"{method} option", key, known)
-    return unknown_name(f"field in section '{section}'", key, known)
+SECTIONS: dict[str, type[Section]] = field_types(Config)

@@ -16,7 +16,7 @@ class SelfensError(Exception):
 
 
 class ConfigError(SelfensError, ValueError):
-    """A preset, field or value that does not exist or does not fit the others."""
+    """A preset, field or value that does not exist, does not fit the others, or needs what this machine lacks."""
 
 
 class DataError(SelfensError, ValueError):
@@ -24,11 +24,7 @@ class DataError(SelfensError, ValueError):
 
 
 class RunError(SelfensError):
-    """A run directory that is in use, incomplete, damaged or of another configuration."""
-
-
-class DeviceError(SelfensError, RuntimeError):
-    """A device that is not there."""
+    """A run that is in use, incomplete, damaged, of another configuration, or that lost one of its processes."""
 
 
 class MissingPackageError(SelfensError, ImportError):
@@ -37,10 +33,6 @@ class MissingPackageError(SelfensError, ImportError):
 
 class DivergedError(SelfensError, ArithmeticError):
     """A loss that stopped being finite."""
-
-
-class LostProcessError(SelfensError, RuntimeError):
-    """Another process of the same training that has ended or no longer answers."""
 
 
 class SelfensWarning(UserWarning):

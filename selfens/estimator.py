@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
         """Train on all rows of X; y holds a class for each, or -1, None, NaN or "" for unlabeled."""
         launcher.check_single_process(type(self).__name__)
-        inputs, given = validate_data(self, X, _nan_as_none(y), allow_nd=True, ensure_min_samples=2)
+        inputs, given = validate_data(self, X, _without_nan(y), allow_nd=True, ensure_min_samples=2)
         labelled = is_labelled(given)
         self.classes_, numbers = _numbered(_known(given, labelled))
         labels = np.full(len(given), UNLABELED)
@@ -116,10 +116,11 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         dataset = Dataset.from_arrays(inputs, labels, classes=[str(name) for name in self.classes_])
         self.config_ = self._config(dataset)
         module = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else None
-        with self._directory() as directory, random_state_kept():
-            progress = for_terminal() if self.verbose else WithoutExpectedWarnings()
-            config = self.config_  # nobody sees it
-            self._keep(train(config, directory, dataset=dataset, network=module, progress=progress), dataset)
+        self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
+        progress = for_terminal() if self.verbose else WithoutExpectedWarnings()
+        with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, random_state_kept():
+            directory = self.run_dir_ or Path(temporary) / "run"
+            self._keep(train(self.config_, directory, dataset=dataset, network=module, progress=progress), dataset)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -156,22 +157,16 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
         check_kind("config", self.config or {}, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         on_gpu = self.device != "cpu" and torch.cuda.is_available()
-        config = default_config(dataset, self.method, on_gpu=on_gpu)
-        config = config.with_values("training", device=self.device).with_values("seed", base=seed)
+        fields = {"training.device": self.device, "seed.base": seed}
         if isinstance(self.network, str) and self.network != "auto":
-            config = config.with_values("network", name=self.network)
+            fields["network.name"] = self.network
         if self.epochs is not None:
-            config = config.with_values("schedule", epochs=_plain(self.epochs))
-        return config.with_overrides(f"{field}={value}" for field, value in (self.config or {}).items())
-
-    @contextmanager
-    def _directory(self) -> Iterator[Path]:
-        self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
-        if self.run_dir_ is not None:
-            yield self.run_dir_
-            return
-        with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
-            yield Path(folder) / "run"
+            check_kind("epochs", self.epochs, Integral, "a whole number")
+            fields["schedule.epochs"] = self.epochs
+        chosen = (fields | dict(self.config or {})).items()
+        return default_config(dataset, self.method, on_gpu=on_gpu).with_overrides(
+            f"{path}={value}" for path, value in chosen
+        )
 
     def _keep(self, run: Run, dataset: Dataset) -> None:
         """All that is needed once the directory is gone."""
@@ -189,17 +184,13 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return as_trained(checked, self.input_shape_, self.takes_bytes_, "this classifier", "X's rows")
 
 
-def _nan_as_none(y: Any) -> Any:
-    """Missing labels, as a table has them, as None: scikit-learn's checks let no NaN pass."""
+def _without_nan(y: Any) -> Any:
+    """Missing labels, as a table has them, as -1: scikit-learn's checks let no NaN pass."""
     labels = np.asarray(y)
     if labels.ndim != 1 or labels.dtype.kind not in "fO":
         return y
-    missing = np.array([label != label for label in labels.tolist()], dtype=bool)
-    if not missing.any():
-        return y
-    labels = labels.astype(object)
-    labels[missing] = None
-    return labels
+    missing = labels != labels
+    return np.where(missing, UNLABELED, labels) if missing.any() else y
 
 
 def is_labelled(y: NDArray[Any]) -> NDArray[np.bool_]:
@@ -218,11 +209,6 @@ def _known(y: NDArray[Any], labelled: NDArray[np.bool_]) -> NDArray[Any]:
     if labels.dtype != object or any(isinstance(label, str) for label in labels):
         return labels
     return np.array(labels.tolist())
-
-
-def _plain(number: Any) -> Any:
-    """numpy's whole numbers, as a grid of parameters has them, as Python's."""
-    return int(number) if isinstance(number, np.integer) else number
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -17,47 +17,39 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
 
     Only the headers of arrays and the names of files are read. The data are loaded once, by the training.
     """
-    is_preset = presets.full_name(source) is not None
-    if size is not None and (is_preset or sources.is_array_source(source)):
+    is_preset, is_arrays = presets.full_name(source) is not None, sources.is_array_source(source)
+    if size is not None and (is_preset or is_arrays):
         raise ConfigError(f"an image size was given, but {source} is no folder of images; leave the size out.")
     if is_preset:
-        config = presets.get(source)
-    elif sources.is_array_source(source) or folder.is_folder_source(source):
-        config = _config_for_own_data(Path(source), size, device)
-    elif os.path.exists(source):
-        raise ConfigError(
-            f"{source} is neither a preset, an .npz file, a folder of images nor a .csv; see 'selfens presets'."
-        )
-    elif os.sep in source:
-        raise ConfigError(f"there is no file or folder {source}; check its path.")
+        return presets.get(source, method)
+    path, on_gpu = Path(source), resolve_device(device).type == "cuda"
+    if is_arrays:
+        rows, side = sources.rows_and_side(path)
+    elif folder.is_folder_source(source):
+        train, test = folder.list_images(path)
+        rows, side = len(train), images.suggested_size([*train, *test]) if size is None else size
     else:
         raise ConfigError(_no_such_source(source))
-    return config if method is None else presets.with_method(config, method)
+    config = presets.for_arrays(str(path.absolute()), images_side=side, rows=rows, on_gpu=on_gpu)
+    if not is_arrays:
+        config = config.with_values("data", image_size=side)
+    return presets.with_method(config, method or config.method.name)
 
 
-def absolute(source: str) -> str:
-    """A path that is valid in any folder; the name of a data set as it is."""
-    return source if source in sources.SOURCES else str(Path(source).absolute())
-
-
-def _config_for_own_data(source: Path, size: int | None, device: str) -> Config:
-    """Settings that suit the number and size of the images and the device."""
-    on_gpu = resolve_device(device).type == "cuda"
-    path = str(source.absolute())
-    if sources.is_array_source(source):
-        rows, side = sources.rows_and_side(source)
-        return presets.for_arrays(path, images_side=side, rows=rows, on_gpu=on_gpu)
-    train, test = folder.list_images(source)
-    side = size if size is not None else images.suggested_size([*train, *test])
-    config = presets.for_arrays(path, images_side=side, rows=len(train), on_gpu=on_gpu)
-    return config.with_values("data", image_size=side)
+def with_absolute_paths(config: Config) -> Config:
+    """The same with paths that are valid in any folder; names of data sets stay as they are."""
+    paths = {name: getattr(config.data, name) for name in ("folder", "labels_file", "extra", "extra_index")}
+    given = {name: path for name, path in paths.items() if path is not None and path not in sources.SOURCES}
+    return config.with_values(
+        "data", **{name: str(Path(os.path.expanduser(path)).absolute()) for name, path in given.items()}
+    )
 
 
 def _no_such_source(name: str) -> str:
-    """The sentence for a word that is neither a preset nor a file or folder here, with the nearest that is."""
-    default = f"-{presets.DEFAULT_METHOD}"
-    short = [preset.removesuffix(default) for preset in presets.PRESETS if preset.endswith(default)]
-    here = [f"{path.name}{os.sep}" for path in Path().iterdir() if path.is_dir() and not path.name.startswith(".")]
-    all_presets = [*short, *presets.PRESETS]
-    hint = nearest(name, [*all_presets, *here])
-    return f"'{name}' is neither a preset nor a file or folder here{hint} Presets: {', '.join(all_presets)}."
+    """The sentence for what is neither a preset nor data, with the nearest preset or folder."""
+    if os.sep in name:
+        return f"there is no .npz file, folder or CSV at {name}; check its path."
+    folders = [f"{path.name}{os.sep}" for path in Path().iterdir() if path.is_dir()]
+    known = [*presets.DATA_SETS, *presets.PRESETS]
+    hint = nearest(name, [*known, *folders])
+    return f"'{name}' is neither a preset nor an .npz file, a folder or a CSV{hint} Presets: {', '.join(known)}."

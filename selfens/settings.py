@@ -10,42 +10,36 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
+import sys
 import types
 import typing
-from collections.abc import Iterator
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, Self
 
 from selfens.errors import ConfigError, unknown_name
 
+COMPARED = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
+TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+TYPE_NAMES = {type(None): "none", int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
-@dataclass(frozen=True)
+
 class Bounds:
-    at_least: float | None = None
-    above: float | None = None
-    at_most: float | None = None
-    below: float | None = None
+    """Of a number: at_least, above, at_most, below.
+
+    >>> str(Bounds(at_least=0, below=1)), Bounds(at_least=0, below=1).contains(1)
+    ('at least 0 and below 1', False)
+    """
+
+    def __init__(self, **bounds: float) -> None:
+        self.bounds = bounds
 
     def contains(self, value: float) -> bool:
-        return (
-            (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-        )
+        return all(COMPARED[word](value, bound) for word, bound in self.bounds.items())
 
     def __str__(self) -> str:
-        """
-        >>> str(Bounds(at_least=0, below=1)), str(Bounds(above=0)), str(Bounds(at_least=4, at_most=1024))
-        ('from 0 to below 1', 'more than 0', 'from 4 to 1024')
-        """
-        low = f"from {self.at_least:.10g}" if self.at_least is not None else ""
-        low = f"more than {self.above:.10g}" if self.above is not None else low
-        high = f"to {self.at_most:.10g}" if self.at_most is not None else ""
-        high = f"to below {self.below:.10g}" if self.below is not None else high
-        if low and high:
-            return f"{low} {high}" if self.above is None else f"{low}, {high.replace('to ', 'at most ', 1)}"
-        return low.replace("from", "at least") or high.replace("to below", "below").replace("to ", "at most ")
+        return " and ".join(f"{word.replace('_', ' ')} {bound:.10g}" for word, bound in self.bounds.items())
 
 
 def setting(default: Any, doc: str, **bounds: float) -> Any:
@@ -60,32 +54,42 @@ class Section:
     section: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for item, hint in self._settings():
-            _check(self, item, hint)
+        hints = field_types(type(self))
+        for item in fields(self):
+            _check(self, item, hints[item.name])
 
-    @classmethod
-    def _settings(cls) -> Iterator[tuple[Field[Any], Any]]:
-        hints = field_types(cls)
-        return ((item, hints[item.name]) for item in fields(cls))
+    def changed(self, values: Mapping[str, Any], *, are_text: bool = False) -> Self:
+        """The same with other values; text is read by the type of its setting."""
+        hints = field_types(type(self))
+        for name in values:
+            if name not in hints:
+                raise ConfigError(unknown_name(self._noun(), name, hints))
+        if are_text:
+            values = {name: parse(f"{self.section}.{name}", text, hints[name]) for name, text in values.items()}
+        return replace(self, **values)
 
     @classmethod
     def describe(cls) -> list[tuple[str, str, str, str]]:
         """For help and docs: each setting's name, default, bounds or choices, and what it does."""
+        hints = field_types(cls)
         return [
-            (item.name, str(item.default).lower(), _expected(hint, item), item.metadata.get("doc", ""))
-            for item, hint in cls._settings()
+            (item.name, str(item.default).lower(), _expected(hints[item.name], item), item.metadata.get("doc", ""))
+            for item in fields(cls)
         ]
 
+    @classmethod
+    def _noun(cls) -> str:
+        """What a setting is called if it does not exist."""
+        return f"field in section '{cls.section}'"
 
-def field_types(section: Any) -> dict[str, Any]:
-    """The type of each setting, resolved."""
-    return _field_types(section)
 
-
-@functools.cache
 def _field_types(section: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(section)
     return {item.name: hints[item.name] for item in fields(section)}
+
+
+field_types: Callable[[Any], dict[str, Any]] = functools.cache(_field_types)
+"""The type of each setting, resolved."""
 
 
 def parse(path: str, text: str, hint: Any) -> Any:
@@ -93,37 +97,26 @@ def parse(path: str, text: str, hint: Any) -> Any:
     kinds = _alternatives(hint)
     if type(None) in kinds and text.lower() in ("none", "null"):
         return None
-    if bool in kinds:
-        if text.lower() in ("true", "yes", "on", "1"):
-            return True
-        if text.lower() in ("false", "no", "off", "0"):
-            return False
-        raise ConfigError(f"{path} is '{text}'; expected true or false.")
-    for number in (int, float):
-        if number in kinds:
+    readers: dict[Any, Callable[[str], Any]] = {bool: lambda word: TRUTHS[word.lower()], int: int, float: float}
+    for kind, read in readers.items():
+        if kind in kinds:
             try:
-                return number(text)
-            except ValueError:
-                expected = "a whole number" if number is int else "a number"
-                raise ConfigError(f"{path} is '{text}'; expected {expected}.") from None
+                return read(text)
+            except (ValueError, KeyError):
+                raise ConfigError(f"{path} is '{text}'; expected {TYPE_NAMES[kind]}.") from None
     return text
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
 def _check(section: Section, item: Field[Any], hint: Any) -> None:
     path, value = f"{section.section}.{item.name}", getattr(section, item.name)
-    kinds = _alternatives(hint)
-    choices = [choice for kind in kinds if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
+    kinds, choices = _alternatives(hint), _choices(hint)
     if choices and isinstance(value, str) and value not in choices:
         raise ConfigError(unknown_name(f"choice for {path}", value, choices))
     if float in kinds and type(value) is int:  # 30 and 30.0 are one value and print alike
-        value = _as_float(path, value)
+        value = float(value) if abs(value) <= sys.float_info.max else math.inf
         object.__setattr__(section, item.name, value)
     if value not in choices and type(value) not in kinds:
-        words = " or ".join(_type_name(kind) for kind in kinds)
+        words = " or ".join(TYPE_NAMES.get(kind, str(kind)) for kind in kinds)
         raise ConfigError(f"{path} is {value!r} ({type(value).__name__}); expected {words}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{path} is {value!r}; expected a finite number.")
@@ -131,27 +124,21 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
         raise ConfigError(f"{path} is {value!r}; expected {_expected(hint, item)}.")
 
 
+def _expected(hint: Any, item: Field[Any]) -> str:
+    """What a value may be, in words."""
+    kinds = _alternatives(hint)
+    words = ", ".join(_choices(hint)) or str(_bounds(item)) or TYPE_NAMES.get(kinds[0], str(kinds[0]))
+    return f"{words}, or none" if type(None) in kinds else words
+
+
 def _bounds(item: Field[Any]) -> Bounds:
     found: Bounds = item.metadata.get("bounds", Bounds())
     return found
 
 
-def _expected(hint: Any, item: Field[Any]) -> str:
-    """What a value may be, in words."""
-    kinds = _alternatives(hint)
-    choices = [str(choice) for kind in kinds if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
-    bounds = str(_bounds(item))
-    words = [", ".join(choices) or bounds or " or ".join(_type_name(kind) for kind in kinds if kind is not type(None))]
-    return ", or ".join([*words, "none"] if type(None) in kinds else words)
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
-def _type_name(kind: Any) -> str:
-    names = {type(None): "none", int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    return names.get(kind, str(kind))
-
-
-def _as_float(path: str, value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ConfigError(f"{path} is a whole number of {len(str(value))} digits; expected a finite number.") from None
+def _choices(hint: Any) -> tuple[str, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()

@@ -61,7 +61,6 @@ def test_the_command_prints_a_table_and_writes_all_figures(typed, tmp_path, monk
         (["--methods", "temporel"], "there is no method 'temporel'; did you mean 'temporal'"),
         (["--modes", "plane"], "there is no mode 'plane'; did you mean 'plain'"),
         (["--modes", ""], "there is no mode ''"),
-        (["--precision", "tf32"], "precision 'tf32' was asked for on a cpu"),
         (["--data-dir", "there"], "CIFAR-10's files were given (there), but a CPU is measured on digits"),
         (["--output", "."], ". cannot be written (Is a directory)"),
     ],
@@ -87,9 +86,9 @@ def test_on_a_gpu_the_paper_s_network_sees_images_of_cifar_10_s_shape():
     gpu, data = torch.device("cuda"), steps.made_up(20)
     assert data.inputs.shape == (20, 3, 32, 32)
     for method in METHODS:
-        config = steps.config_for(method, data, gpu, "bf16")
+        config = steps.config_for(method, data, gpu)
         assert (config.network.name, config.method.name, config.data.preprocess) == ("conv13", method, "channel")
-        assert (config.training.batch_size, config.training.precision) == (100, "bf16")
+        assert config.training.batch_size == 100
     assert config.method.name == "fixmatch"
     assert config.training.labelled_per_batch == 20
     assert config.data.preprocess_after_views

@@ -105,6 +105,15 @@ def test_every_option_ends_up_in_the_config(typed, npz):
     assert (settings.network.width, settings.optimizer.beta2) == (4, 0.99)
 
 
+def test_paths_are_kept_absolute_however_they_were_set(typed, here, npz):
+    (here / "rows.txt").write_text("\n".join(map(str, range(20))))
+    words = sets(["data.label_choice=file", "data.labels_file=rows.txt", "data.extra=digits", "data.folder=~/official"])
+    refused(typed("train", npz, "--run", "run", *words), "digits")
+    typed("train", npz, "--run", "run", *TINY, *words[:4], *words[6:])
+    data = load_run("run").config.data
+    assert (data.labels_file, data.folder) == (str(here / "rows.txt"), str(Path("~/official").expanduser()))
+
+
 def test_set_is_stronger_than_the_other_options(typed, npz):
     typed("train", npz, "--run", "run", *TINY, "--seed", "1", "--set", "seed.base=2")
     assert load_run("run").config.seed.base == 2
@@ -205,10 +214,10 @@ def test_a_run_may_go_into_the_present_empty_folder(typed, here, monkeypatch, tm
 def test_presets_lists_every_preset_with_a_line_about_it(typed):
     code, out, err = typed("presets")
     assert (code, err) == (0, "")
-    lines = out.splitlines()
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(presets.PRESETS)
-    assert sum("selfens train" in line for line in lines) == len(presets.PRESETS)
+    *lines, last = out.splitlines()
+    assert [line.split()[0] for line in lines] == list(presets.PRESETS)
     assert all(len(line.split(None, 1)[1]) > 10 for line in lines)
+    assert last == "To train one: selfens train NAME"
 
 
 @pytest.mark.parametrize("name", [*presets.PRESETS, "digits", "cifar10"])
@@ -285,17 +294,17 @@ def test_training_rows_that_the_ensemble_has_not_seen_have_the_networks_class_an
 
 
 def test_the_ensemble_in_a_file(typed, here, npz):
-    assert typed("train", "blobs.npz", "--run", "filed", "--targets", "z", *TINY)[0] == 0
+    assert typed("train", "blobs.npz", "--run", "filed", *TINY, *sets(["method.targets=z"]))[0] == 0
     assert load_run("filed").config.method.targets == str(here / "z")
     assert typed("train", "blobs.npz", "--run", "plain", *TINY)[0] == 0
     assert load_run("filed").test_error == load_run("plain").test_error
     assert torch.equal(load_run("filed").ensemble.mean, load_run("plain").ensemble.mean)
     refused(
-        typed("train", "blobs.npz", "--run", "other", "--targets", "z", *TINY),
+        typed("train", "blobs.npz", "--run", "other", *TINY, *sets(["method.targets=z"])),
         "holds targets that a checkpoint relies on",
     )
     refused(
-        typed("train", "blobs.npz", "--run", "other", "--targets", "x", "--method", "pi", *TINY),
+        typed("train", "blobs.npz", "--run", "other", "--method", "pi", *TINY, *sets(["method.targets=x"])),
         "no pi option 'targets'",
     )
     assert not (here / "x").exists()
@@ -357,7 +366,7 @@ def test_resuming_a_finished_run_quietly_prints_the_result_line_alone(typed, tra
 def test_version_is_printed(typed):
     from selfens import __version__
 
-    assert typed("version") == (0, f"{__version__}\n", "")
+    assert typed("--version") == (0, f"{__version__}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -386,7 +395,10 @@ def refused(answer, *fragments):
 
 
 BAD_WORDS = {
-    "unknown preset": (["digts"], ["'digts' is neither a preset nor a file or folder here", "did you mean 'digits'?"]),
+    "unknown preset": (
+        ["digts"],
+        ["'digts' is neither a preset nor an .npz file, a folder or a CSV", "did you mean 'digits'?"],
+    ),
     "unknown preset of a known set": (["cifar10-temporel"], ["did you mean 'cifar10-temporal'?"]),
     "unknown method": (["digits", "--method", "temporl"], ["no method 'temporl'", "did you mean 'temporal'?"]),
     "unknown section": (["digits", "--set", "optimiser.beta2=0.9"], ["no section 'optimiser'", "'optimizer'?"]),
@@ -405,11 +417,14 @@ BAD_WORDS = {
     "not a number": (["digits", "--set", "optimizer.beta2=high"], ["optimizer.beta2 is 'high'; expected a number"]),
     "not a whole number": (["digits", "--set", "schedule.epochs=1.5"], ["schedule.epochs", "whole number"]),
     "not a truth": (["digits", "--set", "augment.flip=maybe"], ["augment.flip is 'maybe'; expected true or false"]),
-    "out of range": (["digits", "--set", "optimizer.beta2=1"], ["optimizer.beta2 is 1.0; expected from 0 to below 1"]),
+    "out of range": (
+        ["digits", "--set", "optimizer.beta2=1"],
+        ["optimizer.beta2 is 1.0; expected at least 0 and below 1"],
+    ),
     "not finite": (["digits", "--set", "optimizer.beta2=nan"], ["optimizer.beta2 is nan; expected a finite number"]),
-    "no epochs": (["digits", "--epochs", "0"], ["schedule.epochs is 0; expected from 1 to 1000000000"]),
+    "no epochs": (["digits", "--epochs", "0"], ["schedule.epochs is 0; expected at least 1 and at most 1000000000"]),
     "negative seed": (["digits", "--seed", "-1"], ["seed.base is -1"]),
-    "labels not a number": (["digits", "--labels", "x"], ["--labels is 'x'; expected a whole number or 'all'"]),
+    "labels not a number": (["digits", "--labels", "x"], ["data.labels is 'x'; expected a whole number"]),
     "no labels": (["digits", "--labels", "0"], ["data.labels is 0; expected at least 1"]),
     "fewer labels than classes": (["digits", "--labels", "5"], ["5 labels were asked for and there are 10 classes"]),
     "more labels than there are": (["digits", "--labels", "5000"], ["5000 labels were asked for", "ask for at most"]),
@@ -431,6 +446,7 @@ BAD_WORDS = {
         ["digits", "--labels", "50", "--labels-file", "a.csv"],
         ["--labels and --labels-file", "leave out one"],
     ),
+    "the method as a field": (["digits", "--set", "method.name=pi"], ["method.name was set; choose by --method"]),
     "a size for a preset": (["digits", "--size", "16"], ["size was given, but digits is no folder of images"]),
     "a size for arrays": (["a.npz", "--size", "16"], ["size was given, but a.npz is no folder of images"]),
     "unknown device": (["digits", "--device", "gpu"], ["gpu", "cuda"]),
@@ -672,22 +688,8 @@ def test_labels_that_were_corrected_are_not_replaced(typed, trained):
 
 def test_a_word_that_is_nothing_gets_the_nearest_preset_or_folder(typed, here):
     Path("photos").mkdir()
-    assert "neither a preset nor a file or folder here; did you mean 'photos/'?" in typed("train", "photo")[2]
+    assert "neither a preset nor an .npz file, a folder or a CSV; did you mean 'photos/'?" in typed("train", "photo")[2]
     assert "did you mean 'digits'?" in typed("train", "digit")[2]
-
-
-def test_version_is_an_option_too(typed):
-    assert typed("--version") == typed("version")
-
-
-def test_beginning_an_unfinished_run_anew_is_noticed(typed, npz, monkeypatch):
-    words = ["train", npz, "--quiet", *TINY]
-    with monkeypatch.context() as interrupted:
-        interrupted.setattr("selfens.training.loop._told_to_stop", lambda session, stop, step: True)
-        assert typed(*words)[0] == 130
-    code, _, err = typed(*words)
-    assert (code, err.count("\n")) == (0, 1)
-    assert "-temporal-seed0 is the same run, stopped after 0 of 2 epochs; to continue it instead: selfens resume" in err
 
 
 def test_predictions_can_go_through_a_pipe(typed, trained):
@@ -720,7 +722,7 @@ def test_bad_input_typed_for_real(npz):
     done = selfens("train", "digts", cwd=npz.parent)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(
-        "error: 'digts' is neither a preset nor a file or folder here; did you mean 'digits'?"
+        "error: 'digts' is neither a preset nor an .npz file, a folder or a CSV; did you mean 'digits'?"
     )
     assert len(done.stderr.splitlines()) == 1
 

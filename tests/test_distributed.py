@@ -25,7 +25,7 @@ from selfens.config import NetworkConfig
 from selfens.core.losses import cross_entropy
 from selfens.data.dataset import Dataset
 from selfens.data.sampler import Sampler
-from selfens.errors import LostProcessError
+from selfens.errors import RunError
 from selfens.methods import METHODS, Losses, Method
 from selfens.networks.layers import synchronize_means
 from selfens.runs.directory import RunDirectory
@@ -512,7 +512,7 @@ def _lose_a_process(path):
     network = DiesAt(8) if os.environ["RANK"] == "1" else FollowsRows()
     try:
         train(settings(), path, dataset=rows_and_labels(), network=network)
-    except LostProcessError as error:
+    except RunError as error:
         return str(error)
 
 

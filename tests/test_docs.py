@@ -95,7 +95,7 @@ def test_the_method_of_the_page_works_by_its_name_too(tmp_path, monkeypatch, cap
     assert load_run("run").config.method.threshold == 0.7
     with pytest.raises(SystemExit, match="1"):
         cli.main([*command, "method.threshold=2"])
-    assert "method.threshold is 2.0; expected from 0 to 1." in capsys.readouterr().err
+    assert "method.threshold is 2.0; expected at least 0 and at most 1." in capsys.readouterr().err
 
 
 def test_five_lines_use_an_exported_file_with_onnxruntime_alone():

@@ -300,8 +300,9 @@ def test_a_whole_config_replaces_the_defaults():
     [
         ({"method": "temporale"}, "did you mean 'temporal'"),
         ({"network": "mpl"}, "did you mean 'mlp'"),
-        ({"epochs": 0}, "expected from 1"),
+        ({"epochs": 0}, "expected at least 1"),
         ({"epochs": 2.5}, "expected a whole number"),
+        ({"epochs": "10"}, "expected a whole number"),
         ({"config": {"method.weightmax": 1}}, "did you mean 'weight_max'"),
         ({"device": "tpu"}, "choice for training.device"),
         ({"config": "method.weight_max=1"}, r"config is 'method.weight_max=1' \(str\); expected a Config, or fields"),

@@ -290,7 +290,7 @@ def test_the_command_from_training_to_labelling_extra_rows(tmp_path, capsys, mon
     write_npz(tmp_path / "m.npz", x_train=main.inputs, y_train=labels, x_test=main.test_inputs, y_test=main.test_labels)
     folder = written(tmp_path, "folder", bytes_like((30, 3, 8, 8)))
     words = sets([*SMALL_IMAGES, "training.device=cpu", "training.batch_size=10"])
-    extra = ("--extra", folder.name, "--extra-per-epoch", "18")
+    extra = sets([f"data.extra={folder.name}", "data.extra_per_epoch=18"])
     code, out, err = typed(capsys, "train", "m.npz", "--epochs", 2, *extra, "--run", "run", *words)
     assert (code, "90 rows, 30 of them extra, 12 labelled" in out + err) == (0, True)
     run = load_run("run")
@@ -318,10 +318,10 @@ def test_the_command_from_training_to_labelling_extra_rows(tmp_path, capsys, mon
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--extra", "more.npy", "--extra-per-epoch", "100"], "there are only 68 unlabeled rows"),
-        (["--extra", "more.npy", "--extra-per-epoch", "many"], "data.extra_per_epoch is 'many'"),
-        (["--extra", "small.npy"], "arrays are not resized"),
-        (["--extra", "none.npy"], "there is no file"),
+        (["data.extra=more.npy", "data.extra_per_epoch=100"], "there are only 68 unlabeled rows"),
+        (["data.extra=more.npy", "data.extra_per_epoch=many"], "data.extra_per_epoch is 'many'"),
+        (["data.extra=small.npy"], "arrays are not resized"),
+        (["data.extra=none.npy"], "there is no file"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, capsys, monkeypatch, words, sentence):
@@ -329,7 +329,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, capsys, monkeypa
     np.savez(tmp_path / "m.npz", x_train=coloured(side=8).inputs, y_train=np.r_[np.arange(12) % 3, [-1] * 48])
     np.save(tmp_path / "more.npy", bytes_like((20, 3, 8, 8)))
     np.save(tmp_path / "small.npy", bytes_like((20, 3, 4, 4)))
-    code, _, err = typed(capsys, "train", "m.npz", *words, "--run", "run")
+    code, _, err = typed(capsys, "train", "m.npz", *sets(words), "--run", "run")
     assert code == 1
     assert sentence in err
     assert len(err.strip().splitlines()) == 1

@@ -44,11 +44,9 @@ def layer(path: Path) -> str:
 
 def home(name: str) -> str:
     """The part in which a name exported by the package is defined."""
-    if name in selfens._MODULES:
-        return selfens._MODULES[name].split(".")[1]
     if (ROOT / f"{name}.py").exists() or (ROOT / name).is_dir():
         return name
-    return getattr(selfens, name).__module__.split(".")[1]
+    return re.split("[.:]", selfens._HOMES[name])[1]
 
 
 def imported_parts(path: Path) -> set[str]:

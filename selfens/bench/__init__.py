@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from selfens.bench.steps import BATCH, CPU_MODES, MODES, conditions, config_for, made_up, matrix_rate, measure
-from selfens.core.device import resolve_device, resolve_precision
+from selfens.core.device import resolve_device
 from selfens.data import sources
 from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, unknown_name
@@ -30,7 +30,6 @@ def bench(
     modes: Sequence[str] | None = None,
     data_dir: str | None = None,
     steps: int | None = None,
-    precision: str = "auto",
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """All measurements, as plain data: conv13 on CIFAR-10 on a GPU, the small network on digits on a CPU.
@@ -49,7 +48,6 @@ def bench(
         raise ConfigError(
             f"CIFAR-10's files were given ({data_dir}), but a CPU is measured on digits; leave the folder out."
         )
-    resolve_precision(precision, device)  # to refuse one that the device does not have
     rate = matrix_rate(device)
     began = time.perf_counter()
     data = _gpu_data(data_dir) if on_gpu else sources.load("digits")
@@ -58,9 +56,9 @@ def bench(
     for method in methods:
         for mode in modes or (MODES if on_gpu else CPU_MODES):
             say(f"measuring {method}, {mode}")
-            config = config_for(method, data, device, precision)
+            config = config_for(method, data, device)
             results.append(measure(config, mode, data, device, rate, steps or (GPU_STEPS if on_gpu else CPU_STEPS)))
-    config = config_for(methods[0], data, device, precision)
+    config = config_for(methods[0], data, device)
     return {
         "environment": conditions(config, device),
         "network": config.network.name,

@@ -82,11 +82,11 @@ def measure(
 # What is measured
 
 
-def config_for(method: str, data: Dataset, device: torch.device, precision: str = "auto") -> Config:
+def config_for(method: str, data: Dataset, device: torch.device) -> Config:
     """The preset of CIFAR-10 on a GPU and of digits on a CPU, with this method."""
     name = "cifar10" if device.type == "cuda" else "digits"
-    config = presets.with_method(presets.get(f"{name}-temporal"), method)
-    config = config.with_values("training", device=device.type, precision=precision, batch_size=BATCH)
+    config = presets.get(name, method)
+    config = config.with_values("training", device=device.type, batch_size=BATCH)
     if "strong" in methods.find(method).views:  # its colour operations want pixels
         config = config.with_values("training", labelled_per_batch=LABELLED)
         return config.with_values("data", preprocess="channel", preprocess_after_views=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from selfens.errors import ConfigError, DeviceError
+from selfens.errors import ConfigError
 
 HOST_THREADS = 4
 TORCH_GLOBALS_LOCK = threading.RLock()  # what is set below is the whole process's, so trainings in threads take turns
@@ -22,7 +22,7 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("device 'cuda' was asked for, but torch sees no GPU here; choose cpu or auto.")
+        raise ConfigError("device 'cuda' was asked for, but torch sees no GPU here; choose cpu or auto.")
     return torch.device(name)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfens.errors import ConfigError, DeviceError, RunError, unknown_name
+from selfens.errors import ConfigError, RunError, unknown_name
 
 # Here, because the tables themselves take time to import.
 TABLE_NAMES = "cifar10, svhn, cifar100, tiny, noise, baseline or claims"
@@ -47,7 +47,7 @@ def reproduce(
     ] = None,
     results: Annotated[Path, typer.Option(file_okay=False, help="Where records and report are.")] = Path("results"),
 ) -> None:
-    """Run what is missing of a table of the paper, list the tables, or write the report."""
+    """Run what is missing of the paper's tables, or write the report."""
     from selfens.experiments import data
     from selfens.experiments.records import Store
     from selfens.experiments.tables import TABLES
@@ -143,7 +143,7 @@ def parse_devices(text: str | None, *, quick: bool) -> list[str]:
         if name != "cpu" and not name.isdecimal():
             raise ConfigError(f"--devices is '{text}'; expected numbers of GPUs such as 0,1, or cpu.")
         if name != "cpu" and int(name) >= gpus:
-            raise DeviceError(
+            raise ConfigError(
                 f"GPU {name} was asked for, but torch sees {gpus} here, numbered from 0; name others, or cpu."
             )
     return names

@@ -35,12 +35,7 @@ def options(name: str, **values: Any) -> Options:
     >>> options("temporal", decay=0.9).decay
     0.9
     """
-    kind = find(name).Options
-    known = [item for item, *_ in kind.describe()]
-    for key in values:
-        if key not in known:
-            raise ConfigError(unknown_name(f"{name} option", key, known))
-    return kind(**values)
+    return find(name).Options().changed(values)
 
 
 def build(chosen: Options) -> Method:

@@ -36,6 +36,10 @@ class Options(Section):
     name: ClassVar[str] = "own"
     """The method's name in the registry."""
 
+    @classmethod
+    def _noun(cls) -> str:
+        return f"{cls.name} option"
+
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedOptions(Options):

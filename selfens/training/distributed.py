@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from selfens.core import launcher
 from selfens.core.randomness import PROCESS, stream
-from selfens.errors import LostProcessError
+from selfens.errors import RunError
 
 Value = TypeVar("Value")
 Rows = NDArray[np.int64]
@@ -212,7 +212,7 @@ def _lost_processes_named() -> Iterator[None]:
             "gloo|connect|socket|timed? ?out", text, re.IGNORECASE
         ):
             raise
-        raise LostProcessError(
+        raise RunError(
             f"another process of this training has ended or no longer answers ({text.splitlines()[-1][:200]}); start them all "
             "again, and resume the run if there is a checkpoint."
         ) from error
