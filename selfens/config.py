@@ -115,8 +115,7 @@ class NetworkConfig(Section):
     )
     noise: float = setting(0.15, "Deviation of the Gaussian noise added to the inputs in training.", at_least=0)
     dropout: float = setting(0.5, "Probability of dropping a unit.", **FRACTION)
-    mean_momentum: float = setting(0.999, "Momentum of the running means of mean-only batch normalisation.", **FRACTION
-    )
+    mean_momentum: float = setting(0.999, "Momentum of the running means of mean-only batch normalisation.", **FRACTION)
     width: int | None = setting(
         None,
         "Channels (or units) of the small networks' first layers; none: each network's own.",

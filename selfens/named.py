@@ -38,7 +38,7 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
 
 def with_absolute_paths(config: Config) -> Config:
     """The same with paths that are valid in any folder; names of data sets stay as they are."""
-    paths = {name: getattr(config.data, name) for name in ("folder", "labels_file", "extra", "extra_index")}
+    paths = {name: getattr(config.data, name) for name in ("folder", "labels_file", "extra")}
     given = {name: path for name, path in paths.items() if path is not None and path not in sources.SOURCES}
     return config.with_values(
         "data", **{name: str(Path(os.path.expanduser(path)).absolute()) for name, path in given.items()}
