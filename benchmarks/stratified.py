@@ -19,7 +19,6 @@ import torch
 from selfens import presets
 from selfens.core.device import environment
 from selfens.training.loop import train
-from selfens.training.progress import WithoutExpectedWarnings
 
 SETTINGS = {10: ("shuffled", "stratified", "repeated"), 20: ("shuffled", "stratified")}
 
@@ -36,7 +35,7 @@ def error(labels: int, batches: str, seed: int) -> float:
         ]
     )
     with tempfile.TemporaryDirectory() as folder:
-        found = train(config, Path(folder) / "run", progress=WithoutExpectedWarnings()).test_error
+        found = train(config, Path(folder) / "run").test_error
     assert found is not None
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -50,27 +49,6 @@ def generator(device: torch.device) -> torch.Generator:
     torch.cuda.init()  # type: ignore[no-untyped-call]  # there are no generators before
     index = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[index]
-
-
-class Stopwatch:
-    """Time between two points of the work given to a device, without waiting for it in between."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.on_gpu = device.type == "cuda"
-        self.marks: list[Any] = []
-
-    def mark(self) -> None:
-        if not self.on_gpu:
-            self.marks.append(time.perf_counter())
-            return
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        self.marks.append(event)
-
-    def seconds(self) -> float:
-        """From the first mark to the last, once the device has reached it."""
-        first, last = self.marks[0], self.marks[-1]
-        return float(first.elapsed_time(last)) / 1000 if self.on_gpu else last - first
 
 
 @contextmanager

@@ -42,8 +42,8 @@ class Options(Section):
         """The same with paths that are valid in any current directory."""
         return self
 
-    def check(self, *, processes: int, new_run: Path | None = None) -> None:  # noqa: B027
-        """Refuse, before anything is built, what so many processes, or a new run in this directory, cannot have."""
+    def check(self, *, new_run: Path) -> None:  # noqa: B027
+        """Refuse, before anything is built, what a new run in this directory cannot have."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,15 +52,8 @@ class Temporal(Method):
         def with_absolute_paths(self) -> Self:
             return self if self.targets in IN_MEMORY else replace(self, targets=str(Path(self.targets).absolute()))
 
-        def check(self, *, processes: int, new_run: Path | None = None) -> None:
+        def check(self, *, new_run: Path) -> None:
             if self.targets in IN_MEMORY:
-                return
-            if processes > 1:
-                raise ConfigError(
-                    f"method.targets is the file {self.targets}, which is for one process, and there are {processes}; use one "
-                    "process, or keep the targets in ram."
-                )
-            if new_run is None:
                 return
             try:
                 is_inside = Path(self.targets).resolve().is_relative_to(new_run.resolve())
