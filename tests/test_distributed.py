@@ -467,6 +467,7 @@ def test_what_several_processes_cannot_do_is_said(overrides, sentence, tmp_path)
     with pytest.raises(FailedError, match=sentence):
         train_in(4, tmp_path / "run", settings(*overrides))
     assert not (tmp_path / "run").exists()
+    assert not Path("/tmp/no-such-z").exists()
 
 
 # As a user starts it

@@ -386,7 +386,11 @@ def test_a_folder_is_refused(tmp_path):
 
 
 def test_a_file_within_the_directory_of_the_run_is_refused(tmp_path):
-    refused(tmp_path, in_file(tmp_path / "new"), "is inside the run's directory")
+    refused(tmp_path, in_file(tmp_path / "new"), "new/z' cannot be used for the targets .*No such file or directory")
+    (tmp_path / "new").mkdir()
+    with pytest.raises(RunError, match="new exists and is not a run; choose another directory"):
+        train(in_file(tmp_path / "new"), tmp_path / "new", dataset=features())
+    assert not any((tmp_path / "new").iterdir())
 
 
 def test_a_place_in_capitals_is_no_file(tmp_path):

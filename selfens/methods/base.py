@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 from selfens.settings import Section, setting
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from torch import Tensor, nn
 
@@ -42,8 +40,8 @@ class Options(Section):
         """The same with paths that are valid in any current directory."""
         return self
 
-    def check(self, *, new_run: Path) -> None:  # noqa: B027
-        """Refuse, before anything is built, what a new run in this directory cannot have."""
+    def check(self, *, processes: int) -> None:  # noqa: B027
+        """Refuse, before the method is set up, what so many processes cannot have."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self, final
 
 from selfens import core
 from selfens.core import IN_MEMORY
-from selfens.errors import ConfigError, RunError
+from selfens.errors import ConfigError
 from selfens.methods.base import Losses, Method, TrainingRows, WeightedOptions
 from selfens.settings import setting
 
@@ -52,17 +52,11 @@ class Temporal(Method):
         def with_absolute_paths(self) -> Self:
             return self if self.targets in IN_MEMORY else replace(self, targets=str(Path(self.targets).absolute()))
 
-        def check(self, *, new_run: Path) -> None:
-            if self.targets in IN_MEMORY:
-                return
-            try:
-                is_inside = Path(self.targets).resolve().is_relative_to(new_run.resolve())
-            except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a null byte
-                raise RunError(f"{self.targets!r} cannot be the path of a file ({error}); name another.") from None
-            if is_inside:
-                raise RunError(
-                    f"{self.targets} is inside the run's directory, which must be new; let method.targets name a file "
-                    "elsewhere."
+        def check(self, *, processes: int) -> None:
+            if self.targets not in IN_MEMORY and processes > 1:
+                raise ConfigError(
+                    f"method.targets is the file {self.targets}, which is for one process, and there are {processes}; use one "
+                    "process, or keep the targets in ram."
                 )
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:

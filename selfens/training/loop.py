@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torch import nn
 
@@ -116,7 +116,6 @@ def _load_data(path: Path, config: Config, given: Given, resumed: Run | None, gr
             return given.dataset or resumed.dataset()
         if group.is_first:
             check_free(path, config)
-            config.method.check(new_run=path)
         return given.dataset or sources.from_config(config, progress=show.talkative)
 
 
@@ -166,7 +165,7 @@ def _train_epochs(parts: Parts, directory: RunDirectory, progress: Progress, sta
                 images_per_second = images / (time.perf_counter() - began)
                 first_step = 0
                 _check_finite(parts, directory, epoch, losses["total"])
-                record = {
+                record: dict[str, Any] = {
                     "epoch": epoch,
                     **losses,
                     **_errors(parts),

@@ -102,8 +102,7 @@ class Bar(Quiet):
 
         self.console = Console()
         self.bar = RichProgress(
-            TextColumn("epoch"),
-            TextColumn("{task.fields[epoch]}"),
+            TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[latest]}"),
             TimeElapsedColumn(),

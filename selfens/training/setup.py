@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from selfens import methods, networks
 from selfens.config import Config
 from selfens.core import optim, schedules
-from selfens.core.device import environment, resolve_precision, resolve_switch
+from selfens.core.device import environment, resolve_precision
 from selfens.core.evaluate import evaluation_mode
 from selfens.core.teacher import EmaTeacher
 from selfens.core.views import Views
@@ -143,7 +143,8 @@ class Parts:
             self.network = networks.build(config.network, data.input_shape, data.num_classes)
         else:
             self.network = given.network
-        on_gpu, compile = device.type == "cuda", resolve_switch(config.training.compile, device)
+        on_gpu = device.type == "cuda"
+        compile = config.training.compile == "on" or (on_gpu and config.training.compile == "auto")
         # After a network of the user's own, because two threads must not import the same modules at a time.
         compiler = start_compiler() if compile and on_gpu else None
         self.rows = _own_rows(prepared, group)
@@ -311,7 +312,7 @@ def _check_output(network: nn.Module, inputs: Tensor, num_classes: int) -> None:
 
 def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
     options = config.optimizer
-    common = {"weight_decay": options.weight_decay, "multipliers": options.learning_rate_multipliers}
+    common: dict[str, Any] = {"weight_decay": options.weight_decay, "multipliers": options.learning_rate_multipliers}
     if options.name == "sgd":
         return optim.Sgd(network, momentum=options.momentum, **common)
     kind = optim.Adam if options.name == "adam" else optim.AdamW
@@ -355,6 +356,7 @@ def _set_up_method(
     method: Method, network: nn.Module, prepared: Prepared, rows: OwnRows, loader: Loader, group: Group
 ) -> None:
     """Let the method build what it remembers, for this process's rows."""
+    method.options.check(processes=group.size)
     data, labels = prepared.data, prepared.labels.training_labels(prepared.data.num_rows)
     counts = np.bincount(labels[rows.kinds == LABELLED], minlength=data.num_classes)
     own = TrainingRows(
