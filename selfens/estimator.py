@@ -34,7 +34,7 @@ from selfens.errors import DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
 from selfens.training.loop import train
-from selfens.training.progress import WithoutExpectedWarnings, for_terminal
+from selfens.training.progress import for_terminal
 
 STEPS = 1000
 MIN_EPOCHS, MAX_EPOCHS = 30, 600
@@ -117,7 +117,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.config_ = self._config(dataset)
         module = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else None
         self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
-        progress = for_terminal() if self.verbose else WithoutExpectedWarnings()
+        progress = for_terminal() if self.verbose else None
         with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, random_state_kept():
             directory = self.run_dir_ or Path(temporary) / "run"
             self._keep(train(self.config_, directory, dataset=dataset, network=module, progress=progress), dataset)

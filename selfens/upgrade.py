@@ -35,7 +35,9 @@ def upgrade_config(raw: dict[str, Any], *, first_edition: bool = True) -> dict[s
     for (section, name), harmless in GONE.items():
         values = upgraded.get(section)
         if isinstance(values, dict) and name in values and (value := values.pop(name)) not in harmless:
-            raise ConfigError(f"{section}.{name} is {value!r}, and this setting is gone since 0.2; train again without it.")
+            raise ConfigError(
+                f"{section}.{name} is {value!r}, and this setting is gone since 0.2; train again without it."
+            )
     method = upgraded.get("method")
     kind = method.get("name", "temporal") if isinstance(method, dict) else None
     if first_edition and isinstance(method, dict) and isinstance(kind, str) and kind in methods.METHODS:

@@ -13,7 +13,7 @@ from selfens import Dataset, load_run, resume, train
 from selfens.data import preprocess, sources
 from selfens.data.labels import choose_labels
 from selfens.data.rows import is_mapped
-from selfens.errors import ConfigError, DataError, SelfensWarning
+from selfens.errors import ConfigError, DataError
 from selfens.experiments.cells import Task
 from selfens.experiments.data import Source
 from selfens.experiments.records import Images, Store
@@ -21,7 +21,7 @@ from selfens.experiments.tables import CELLS
 from selfens.experiments.worker import run_cell as run_task
 from selfens.tools.audit import suggest_run
 from selfens.tools.folds import audit_folds
-from selfens.training.progress import WithoutExpectedWarnings
+from selfens.training.progress import Silent
 
 
 def find(main, path):
@@ -179,7 +179,7 @@ def test_only_visited_rows_change_in_z(tmp_path):
     settings = config("temporal", "data.extra_per_epoch=18", "training.checkpoint_every=1", epochs=4)
     data, states = extended(), []
 
-    class Keep(WithoutExpectedWarnings):
+    class Keep(Silent):
         def epoch(self, record):
             ensemble = load_run(tmp_path / "run").ensemble
             states.append((ensemble.mean.clone(), ensemble.count.clone()))
@@ -236,10 +236,10 @@ def test_a_run_with_extra_rows_resumes_exactly(tmp_path, stop, residence):
         f"training.residence={residence}",
         name=str(tmp_path / "m.npz"),
     )
-    train(settings, tmp_path / "whole", progress=WithoutExpectedWarnings())
+    train(settings, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         train(settings, tmp_path / "stopped", progress=StopAt(stop))
-    resume(tmp_path / "stopped", progress=WithoutExpectedWarnings())
+    resume(tmp_path / "stopped")
     assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "stopped")) == []
     np.save(tmp_path / "more.npy", bytes_like((90, 3, 8, 8), seed=2))
     with pytest.raises(Exception, match="its files have changed"):
@@ -273,11 +273,6 @@ def test_a_data_set_passed_without_the_extra_rows_asked_for_is_refused(tmp_path)
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ConfigError, match="visits no unlabeled rows"):
         config("temporal", "data.extra=a.npy", "training.rows=labelled")
-
-
-def test_supervised_training_says_that_extra_rows_teach_it_nothing(tmp_path):
-    with pytest.warns(SelfensWarning, match="learns nothing from the 40 extra rows"):
-        train(config("supervised"), tmp_path / "run", dataset=extended())
 
 
 # The command

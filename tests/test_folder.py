@@ -362,7 +362,7 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
     assert (code, err) == (0, "")
     assert "temporal, small (" in out
     assert "20 epochs, w_max 30" in out
-    assert "images of 8 x 8" in out
+    assert "inputs (3, 8, 8)" in out
     run = load_run("run")
     assert run.config.data.image_size == 8
     assert run.test_error < 50

@@ -141,7 +141,7 @@ def test_steps_follow_the_algorithm_for_five_epochs(name, options, first):
     loader = loader_of(inputs, labels, 1, batch, first)
     optimizer = Adam(network)
     method.setup(network, rows_of(torch.from_numpy(labels)))
-    step = Step(network=network, method=method, optimizer=optimizer, loader=loader, num_classes=CLASSES)
+    step = Step(network=network, method=method, optimizer=optimizer, loader=loader)
     rates = rates_of(Config(optimizer=OptimizerConfig(learning_rate=LEARNING_RATE), schedule=SCHEDULE), WEIGHT)
     history = []
     for epoch in range(EPOCHS):
@@ -481,7 +481,7 @@ def test_a_part_that_is_missing_is_said():
             return methods.Losses(total, {"supervised": total}, torch.zeros(len(batch.rows), CLASSES))
 
     network, loader = nn.Linear(FEATURES, CLASSES), loader_of(*inputs_and_labels())
-    step = Step(network=network, method=Forgetful(), optimizer=Adam(network), loader=loader, num_classes=CLASSES)
+    step = Step(network=network, method=Forgetful(), optimizer=Adam(network), loader=loader)
     with pytest.raises(ConfigError, match="losses lack the part 'extra'"):
         step(loader.order(0)[0])
 
@@ -516,7 +516,7 @@ def test_running_means_after_a_pi_step_come_from_the_second_pass():
     network, weight = nn.Sequential(noise, layer), double(layer.weight())
     loader = loader_of(inputs, labels)
     optimizer = Adam(network)
-    step = Step(network=network, method=Pi(), optimizer=optimizer, loader=loader, num_classes=CLASSES)
+    step = Step(network=network, method=Pi(), optimizer=optimizer, loader=loader)
     step.set(learning_rate=0.5, beta1=0.9, weight=1.0)
     step(loader.order(0)[0])
     first, second = (noisy for _, noisy in noise.passes)

@@ -18,7 +18,7 @@ from selfens.data.prefetch import Prefetch
 from selfens.data.rows import LazyRows, is_mapped, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError, DataError
-from selfens.training.progress import WithoutExpectedWarnings
+from selfens.training.progress import Silent
 
 CPU = torch.device("cpu")
 CYCLES = 5_000_000  # of a GPU's clock, some milliseconds
@@ -312,7 +312,7 @@ def test_the_fingerprint_of_large_inputs_takes_some_of_their_rows(monkeypatch):
 # Whole runs
 
 
-class StopAt(WithoutExpectedWarnings):
+class StopAt(Silent):
     """Stops a run as a user does, in the middle of an epoch."""
 
     def __init__(self, step):
@@ -405,13 +405,13 @@ MEMORY_SCRIPT = """
 import sys
 from selfens import Dataset, train
 from selfens.config import Config
-from selfens.training.progress import WithoutExpectedWarnings
+from selfens.training.progress import Silent
 
 def private():
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
-class Watch(WithoutExpectedWarnings):
+class Watch(Silent):
     def step(self, epoch, number):
         seen.append(private())
 

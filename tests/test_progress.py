@@ -1,4 +1,4 @@
-"""What a person sees of a training: how much of it fits a line, and which warnings are left out."""
+"""What a person sees of a training: how much of it fits a line."""
 
 import io
 import re
@@ -6,8 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from selfens.errors import SelfensWarning
-from selfens.training.progress import Bar, Expected, Silent, WithoutExpectedWarnings, describe
+from selfens.training.progress import Bar, describe
 
 RECORD = {
     "epoch": 120,
@@ -67,18 +66,3 @@ def test_the_bar_follows_the_steps_and_begins_where_a_resumed_run_does():
     reached.append(bar.bar.tasks[0].completed)
     bar.close()
     assert reached == [1200, 1209, 1210]
-
-
-def test_warnings_of_what_is_meant_to_be_so_are_left_out_whoever_shows_the_rest():
-    seen = []
-
-    class Keep(Silent):
-        def warn(self, message):
-            seen.append(message)
-
-    progress = WithoutExpectedWarnings(Keep())
-    progress.warn(Expected("there are no test rows, so no test error is reported."))
-    progress.warn("all is lost.")
-    assert seen == ["all is lost."]
-    with pytest.warns(SelfensWarning, match="all is lost"):
-        WithoutExpectedWarnings().warn("all is lost.")

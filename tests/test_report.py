@@ -208,8 +208,7 @@ def test_names_are_escaped_whatever_they_hold(tmp_path):
 )
 def test_without_test_rows_the_page_says_what_else_is_known(tmp_path, written, setting, sentence, charts):
     dataset = features(test_rows=0)
-    with pytest.warns(match="no test rows|every training row is labelled"):
-        run = train(config("temporal", setting), tmp_path / "run", dataset=dataset)
+    run = train(config("temporal", setting), tmp_path / "run", dataset=dataset)
     page = written(run, dataset=dataset)
     assert sentence in page.text
     assert ("Rows to label next" in page.text) == (setting != "data.labels=none")
@@ -520,8 +519,7 @@ def test_runs_of_the_same_name_go_by_their_paths(several, tmp_path, written):
 
 
 def test_runs_without_test_rows_are_compared_by_their_losses(several, tmp_path, undrawn):
-    with pytest.warns(match="no test rows"):
-        untested = train(config(epochs=2), tmp_path / "untested", dataset=features(test_rows=0))
+    untested = train(config(epochs=2), tmp_path / "untested", dataset=features(test_rows=0))
     tested = several[0][:2]
     assert compared(tested[0], untested)["sentence"].startswith("Supervised loss: ")
     found = compared(*tested, untested)

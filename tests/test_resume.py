@@ -1,5 +1,6 @@
 """Interrupted, killed, damaged: a resumed run is the run that was never interrupted, to the bit, and nothing is lost."""
 
+import copy
 import errno
 import json
 import os
@@ -264,9 +265,10 @@ def test_how_often_checkpoints_are_written_does_not_change_the_result(tmp_path):
 def test_on_a_gpu_checkpoints_are_some_seconds_apart(tmp_path, monkeypatch, seconds, reached):
     genuine = loop._is_checkpoint_due
 
-    def as_on_a_gpu(parts, epoch, clock):
-        prepared = replace(parts.prepared, device=torch.device("cuda"))
-        return genuine(replace(parts, prepared=prepared), epoch, clock)
+    def as_on_a_gpu(parts, epoch, seconds):
+        parts = copy.copy(parts)
+        parts.prepared = replace(parts.prepared, device=torch.device("cuda"))
+        return genuine(parts, epoch, seconds)
 
     monkeypatch.setattr(loop, "_is_checkpoint_due", as_on_a_gpu)
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", seconds)

@@ -27,11 +27,11 @@ from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
 from selfens.methods import METHODS, find
-from selfens.networks.layers import NormalizedConv2d, is_fused
-from selfens.training import setup
+from selfens.networks.layers import NormalizedConv2d
 from selfens.training import step as step_module
 from selfens.training.distributed import Group
-from selfens.training.setup import Given, Prepared
+from selfens.training.setup import Given, Parts, Prepared
+from selfens.training.step import Step
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 STEPS = 20
@@ -70,7 +70,7 @@ def build(config, data, device, network=None, warn=pytest.fail):
     """The parts of a run; to be called, and used, inside of `torch_settings`."""
     choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
     fitted = preprocess.fit(config.data.preprocess, data.inputs, device).to(device)
-    return setup.build(Prepared(config, device, data, choice, fitted), Given(network=network), Group(), warn)
+    return Parts(Prepared(config, device, data, choice, fitted), Given(network=network), Group(), warn)
 
 
 def settings_of(config, device):
@@ -345,14 +345,17 @@ def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeyp
         raise RuntimeError("no such instruction\nmore of it")
 
     monkeypatch.setattr(NormalizedConv2d, "forward_fused", fails)
-    monkeypatch.setattr("selfens.training.setup._kernels_usable", lambda *arguments: True)
+    genuine = Step.__init__
+    monkeypatch.setattr(Step, "__init__", lambda self, **parts: genuine(self, **(parts | {"kernels": True})))
     settings = [*SMALL, f"training.compile={compile}"]
     parts, warnings, losses = parts_after(settings, method=method, device="cpu", steps=3)
     assert len(warnings) == 1
-    assert warnings[0].startswith("our kernels could not be used")
-    assert "no such instruction" in warnings[0]
-    assert parts.step.compiled == (compile == "on")
-    assert not is_fused(parts.method.evaluated(parts.network))
+    assert (
+        "without compiler and our kernels, because one of them failed (RuntimeError: no such instruction)"
+        in warnings[0]
+    )
+    assert not parts.step.compiled
+    assert not any(getattr(module, "fused", False) for module in parts.method.evaluated(parts.network).modules())
     assert np.isfinite(losses).all()
 
 
@@ -421,7 +424,7 @@ def test_nothing_in_an_epoch_is_read_by_the_host(method):
         parts.step.take_means()
     assert operations.seen == []
     with operations:
-        float(parts.step.total)
+        float(parts.step.sums[-1])
     assert operations.seen == ["_local_scalar_dense"]
 
 

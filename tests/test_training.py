@@ -188,8 +188,7 @@ def test_only_temporal_ensembling_keeps_an_ensemble_which_has_seen_every_row_onc
 def test_a_run_predicts_class_names(tmp_path):
     data = features()
     named = selfens.Dataset.from_arrays(data.inputs, np.array(["a", "b", "c"])[data.labels])
-    with pytest.warns(SelfensWarning, match="no test rows"):
-        run = selfens.train(config(), tmp_path / "run", dataset=named)
+    run = selfens.train(config(), tmp_path / "run", dataset=named)
     probabilities = run.predict_proba(data.test_inputs)
     assert probabilities.shape == (30, 3)
     assert np.allclose(probabilities.sum(axis=1), 1)
@@ -429,8 +428,12 @@ def test_a_factory_by_name_is_trained_resumed_and_loaded(tmp_path, monkeypatch):
 
 
 def test_a_module_without_parameters_is_refused_before_a_run_is_made(tmp_path):
+    class FirstFeatures(nn.Module):
+        def forward(self, x):
+            return x[:, :CLASSES]
+
     with pytest.raises(ConfigError, match="no trainable parameters"):
-        selfens.train(config(), tmp_path / "run", dataset=features(), network=nn.Flatten())
+        selfens.train(config(), tmp_path / "run", dataset=features(), network=FirstFeatures())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -596,10 +599,15 @@ def test_an_evaluation_leaves_each_part_in_the_mode_it_was_in():
     assert {name: module.training for name, module in around.named_modules()} == before
 
 
-def test_a_network_without_shapes_yet_is_refused(tmp_path):
-    network = nn.Sequential(nn.Flatten(), nn.LazyLinear(CLASSES))
-    with pytest.raises(ConfigError, match="^1.weight of the network has no shape before it is first called; call"):
-        selfens.train(config(), tmp_path / "run", dataset=features(), network=network)
+def test_a_network_without_shapes_yet_gets_them_from_the_data(tmp_path):
+    def lazy():
+        return nn.Sequential(nn.Flatten(), nn.LazyLinear(CLASSES))
+
+    with crashed():
+        selfens.train(config(), tmp_path / "run", dataset=features(), network=lazy(), progress=CrashAt(1, 2))
+    run = selfens.resume(tmp_path / "run", dataset=features(), network=lazy())
+    again = selfens.load_run(tmp_path / "run", network=lazy())
+    assert again.evaluate(features())["test_error"] == run.test_error
 
 
 class OnePartUnknown(Method):
@@ -644,9 +652,10 @@ def test_divergence_after_a_stop_in_mid_epoch_names_the_checkpoint_there_is(tmp_
 # Warnings if self-ensembling cannot be working
 
 
-def test_nothing_unlabeled_is_warned_of(tmp_path):
-    with pytest.warns(SelfensWarning, match="nothing unlabeled"):
-        selfens.train(config("pi", "data.labels=none", epochs=1), tmp_path / "run", dataset=features())
+def test_nothing_unlabeled_and_nothing_to_test_on_is_said_in_the_title(tmp_path, capsys):
+    settings, data = config("pi", "data.labels=none", epochs=1), features(test_rows=0)
+    assert selfens.train(settings, tmp_path / "run", dataset=data, progress=Lines()).test_error is None
+    assert f"{ROWS} rows, all labelled, 0 to test on" in capsys.readouterr().out
 
 
 def test_a_negligible_weight_is_warned_of(tmp_path):
@@ -659,39 +668,6 @@ def test_strong_views_without_colours_are_warned_of(tmp_path):
         selfens.train(config("fixmatch", *SMALL_IMAGES, epochs=1), tmp_path / "run", dataset=images())
     settings = config("fixmatch", *SMALL_IMAGES, "data.preprocess_after_views=true", epochs=1)
     selfens.train(settings, tmp_path / "other", dataset=images())
-
-
-class Constant(nn.Module):
-    """The same prediction for every row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.zeros(CLASSES))
-
-    def forward(self, x):
-        return self.logits.expand(len(x), CLASSES)
-
-
-def collapsing(method: str) -> Config:
-    return config(method, "optimizer.learning_rate=1e-5", epochs=6)
-
-
-@pytest.mark.parametrize("method", ["pi", "temporal"])
-def test_predictions_that_are_all_alike_are_warned_of_once(tmp_path, method):
-    with pytest.warns(SelfensWarning) as caught:
-        selfens.train(collapsing(method), tmp_path / "run", dataset=features(), network=Constant())
-    assert "all rows have the same prediction" in str(caught[0].message)
-    assert len(caught) == 1
-
-
-def test_supervised_training_is_not_warned_of_its_targets(tmp_path):
-    selfens.train(collapsing("supervised"), tmp_path / "run", dataset=features(), network=Constant())
-
-
-def test_no_test_rows_are_warned_of_and_no_error_is_reported(tmp_path):
-    with pytest.warns(SelfensWarning, match="no test rows"):
-        run = selfens.train(config(epochs=1), tmp_path / "run", dataset=features(test_rows=0))
-    assert run.test_error is None
 
 
 # The caller's process
@@ -842,7 +818,6 @@ def test_the_weight_of_supervised_training_is_zero(done):
         ("none", "none", 1),
     ],
 )
-@pytest.mark.filterwarnings("ignore:every training row is labelled")
 def test_the_weight_is_scaled_as_the_option_says(tmp_path, scale, labels, factor):
     options = (
         f"method.weight_scale={scale}",

@@ -28,7 +28,6 @@ from selfens.core.device import environment, resolve_precision, torch_settings
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
-from selfens.training import setup
 from selfens.training.distributed import Group
 from selfens.training.evaluate import misclassified
 from selfens.training.setup import Given, Parts, Prepared
@@ -114,7 +113,7 @@ def build(config: Config, data: Dataset, device: torch.device, notes: list[str],
     """The parts of a training, with the rates of its middle; warnings go to `notes`."""
     labels = choose_labels(data, config.data, label_seed=0, split_seed=0)
     fitted = preprocess.fit(config.data.preprocess, data.inputs, device).to(device)
-    parts = setup.build(Prepared(config, device, data, labels, fitted), Given(), group or Group(), notes.append)
+    parts = Parts(Prepared(config, device, data, labels, fitted), Given(), group or Group(), notes.append)
     parts.step.set(learning_rate=1e-4, beta1=0.9, weight=parts.weight_max)
     return parts
 

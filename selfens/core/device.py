@@ -36,11 +36,6 @@ def resolve_precision(name: str, device: torch.device) -> str:
     return name
 
 
-def resolve_switch(setting: str, device: torch.device) -> bool:
-    """`auto` is on for a GPU, off for a CPU."""
-    return device.type == "cuda" if setting == "auto" else setting == "on"
-
-
 def generator(device: torch.device) -> torch.Generator:
     """The generator that torch's random operations on this device use."""
     if device.type != "cuda":

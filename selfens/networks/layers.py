@@ -186,11 +186,6 @@ def fuse(network: nn.Module, enabled: bool) -> None:
             module.fused = enabled
 
 
-def is_fused(network: nn.Module) -> bool:
-    """Whether any convolution uses our own kernels."""
-    return any(isinstance(module, NormalizedConv2d) and module.fused for module in network.modules())
-
-
 def synchronize_means(network: nn.Module, average: Callable[[Tensor], Tensor]) -> None:
     """Let every batch mean be that of the batches of several processes; `average` takes one over them, gradients included."""
     for layer in normalized_layers(network):

@@ -18,10 +18,10 @@ from selfens.data.labels import choose_labels
 from selfens.errors import DataError, check_kind
 from selfens.tools.audit import Audit, Probabilities, rank
 from selfens.training.loop import train
-from selfens.training.progress import Progress, WithoutExpectedWarnings
+from selfens.training.progress import PassedOn, Progress
 
 
-class OfFold(WithoutExpectedWarnings):
+class OfFold(PassedOn):
     """Shows a training by its fold, since its directory does not last."""
 
     def __init__(self, shown: Progress | None, title: str) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -12,97 +9,53 @@ from selfens.core.device import generator
 from selfens.core.randomness import PROCESS, stream
 from selfens.errors import RunError
 from selfens.runs.directory import Checkpoint, RunDirectory
-from selfens.training.distributed import MAX, MIN
-from selfens.training.setup import Parts
+from selfens.training.setup import Parts, Rows
 
-
-class Start(NamedTuple):
-    """Where a run begins, or continues."""
-
-    epoch: int = 0
-    step: int = 0
-    seconds: float = 0.0
-    """Spent in that epoch before."""
-
-
-BY_ROW = ("mean", "square", "count", "pending", "written")
-"""The tensors of the targets that have a row for each training row."""
-UNFINISHED = ("pending", "written")
-"""Those of an epoch that is not finished."""
+State = dict[str, Tensor]
+Position = tuple[int, int, float]
+"""Where a run begins or continues: the epoch, the step, and the seconds spent in that epoch before."""
 
 
 def save(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds: float = 0.0) -> None:
     """A checkpoint that continues at `step` of `epoch`, in which so many seconds have been spent by then."""
     if step:
-        average_buffers(parts)
-        join_sums(parts)
-    tensors = _states(parts) | {"random": _random_states(parts)}
-    ensemble, targets_file = parts.method.ensemble, {}
+        average(parts)
+    ensemble, targets, targets_file = parts.method.ensemble, {}, {}
     if ensemble and ensemble.file:
         targets_file = ensemble.seal()
     elif ensemble:
-        tensors["targets"] = _targets_of_all(parts, ensemble.state_dict())
+        targets = {name: each.cpu() for name, each in ensemble.state_dict().items()}
+    random = {kind: each.get_state() for kind, each in _generators(parts).items()}
+    every = parts.group.gather((parts.rows.owned, targets, random))
     if parts.group.is_first:
+        tensors = _states(parts) | {"targets": _targets_of_all(parts, every)}
+        tensors["random"] = {f"{kind}{rank}": own[kind] for rank, (_, _, own) in enumerate(every) for kind in own}
         directory.save_checkpoint(Checkpoint(epoch, step, tensors, targets_file, seconds))
     parts.group.barrier()  # a process that went on while the first one writes would run into a timeout
 
 
-def _states(parts: Parts) -> dict[str, dict[str, Tensor]]:
-    """The `state_dict` of every part that is the same in all processes."""
-    evaluated = parts.method.evaluated(parts.network)
-    return {
-        "network": parts.network.state_dict(),
-        "evaluated": {} if evaluated is parts.network else evaluated.state_dict(),
-        "method": parts.method.state_dict(),
-        "optimizer": parts.optimizer.state_dict(),
-        "step": parts.step.state_dict(),
-    }
+def load(parts: Parts, checkpoint: Checkpoint) -> Position:
+    """Bring every part into the state it was in.
 
-
-def _check_fits(parts: Parts, checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint that is not of exactly the tensors that this run would save."""
-    expected = {part: _kinds(state) for part, state in _states(parts).items()}
-    ensemble = parts.method.ensemble
-    if ensemble and not ensemble.file:
-        found = checkpoint.tensors.get("targets", {})
-        own = {name: tensor for name, tensor in ensemble.state_dict().items() if name not in UNFINISHED}
-        own |= {name: getattr(ensemble, name) for name in UNFINISHED if name in found}
-        expected["targets"] = _kinds(own, rows=len(parts.rows.kinds))
-    for part in {*expected, *checkpoint.tensors} - {"random"}:
-        wanted, given = expected.get(part, {}), _kinds(checkpoint.tensors.get(part, {}))
-        if wanted != given:
-            different = sorted(name for name in {*wanted, *given} if wanted.get(name) != given.get(name))
-            raise ValueError(f"{part}/{different[0]} is {given.get(different[0])}, expected {wanted.get(different[0])}")
-
-
-def _kinds(state: dict[str, Tensor], rows: int | None = None) -> dict[str, str]:
-    """The type and shape of each tensor; with `rows`, of targets as if they had so many."""
-    shapes = {
-        name: tensor.shape if rows is None or name not in BY_ROW else (rows, *tensor.shape[1:])
-        for name, tensor in state.items()
-    }
-    return {name: f"{tensor.dtype} {tuple(shapes[name])}" for name, tensor in state.items()}
-
-
-def load(parts: Parts, checkpoint: Checkpoint) -> Start:
-    """Bring every part into the state it was in."""
-    tensors, step = checkpoint.tensors, checkpoint.step
-    same_processes = sum(name.startswith("cpu") for name in tensors["random"]) == parts.group.size
-    if step and not same_processes:
-        step = 0  # other processes own the rows that are left of the epoch, so it starts again
-    ensemble = parts.method.ensemble
+    With another number of processes than before, an epoch that was begun starts again, because others own the rows that are
+    left of it, and random states are new ones.
+    """
+    tensors, random = checkpoint.tensors, checkpoint.tensors["random"]
+    same_processes = sum(name.startswith("cpu") for name in random) == parts.group.size
+    step, ensemble = checkpoint.step if same_processes else 0, parts.method.ensemble
     try:
-        _check_fits(parts, checkpoint)
+        _check_fits(parts, tensors)
         parts.network.load_state_dict(tensors["network"])
-        parts.method.load_state_dict(tensors.get("method", {}))
+        taught = {name: tensors["evaluated"][other] for name, other in _names_in_evaluated(parts).items()}
+        parts.method.load_state_dict(tensors.get("method", {}) | taught)
         parts.optimizer.load_state_dict(tensors["optimizer"])
-        if step or not checkpoint.step:
+        if step == checkpoint.step:
             parts.step.load_state_dict(tensors["step"])
         if ensemble and ensemble.file:
             ensemble.restore(checkpoint.targets_file)
         elif ensemble:
-            ensemble.load_state_dict(_own_targets(parts, tensors["targets"], unfinished=step > 0))
-        _restore_random_states(parts, tensors["random"] if same_processes else {}, checkpoint.epoch)
+            ensemble.load_state_dict(_own_targets(parts, tensors["targets"]))
+        _restore_random_states(parts, random if same_processes else {}, checkpoint.epoch)
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         raise RunError(
             f"the checkpoint does not fit the run ({str(error).splitlines()[0]}); it is damaged, or of another run."
@@ -111,79 +64,99 @@ def load(parts: Parts, checkpoint: Checkpoint) -> Start:
         raise RunError(
             f"the checkpoint is of epoch {checkpoint.epoch}, step {checkpoint.step}, beyond the end of the run; it is damaged."
         )
-    return Start(checkpoint.epoch, step, checkpoint.seconds if step else 0.0)
+    return checkpoint.epoch, step, checkpoint.seconds if step else 0.0
 
 
-def average_buffers(parts: Parts) -> None:
-    """Each process's running means follow its own batches; their average has followed all batches."""
+def average(parts: Parts) -> None:
+    """Let what each process has followed in its own batches (running means, sums of losses) be the average of all."""
     if parts.group.size == 1:
         return
     tensors = [*parts.network.buffers(), *parts.method.state_dict().values()]
-    every = [
-        tensor for tensor in {tensor.data_ptr(): tensor for tensor in tensors}.values() if tensor.is_floating_point()
-    ]
+    every = [tensor for tensor in {each.data_ptr(): each for each in tensors}.values() if tensor.is_floating_point()]
     for tensor, mean in zip(every, parts.group.means(every), strict=True):
         tensor.copy_(mean)
-
-
-def join_sums(parts: Parts) -> None:
-    """Let the step's sums be those of all processes."""
     parts.group.mean(parts.step.sums)
-    parts.group.all_reduce(parts.step.low, MIN)
-    parts.group.all_reduce(parts.step.high, MAX)
 
 
-def _targets_of_all(parts: Parts, own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The targets of all rows, on the first process."""
-    group = parts.group
-    if group.size == 1:
-        return own
-    shares = [group.share(parts.rows.kinds, rank) for rank in range(group.size)]
-    whole = {}
-    for name, tensor in own.items():
-        if name not in BY_ROW:
-            whole[name] = tensor
-            continue
-        gathered = group.gather(tensor, [(len(share), *tensor.shape[1:]) for share in shares])
-        if gathered is not None:
-            whole[name] = torch.zeros(len(parts.rows.kinds), *tensor.shape[1:], dtype=tensor.dtype)
-            for share, part in zip(shares, gathered, strict=True):
-                whole[name][torch.from_numpy(share)] = part
+# Parts that are the same in all processes
+
+
+def _states(parts: Parts) -> dict[str, State]:
+    evaluated, taught = parts.method.evaluated(parts.network), _names_in_evaluated(parts)
+    return {
+        "network": parts.network.state_dict(),
+        "evaluated": {} if evaluated is parts.network else evaluated.state_dict(),
+        "method": {name: each for name, each in parts.method.state_dict().items() if name not in taught},
+        "optimizer": parts.optimizer.state_dict(),
+        "step": parts.step.state_dict(),
+    }
+
+
+def _names_in_evaluated(parts: Parts) -> dict[str, str]:
+    """Of the tensors of the method that are the evaluated network's, such as a teacher's, which are saved only there."""
+    evaluated = parts.method.evaluated(parts.network)
+    if evaluated is parts.network:
+        return {}
+    names = {(each.data_ptr(), each.shape): name for name, each in evaluated.state_dict().items()}
+    found = {name: names.get((each.data_ptr(), each.shape)) for name, each in parts.method.state_dict().items()}
+    return {name: other for name, other in found.items() if other is not None}
+
+
+def _check_fits(parts: Parts, tensors: dict[str, State]) -> None:
+    """Refuse what is not exactly the tensors that this run would save."""
+    wanted, ensemble = _states(parts), parts.method.ensemble
+    if ensemble and not ensemble.file:
+        begun = {name: each for name, each in ensemble.arrays.items() if name in tensors.get("targets", {})}
+        wanted["targets"] = _empty(ensemble.state_dict() | begun, len(parts.rows.kinds), "meta")
+    for part in {*wanted, *tensors} - {"random"}:
+        expected, found = (
+            {name: f"{each.dtype} {tuple(each.shape)}" for name, each in states.get(part, {}).items()}
+            for states in (wanted, tensors)
+        )
+        for name in sorted({*expected, *found}):
+            if expected.get(name) != found.get(name):
+                raise ValueError(f"{part}/{name} is {found.get(name)}, expected {expected.get(name)}")
+
+
+# Targets, of which each process has those of its rows
+
+
+def _targets_of_all(parts: Parts, every: list[tuple[Rows, State, State]]) -> State:
+    if len(every) == 1:
+        return every[0][1]
+    whole = _empty(every[0][1], len(parts.rows.kinds), "cpu")
+    for rows, targets, _ in every:
+        for name, each in targets.items():
+            whole[name][rows if each.ndim else ...] = each
     return whole
 
 
-def _own_targets(parts: Parts, whole: dict[str, Tensor], *, unfinished: bool) -> dict[str, Tensor]:
-    """The targets of this process's rows, with or without the predictions of an unfinished epoch."""
-    kept = {name: tensor for name, tensor in whole.items() if unfinished or name not in UNFINISHED}
-    if parts.group.size == 1:
-        return kept
-    own = torch.from_numpy(parts.rows.owned)
-    return {name: tensor[own] if name in BY_ROW else tensor for name, tensor in kept.items()}
+def _own_targets(parts: Parts, whole: State) -> State:
+    rows = ... if parts.group.size == 1 else parts.rows.owned
+    return {name: each[rows] if each.ndim else each for name, each in whole.items()}
 
 
-def _devices(parts: Parts) -> Iterator[tuple[str, torch.device]]:
-    """The devices that have a random state, by the name of its kind."""
-    yield "cpu", torch.device("cpu")
-    if parts.prepared.device.type == "cuda":
-        yield "cuda", parts.prepared.device
+def _empty(targets: State, rows: int, device: str) -> State:
+    """Targets of the same types and classes for so many rows, on a device; the decay has no rows."""
+    shapes = {name: (rows, *each.shape[1:]) if each.ndim else () for name, each in targets.items()}
+    return {name: torch.empty(shapes[name], dtype=each.dtype, device=device) for name, each in targets.items()}
 
 
-def _random_states(parts: Parts) -> dict[str, Tensor]:
-    """Of the generators of every process, on the first one."""
-    states: dict[str, Tensor] = {}
-    for kind, device in _devices(parts):
-        state = generator(device).get_state()
-        every = parts.group.gather(state, [state.shape] * parts.group.size) or []
-        states |= {f"{kind}{rank or ''}": other for rank, other in enumerate(every)}
-    return states
+# Random states, of which each process has its own
 
 
-def _restore_random_states(parts: Parts, states: dict[str, Tensor], epoch: int) -> None:
-    """As they were; with other processes than before, states that depend only on seed, process and epoch."""
+def _generators(parts: Parts) -> dict[str, torch.Generator]:
+    """By the kind of device."""
+    devices = {"cpu": torch.device("cpu"), parts.prepared.device.type: parts.prepared.device}
+    return {kind: generator(device) for kind, device in devices.items()}
+
+
+def _restore_random_states(parts: Parts, states: State, epoch: int) -> None:
+    """As they were; without any, states that depend only on seed, process and epoch."""
     rank, seed = parts.group.rank, parts.config.seed.of("training")
     fresh = stream(seed, PROCESS, rank, epoch)
-    for kind, device in _devices(parts):
-        if (name := f"{kind}{rank or ''}") in states:
-            generator(device).set_state(states[name])
+    for kind, own in _generators(parts).items():
+        if (name := f"{kind}{rank}") in states:
+            own.set_state(states[name])
         elif not states:
-            generator(device).manual_seed(int(fresh.integers(2**62)))
+            own.manual_seed(int(fresh.integers(2**62)))

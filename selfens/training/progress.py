@@ -6,7 +6,7 @@ import math
 import sys
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any
 
 from selfens.errors import SelfensWarning
 
@@ -16,49 +16,40 @@ if TYPE_CHECKING:
 BESIDE_LATEST = 62  # characters of the bar and what else stands on its line
 
 
-class Progress(Protocol):
-    talkative: bool
-    """Whether downloads and decoding may show bars of their own."""
-
-    def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None: ...
-    def step(self, epoch: int, step: int) -> None:
-        """A step was launched. On a GPU it may not be done yet."""
-
-    def epoch(self, record: dict[str, Any]) -> None: ...
-    def warn(self, message: str) -> None: ...
-    def close(self) -> None: ...
-
-
-class Silent:
-    """Only warnings, as Python warnings: what a library does by default."""
+class Progress:
+    """Shows nothing at all, as all processes of a training but the first; subclasses show what they like."""
 
     talkative = False
+    """Whether downloads and decoding may show bars of their own."""
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         pass
 
     def step(self, epoch: int, step: int) -> None:
-        pass
+        """A step was launched. On a GPU it may not be done yet."""
 
     def epoch(self, record: dict[str, Any]) -> None:
         pass
 
     def warn(self, message: str) -> None:
-        warnings.warn(message, SelfensWarning, stacklevel=3)
+        pass
 
     def close(self) -> None:
         pass
 
 
-class Expected(str):
-    """A warning about something that a training for another purpose, such as one fold of an audit, is meant to do."""
+class Silent(Progress):
+    """Only warnings, as Python warnings: what a library does by default."""
+
+    def warn(self, message: str) -> None:
+        warnings.warn(message, SelfensWarning, stacklevel=3)
 
 
-class PassedOn:
+class PassedOn(Progress):
     """Shows what `shown` shows; for classes that do something besides."""
 
     def __init__(self, shown: Progress | None = None) -> None:
-        self.shown: Progress = shown or Silent()
+        self.shown = shown or Silent()
         self.talkative = self.shown.talkative
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
@@ -77,22 +68,7 @@ class PassedOn:
         self.shown.close()
 
 
-class WithoutExpectedWarnings(PassedOn):
-    """Shows what `shown` shows, but no `Expected` warnings."""
-
-    def warn(self, message: str) -> None:
-        if not isinstance(message, Expected):
-            super().warn(message)
-
-
-class Mute(Silent):
-    """Nothing at all: for all processes of a training but the first."""
-
-    def warn(self, message: str) -> None:
-        pass
-
-
-class Quiet(Silent):
+class Quiet(Progress):
     """Only warnings, as lines."""
 
     def warn(self, message: str) -> None:
@@ -104,24 +80,14 @@ class Lines(Quiet):
 
     talkative = True
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stdout
-        self.epochs = 0
-        self.began = time.monotonic()
-        self.first_epoch = 0
-
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
-        self.epochs, self.first_epoch = epochs, first_epoch
-        self.began = time.monotonic()
-        self._print(title)
+        self.epochs, self.first_epoch, self.began = epochs, first_epoch, time.monotonic()
+        print(title, flush=True)  # noqa: T201
 
     def epoch(self, record: dict[str, Any]) -> None:
         done = record["epoch"] + 1
         left = (time.monotonic() - self.began) / (done - self.first_epoch) * (self.epochs - done)
-        self._print(f"epoch {done}/{self.epochs}  {describe(record)}  {duration(left)} left")
-
-    def _print(self, text: str) -> None:
-        print(text, file=self.stream, flush=True)  # noqa: T201
+        print(f"epoch {done}/{self.epochs}  {describe(record)}  {duration(left)} left", flush=True)  # noqa: T201
 
 
 class Bar(Quiet):
@@ -136,8 +102,7 @@ class Bar(Quiet):
 
         self.console = Console()
         self.bar = RichProgress(
-            TextColumn("epoch"),
-            TextColumn("{task.fields[epoch]}"),
+            TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[latest]}"),
             TimeElapsedColumn(),
@@ -145,29 +110,21 @@ class Bar(Quiet):
             TimeRemainingColumn(elapsed_when_finished=False),
             console=self.console,
         )
-        self.launched = self.steps = self.epochs = 0
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self.console.print(title, highlight=False, markup=False)
-        self.steps, self.epochs, self.launched = steps_per_epoch, epochs, first_epoch * steps_per_epoch
-        total = epochs * steps_per_epoch
-        self.task = self.bar.add_task(
-            "train", total=total, completed=self.launched, latest="", epoch=f"{first_epoch}/{epochs}"
-        )
+        self.epochs, self.steps = epochs, steps_per_epoch
+        total, done = epochs * steps_per_epoch, first_epoch * steps_per_epoch
+        self.task = self.bar.add_task("train", total=total, completed=done, latest="", epoch=f"{first_epoch}/{epochs}")
         self.bar.start()
 
     def step(self, epoch: int, step: int) -> None:
-        self.launched = epoch * self.steps + step
-        self.bar.update(self.task, completed=self.launched)
+        self.bar.update(self.task, completed=epoch * self.steps + step)
 
     def epoch(self, record: dict[str, Any]) -> None:
         done = record["epoch"] + 1
-        self.bar.update(
-            self.task,
-            completed=max(self.launched, done * self.steps),
-            latest=describe(record, self.console.width - BESIDE_LATEST),
-            epoch=f"{done}/{self.epochs}",
-        )
+        latest = describe(record, self.console.width - BESIDE_LATEST)
+        self.bar.update(self.task, completed=done * self.steps, latest=latest, epoch=f"{done}/{self.epochs}")
 
     def warn(self, message: str) -> None:
         self.console.print("warning: ", message, sep="", highlight=False, markup=False)

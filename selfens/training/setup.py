@@ -6,7 +6,6 @@ inputs, labels and targets. A checkpoint is of all rows, so any number of proces
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -15,24 +14,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from selfens import methods, networks
 from selfens.config import Config
 from selfens.core import optim, schedules
-from selfens.core.device import environment, resolve_precision, resolve_switch
+from selfens.core.device import environment, resolve_precision
 from selfens.core.evaluate import evaluation_mode
 from selfens.core.teacher import EmaTeacher
 from selfens.core.views import Views
 from selfens.data import prefetch, preprocess
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.labels import LabelChoice
+from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.loader import Loader
 from selfens.data.rows import LazyRows
 from selfens.data.sampler import Sampler
-from selfens.errors import ConfigError, check_kind
+from selfens.errors import ConfigError, check_kind, root_cause
 from selfens.methods.base import Method, Options, TrainingRows, WeightedOptions
 from selfens.networks.layers import synchronize_means
+from selfens.runs.run import Run
 from selfens.training.distributed import MIN, Group
 from selfens.training.evaluate import EvaluatedRows
 from selfens.training.step import Step, start_compiler
@@ -40,7 +39,7 @@ from selfens.training.step import Step, start_compiler
 Rows = NDArray[np.int64]
 Rates = Callable[[float], dict[str, float]]
 LABELLED, WITHOUT_LABEL, HELD_OUT = range(3)
-RECORD_FIELDS = {"epoch", "total", "spread", "seconds", "images_per_second", "weight", "test_error", "validation_error"}
+RECORD_FIELDS = {"epoch", "total", "seconds", "images_per_second", "weight", "test_error", "validation_error"}
 
 
 class Given(NamedTuple):
@@ -50,39 +49,26 @@ class Given(NamedTuple):
     network: nn.Module | None = None
     method: Method | None = None
 
-    def check(self) -> None:
-        """Refuse what is of another kind, such as the name or the class of a method."""
-        expected: list[tuple[str, Any, type, str]] = [
-            ("dataset", self.dataset, Dataset, "a Dataset, such as Dataset.from_npz(path) reads"),
-            ("network", self.network, nn.Module, "a module from inputs to logits"),
-            ("method", self.method, Method, "an instance of a Method, such as selfens.methods.Pi()"),
-        ]
-        for name, part, kind, words in expected:
-            if part is not None:
-                check_kind(name, part, kind, words)
+    def check(self, config: Config) -> None:
+        """Refuse what is of another kind, such as the name or the class of a method, and options that it would ignore."""
+        if self.dataset is not None:
+            check_kind("dataset", self.dataset, Dataset, "a Dataset, such as Dataset.from_npz(path) reads")
+        if self.network is not None:
+            check_kind("network", self.network, nn.Module, "a module from inputs to logits")
         if self.method is not None:
-            _check_method(self.method)
-
-    def about(self) -> dict[str, bool]:
-        """For run.json: which parts must be passed again."""
-        return {
-            "own_data": self.dataset is not None,
-            "own_network": self.network is not None,
-            "own_method": self.method is not None,
-        }
-
-
-def _check_method(method: Method) -> None:
-    """Refuse a method of the user's own that is not made as `Method` says."""
-    check_kind("method.options", getattr(method, "options", None), Options, "an instance of its Options")
-    for name in ("views", "parts"):
-        words = getattr(method, name)
-        if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words) or not words:
-            raise ConfigError(f"{type(method).__name__}.{name} is {words!r}; expected a tuple of names.")
-    if taken := RECORD_FIELDS & {*method.parts}:
-        raise ConfigError(
-            f"{type(method).__name__}.parts has '{min(taken)}', which the history uses itself; choose another name."
-        )
+            check_kind("method", self.method, Method, "an instance of a Method, such as selfens.methods.Pi()")
+            check_kind("method.options", getattr(self.method, "options", None), Options, "an instance of its Options")
+            if taken := RECORD_FIELDS & {*self.method.parts}:
+                raise ConfigError(
+                    f"{type(self.method).__name__}.parts has '{min(taken)}', which the history uses itself; choose another "
+                    "name."
+                )
+            for name, default in (("targets", "device"), ("certainty", False)):
+                if (value := getattr(config.method, name, default)) != default:
+                    raise ConfigError(
+                        f"method.{name} is {value!r}, but a method of your own was passed, which has its own options; leave it "
+                        "out."
+                    )
 
 
 @dataclass(frozen=True)
@@ -94,6 +80,32 @@ class Prepared:
     data: Dataset
     labels: LabelChoice
     preprocess: nn.Module
+
+
+def prepare(config: Config, device: torch.device, data: Dataset, group: Group) -> Prepared:
+    """Labels are chosen and preprocessing is fitted, for a new run."""
+    if config.data.extra is not None and data.extra_rows == 0:
+        raise ConfigError(
+            f"data.extra is {config.data.extra}, but a data set of your own was passed; give it its extra rows by "
+            "dataset.with_extra(...)."
+        )
+    seeds = config.seed
+    labels = choose_labels(data, config.data, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
+    fitted_on = None  # all rows
+    if data.extra_rows or len(labels.validation):
+        fitted_on = np.setdiff1d(np.arange(data.main_rows), labels.validation)
+    fitted = preprocess.fit(config.data.preprocess, data.inputs, device, fitted_on).to(device)
+    group.broadcast([*fitted.state_dict().values()])
+    return Prepared(config, device, data, labels, fitted)
+
+
+def prepare_again(run: Run, device: torch.device, data: Dataset) -> Prepared:
+    """Labels and preprocessing are those of a run that is resumed, and inputs stay where they stayed."""
+    run.check_dataset(data)
+    config = run.config
+    if config.training.residence == "auto":  # there may be more or less memory now
+        config = config.with_values("training", residence=run.about.get("residence", "device"))
+    return Prepared(config, device, data, run.labels, run.directory.preprocess().to(device))
 
 
 @dataclass(frozen=True)
@@ -114,31 +126,55 @@ class OwnRows:
         return int((self.kinds == LABELLED).sum())
 
 
-@dataclass
 class Parts:
-    """What a run is made of. Those that have state have `state_dict` and `load_state_dict`."""
+    """What a run is made of, on the device. Those that have state have `state_dict` and `load_state_dict`.
 
-    prepared: Prepared
-    given: Given
-    group: Group
-    rows: OwnRows
-    residence: str
-    precision: str
-    network: nn.Module
-    method: Method
-    optimizer: optim.Optimizer
-    loader: Loader
-    step: Step
-    rates: Rates
-    """From progress in epochs to the values that `step.set` takes."""
-    weight_max: float
-    """The largest unsupervised weight, scaled."""
-    evaluated: dict[str, EvaluatedRows]
-    """By the name of the error in the history."""
+    residence   where the inputs stay
+    rates       from progress in epochs to the values that `step.set` takes
+    weight_max  the largest unsupervised weight, scaled
+    evaluated   the rows on which the network is evaluated, by the name of the error in the history
+    """
 
-    @property
-    def config(self) -> Config:
-        return self.prepared.config
+    def __init__(self, prepared: Prepared, given: Given, group: Group, warn: Callable[[str], None]) -> None:
+        """What may be refused comes first; targets may be a large file, so they come last."""
+        config, device, data = prepared.config, prepared.device, prepared.data
+        self.prepared, self.given, self.group, self.config = prepared, given, group, config
+        if given.network is None:
+            self.network = networks.build(config.network, data.input_shape, data.num_classes)
+        else:
+            self.network = given.network
+        on_gpu = device.type == "cuda"
+        compile = config.training.compile == "on" or (on_gpu and config.training.compile == "auto")
+        # After a network of the user's own, because two threads must not import the same modules at a time.
+        compiler = start_compiler() if compile and on_gpu else None
+        self.rows = _own_rows(prepared, group)
+        self.residence, self.loader = _loader(prepared, self.rows, _sampler(config, self.rows, group), group)
+        self.method = methods.build(config.method) if given.method is None else given.method
+        self.loader.views.check(self.method.views)
+        _set_up_network(self.network, prepared, self.loader, group, is_new=given.network is None)
+        self.optimizer = _optimizer(config, self.network)
+        self.weight_max = _weight_max(self.method, config, self.rows)
+        _set_up_method(self.method, self.network, prepared, self.rows, self.loader, group)
+        if compiler:
+            compiler.join()
+        self.precision = resolve_precision(config.training.precision, device)
+        for name in ("capture", "kernels"):
+            if getattr(config.training, name) == "on" and not on_gpu:
+                warn(f"training.{name}=on has no effect without a GPU.")
+        self.step = Step(
+            network=self.network,
+            method=self.method,
+            optimizer=self.optimizer,
+            loader=self.loader,
+            group=group,
+            precision=self.precision,
+            compile=compile,
+            kernels=on_gpu and config.training.kernels != "off",
+            capture=on_gpu and config.training.capture != "off",
+            warn=warn,
+        )
+        self.rates = _rates(config, self.weight_max)
+        self.evaluated = _evaluated_rows(prepared, group)
 
     def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
         """The rows of each step of an epoch, each when its inputs and targets are at hand."""
@@ -148,19 +184,9 @@ class Parts:
         targets = self.method.ensemble.visit(order[:, self.loader.first :])
         return (rows for _, rows in zip(targets, self.loader.visit(order), strict=True))
 
-    def check_targets_new(self) -> None:
-        """Refuse a file for the targets that a checkpoint of another run relies on."""
-        if self.method.ensemble is not None:
-            _ = self.method.ensemble.arrays
-
-    def close(self) -> None:
-        """Let go of targets in a file."""
-        if self.method.ensemble is not None:
-            self.method.ensemble.close()
-
     def about(self) -> dict[str, Any]:
         """What run.json records."""
-        data = self.prepared.data
+        data, given = self.prepared.data, self.given
         return {
             "data": data.name,
             "fingerprint": data.fingerprint(),
@@ -177,62 +203,10 @@ class Parts:
             "processes": self.group.size,
             "parameters": self.optimizer.flat.numel(),
             "environment": environment(self.prepared.device, self.precision),
-            **self.given.about(),
+            "own_data": given.dataset is not None,
+            "own_network": given.network is not None,
+            "own_method": given.method is not None,
         }
-
-
-def build(prepared: Prepared, given: Given, group: Group, warn: Callable[[str], None]) -> Parts:
-    """All parts, on the device. What may be refused comes first; targets may be a large file, so they come last."""
-    config, device, data = prepared.config, prepared.device, prepared.data
-    network = given.network
-    if network is None:
-        network = networks.build(config.network, data.input_shape, data.num_classes)
-    compiled = resolve_switch(config.training.compile, device)
-    # After a network of the user's own, because two threads must not import the same modules at a time.
-    compiler = start_compiler() if compiled and device.type == "cuda" else None
-    rows = _own_rows(prepared, group)
-    sampler = _sampler(config, rows, group)
-    residence, loader = _loader(prepared, rows, sampler, group)
-    method = methods.build(config.method) if given.method is None else given.method
-    _check_options_used(config, given)
-    loader.views.check(method.views)
-    _set_up_network(network, prepared, loader, group, warn, is_new=given.network is None)
-    optimizer = _optimizer(config, network)
-    if given.network is not None or ":" in config.network.name:
-        _check_output(network, loader, data.num_classes)
-    weight_max = _weight_max(method, config, rows)
-    _set_up_method(method, network, prepared, rows, loader, group)
-    if compiler:
-        compiler.join()
-    precision = resolve_precision(config.training.precision, device)
-    step = Step(
-        network=network,
-        method=method,
-        optimizer=optimizer,
-        loader=loader,
-        group=group,
-        num_classes=data.num_classes,
-        precision=precision,
-        compile=compiled,
-        capture=_capture_usable(config, device, warn),
-        warn=warn,
-    )
-    return Parts(
-        prepared=prepared,
-        given=given,
-        group=group,
-        rows=rows,
-        residence=residence,
-        precision=precision,
-        network=network,
-        method=method,
-        optimizer=optimizer,
-        loader=loader,
-        step=step,
-        rates=_rates(config, weight_max),
-        weight_max=weight_max,
-        evaluated=_evaluated_rows(prepared, group),
-    )
 
 
 # Rows
@@ -254,24 +228,15 @@ def _own_rows(prepared: Prepared, group: Group) -> OwnRows:
 def _sampler(config: Config, rows: OwnRows, group: Group) -> Sampler:
     """The order of this process's rows; all processes take as many steps, of as many rows."""
     training, per_epoch, size = config.training, config.data.extra_per_epoch, group.size
-    options: dict[str, Any] = {
-        "batch_size": training.batch_size,
-        "seed": config.seed.of("training"),
-        "first": training.labelled_per_batch or 0,
-    }
-    # Made only to be refused, if all rows together cannot give what is asked for.
-    Sampler(rows.visited, rows.kinds[rows.visited] == LABELLED, per_epoch=per_epoch, **options)
-    if len(rows.visited) < size:
-        raise ConfigError(
-            f"{size} processes have {len(rows.visited)} rows to visit; expected at least one for each, so use fewer."
-        )
-    if per_epoch is not None and per_epoch < size:
-        raise ConfigError(f"{size} processes share {per_epoch} unlabeled rows an epoch; ask for more, or use fewer.")
-    kinds = rows.kinds[rows.owned]
-    own = np.flatnonzero(kinds != HELD_OUT)
-    each = None if per_epoch is None else per_epoch // size
-    sampler = Sampler(own, kinds[own] == LABELLED, per_epoch=each, process=group.rank, **options)
-    sampler = replace(sampler, batch_size=group.all_reduce_int(sampler.batch_size, MIN, patient=True))
+    labelled, seed, first = rows.kinds == LABELLED, config.seed.of("training"), training.labelled_per_batch or 0
+    whole = Sampler(rows.visited, labelled[rows.visited], training.batch_size, seed, per_epoch=per_epoch, first=first)
+    if size == 1:
+        return whole
+    if (fewest := min(len(rows.visited), per_epoch or len(rows.visited))) < size:
+        raise ConfigError(f"{size} processes have {fewest} rows an epoch to share; use fewer processes.")
+    own, each = np.flatnonzero(rows.kinds[rows.owned] != HELD_OUT), per_epoch and per_epoch // size
+    sampler = replace(whole, visited=own, labelled=labelled[rows.owned[own]], per_epoch=each, process=group.rank)
+    sampler = replace(sampler, batch_size=group.all_reduce_int(sampler.batch_size, MIN))
     return replace(sampler, max_steps=group.all_reduce_int(sampler.steps, MIN))
 
 
@@ -282,13 +247,10 @@ def _loader(prepared: Prepared, rows: OwnRows, sampler: Sampler, group: Group) -
     later = config.data.preprocess_after_views
     residence = prefetch.choose_residence(config.training.residence, inputs, data.name, device, raw=later)
     views = Views(data.input_shape, pixels=range_is_known(config, data), **asdict(config.augment))
-    labels = prepared.labels.training_labels(data.num_rows)[rows.owned]
-    source = prefetch.from_residence(
-        residence, inputs, None if later else prepared.preprocess, sampler.batch_size, device
-    )
-    return residence, Loader(
-        source, torch.from_numpy(labels).to(device), sampler, views, prepared.preprocess if later else None
-    )
+    labels = torch.from_numpy(prepared.labels.training_labels(data.num_rows)[rows.owned]).to(device)
+    before, after = (None, prepared.preprocess) if later else (prepared.preprocess, None)
+    source = prefetch.from_residence(residence, inputs, before, sampler.batch_size, device)
+    return residence, Loader(source, labels, sampler, views, after)
 
 
 def range_is_known(config: Config, data: Dataset) -> bool:
@@ -313,56 +275,42 @@ def _evaluated_rows(prepared: Prepared, group: Group) -> dict[str, EvaluatedRows
 # Network, method, optimizer, rates
 
 
-def _set_up_network(
-    network: nn.Module,
-    prepared: Prepared,
-    loader: Loader,
-    group: Group,
-    warn: Callable[[str], None],
-    *,
-    is_new: bool,
-) -> None:
+def _set_up_network(network: nn.Module, prepared: Prepared, loader: Loader, group: Group, *, is_new: bool) -> None:
     """Bring the network to the device, with initial gains from a first batch if it is new, the same in all processes."""
     config, device = prepared.config, prepared.device
-    _check_materialized(network)
     network.to(device)
     if is_new or not network.training:  # one that was passed may have parts frozen in evaluation mode
         network.train()
-    networks.fuse(network, _kernels_usable(config, device, warn))
-    if is_new:  # one that was passed may be trained already
-        for rows in loader.visit(loader.order(0)[:1]):
+    for rows in loader.visit(loader.order(0)[:1]):
+        if is_new:  # one that was passed may be trained already
             networks.calibrate(network, loader.batch(rows, ("weak",)).views[0])
+        if not is_new or ":" in config.network.name:
+            _check_output(network, loader.batch(rows, ("none",)).views[0], prepared.data.num_classes)
     group.broadcast([*network.state_dict().values()])
     if config.training.means == "joint" and group.size > 1:
         synchronize_means(network, group.mean_with_gradient)
 
 
-def _check_output(network: nn.Module, loader: Loader, num_classes: int) -> None:
-    """Refuse a network of the user's own that does not turn the inputs into logits, before a run is made."""
-    for rows in loader.visit(loader.order(0)[:1]):
-        inputs = loader.batch(rows, ("none",)).views[0]
-        try:
-            with torch.no_grad(), evaluation_mode(network):
-                made = network(inputs)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise ConfigError(
-                f"the network cannot take inputs of shape {tuple(inputs.shape)} ({reason[0][:200]})."
-            ) from error
-        if not isinstance(made, Tensor) or made.shape != (len(inputs), num_classes):
-            found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
-            raise ConfigError(
-                f"the network makes {found} of inputs of shape {tuple(inputs.shape)}; expected logits of shape "
-                f"{(len(inputs), num_classes)}."
-            )
+def _check_output(network: nn.Module, inputs: Tensor, num_classes: int) -> None:
+    """Refuse a network of the user's own that makes no logits of the inputs. Lazy layers get their shapes here."""
+    try:
+        with torch.no_grad(), evaluation_mode(network):
+            made = network(inputs)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ConfigError(
+            f"the network cannot take inputs of shape {tuple(inputs.shape)} ({root_cause(error)})."
+        ) from error
+    found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+    wanted = f"shape {(len(inputs), num_classes)}"
+    if found != wanted:
+        raise ConfigError(
+            f"the network makes {found} of inputs of shape {tuple(inputs.shape)}; expected logits of {wanted}."
+        )
 
 
 def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
     options = config.optimizer
-    common: dict[str, Any] = {
-        "weight_decay": options.weight_decay,
-        "multipliers": options.learning_rate_multipliers,
-    }
+    common: dict[str, Any] = {"weight_decay": options.weight_decay, "multipliers": options.learning_rate_multipliers}
     if options.name == "sgd":
         return optim.Sgd(network, momentum=options.momentum, **common)
     kind = optim.Adam if options.name == "adam" else optim.AdamW
@@ -406,22 +354,19 @@ def _set_up_method(
     method: Method, network: nn.Module, prepared: Prepared, rows: OwnRows, loader: Loader, group: Group
 ) -> None:
     """Let the method build what it remembers, for this process's rows."""
-    classes = prepared.data.num_classes
-    counts = np.bincount(
-        prepared.labels.training_labels(prepared.data.num_rows)[rows.kinds == LABELLED], minlength=classes
+    data, labels = prepared.data, prepared.labels.training_labels(prepared.data.num_rows)
+    counts = np.bincount(labels[rows.kinds == LABELLED], minlength=data.num_classes)
+    own = TrainingRows(
+        num_rows=len(rows.owned),
+        num_classes=data.num_classes,
+        labels=loader.labels,
+        class_counts=torch.from_numpy(counts).float().to(prepared.device),
+        device=prepared.device,
     )
-    method.setup(
-        network,
-        TrainingRows(
-            num_rows=len(rows.owned),
-            num_classes=classes,
-            labels=loader.labels,
-            class_counts=torch.from_numpy(counts).float().to(prepared.device),
-            device=prepared.device,
-        ),
-    )
+    method.setup(network, own)
     _check_saved(method)
-    _check_shareable(method, prepared, rows, group)
+    if group.size > 1:
+        _check_shareable(method, (data.num_rows, own.num_rows), group.size)
     group.broadcast([*method.state_dict().values()])  # what it drew itself is different in each process
     if method.ensemble is None:
         return
@@ -430,19 +375,10 @@ def _set_up_method(
             f"the method's ensemble is for the {method.ensemble.device.type}; expected {prepared.device.type}, so make it with "
             "device=rows.device."
         )
-    if method.ensemble.num_rows != len(rows.owned):
+    if method.ensemble.num_rows != own.num_rows:
         raise ConfigError(
-            f"the method's ensemble has {method.ensemble.num_rows} rows; expected {len(rows.owned)}, those that `setup` was "
+            f"the method's ensemble has {method.ensemble.num_rows} rows; expected {own.num_rows}, those that `setup` was "
             "told of."
-        )
-
-
-def _check_options_used(config: Config, given: Given) -> None:
-    """Refuse options that a method that was passed would ignore: it has its own."""
-    place = getattr(config.method, "targets", "device")
-    if given.method is not None and place != "device":
-        raise ConfigError(
-            f"method.targets is {place!r}, but a method of your own was passed, which has its own options; leave it out."
         )
 
 
@@ -457,43 +393,23 @@ def _check_saved(method: Method) -> None:
             )
 
 
-def _check_shareable(method: Method, prepared: Prepared, rows: OwnRows, group: Group) -> None:
-    """Refuse what a method keeps by row outside of its ensemble: averages over the processes would mix up their rows."""
-    numbers = (prepared.data.num_rows, len(rows.owned))
+def _check_shareable(method: Method, numbers: tuple[int, int], processes: int) -> None:
+    """Refuse what several processes cannot divide: averages over them would mix up what a method keeps for its rows.
+
+    numbers  of all rows, and of this process's
+    """
+    if method.ensemble is not None and method.ensemble.file is not None:
+        raise ConfigError(
+            f"the method's ensemble is in the file {method.ensemble.file.path}, which is for one process, and there are "
+            f"{processes}; use one process, or keep it in ram."
+        )
     kept = {name: [tensor] for name, tensor in method.tensors().items()}
     for name, part in method.stateful().items():
         if not isinstance(part, nn.Module | EmaTeacher):  # whose weights may have as many rows by chance
             kept[name] = [*part.state_dict().values()]
-    by_row = [name for name, tensors in kept.items() if any(t.ndim and len(t) in numbers for t in tensors)]
-    if by_row and group.size > 1:
-        raise ConfigError(
-            f"{type(method).__name__} keeps '{by_row[0]}' by row, and {group.size} processes have different rows; keep it in "
-            "method.ensemble (an EnsembleTargets), or use one process."
-        )
-
-
-def _check_materialized(network: nn.Module) -> None:
-    """Refuse a network whose parameters have no shape yet."""
-    lazy = [name for name, parameter in network.named_parameters() if is_lazy(parameter)]
-    if lazy:
-        raise ConfigError(
-            f"{lazy[0]} of the network has no shape before it is first called; call the network on a batch, such as "
-            f"network(torch.zeros(2, *data.input_shape)), before it is trained."
-        )
-
-
-def _kernels_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:
-    wanted = resolve_switch(config.training.kernels, device)
-    if wanted and device.type != "cuda":
-        warn("training.kernels=on has no effect: our kernels run on a GPU.")
-    elif wanted and importlib.util.find_spec("triton") is None:
-        warn("our kernels need Triton, which is not installed; the plain operations are used.")
-        return False
-    return wanted and device.type == "cuda"
-
-
-def _capture_usable(config: Config, device: torch.device, warn: Callable[[str], None]) -> bool:
-    wanted = resolve_switch(config.training.capture, device)
-    if wanted and device.type != "cuda":
-        warn("training.capture=on has no effect: only a GPU has CUDA graphs.")
-    return wanted and device.type == "cuda"
+    for name, tensors in kept.items():
+        if any(tensor.ndim and len(tensor) in numbers for tensor in tensors):
+            raise ConfigError(
+                f"{type(method).__name__} keeps '{name}' by row, and {processes} processes have different rows; keep it in "
+                "method.ensemble (an EnsembleTargets), or use one process."
+            )

@@ -23,7 +23,7 @@ from selfens.core.optim import Optimizer
 from selfens.data.loader import Loader
 from selfens.errors import ConfigError, root_cause
 from selfens.methods.base import Losses, Method
-from selfens.networks.layers import fuse, is_fused, update_running_means
+from selfens.networks.layers import fuse, update_running_means
 from selfens.training.distributed import Group
 
 WARM_UP_STEPS = 3  # real steps, taken before a graph is captured so that every kernel is compiled and chosen
@@ -31,17 +31,15 @@ WARM_UP_STEPS = 3  # real steps, taken before a graph is captured so that every 
 
 def start_compiler() -> threading.Thread:
     """Load the compiler and start the processes it works in, which takes seconds, while everything else is set up."""
-    thread = threading.Thread(target=_load_compiler, daemon=True)
+
+    def load() -> None:
+        with suppress(Exception):  # private modules of torch: without them the first step does the same, later
+            importlib.import_module("torch._inductor.async_compile").maybe_warm_pool()
+            importlib.import_module("torch._inductor.compile_fx")
+
+    thread = threading.Thread(target=load, daemon=True)
     thread.start()
     return thread
-
-
-def _load_compiler() -> None:
-    # Only a head start, by private modules of torch: without them the first step does the same, later.
-    with suppress(Exception):
-        importlib.import_module("torch._inductor.async_compile").maybe_warm_pool()
-    with suppress(Exception):
-        importlib.import_module("torch._inductor.compile_fx")
 
 
 def _fresh_code_object(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,8 +56,9 @@ class Step:
 
     group    the processes over which gradients are averaged
     compile  compile losses and update with torch.compile
+    kernels  use our own GPU kernels in the network, and in those that the method keeps, such as a teacher
     capture  record the step once as a CUDA graph and replay it
-    warn     told once, in a sentence, when either is not possible and the plain way is taken
+    warn     told once, in a sentence, when one of them is not possible and the plain way is taken
     """
 
     def __init__(
@@ -69,10 +68,10 @@ class Step:
         method: Method,
         optimizer: Optimizer,
         loader: Loader,
-        num_classes: int,
         group: Group | None = None,
         precision: str = "fp32",
         compile: bool = False,
+        kernels: bool = False,
         capture: bool = False,
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
@@ -83,12 +82,10 @@ class Step:
         self.rates = optimizer.rates | {"weight": self.weight}
         self._set: dict[str, float] = {}
         self.sums = torch.zeros(len(method.parts) + 1, dtype=torch.float64, device=self.device)
-        self.low = torch.ones(num_classes, device=self.device)
-        self.high = torch.zeros(num_classes, device=self.device)
         self.steps_done = 0
         self.warn = warn
-        self.has_worked = False
-        self._choose_mode(compile=compile, kernels=is_fused(network))
+        self._choose_mode(compile=compile, kernels=kernels)
+        self._take = self._first_body if compile or kernels else self._body
         self.captured = capture
         self.graph: torch.cuda.CUDAGraph | None = None
         self.graph_rows = torch.zeros(loader.batch_size, dtype=torch.int64, device=self.device)
@@ -105,7 +102,7 @@ class Step:
         if self.captured:
             self._replay(rows)
         else:
-            self._try_body(rows)
+            self._take(rows)
         self.steps_done += 1
 
     # What a step does
@@ -113,19 +110,16 @@ class Step:
     def _body(self, rows: Tensor) -> None:
         losses = self.losses(rows)
         reported = self._parts(losses)
-        gradients = torch.autograd.grad(losses.total, self.optimizer.parameters, allow_unused=True)
-        averaged = self.group.average_gradients(gradients, self.optimizer.parameters)
+        gradients = torch.autograd.grad(losses.total, self.optimizer.parameters, materialize_grads=True)
         parts = [part.detach() for part in (*reported, losses.total)]
-        self.update(rows, parts, losses.predictions, averaged)
+        self.update(rows, parts, losses.predictions, self.group.means(gradients))
 
     def _parts(self, losses: Losses) -> list[Tensor]:
-        if not isinstance(losses, Losses) or not isinstance(losses.parts, dict):
+        is_made = isinstance(losses, Losses) and isinstance(losses.parts, dict)
+        if not is_made or losses.total.ndim or not losses.total.requires_grad:
             raise ConfigError(
-                f"the method's losses are a {type(losses).__name__}; expected Losses(total, parts, predictions)."
-            )
-        if losses.total.ndim or not losses.total.requires_grad:
-            raise ConfigError(
-                "the method's total loss is not one number with a gradient; return a zero-dimensional tensor."
+                f"the method's losses are a {type(losses).__name__}; expected Losses(total, parts, predictions), the total a "
+                "zero-dimensional tensor with a gradient."
             )
         missing = [name for name in self.method.parts if name not in losses.parts]
         if missing:
@@ -138,75 +132,52 @@ class Step:
         with autocast(self.device, self.precision):
             return self.method.losses(self.network, batch, targets, self.weight)
 
-    def _update(
-        self, rows: Tensor, parts: list[Tensor], predictions: Tensor, gradients: Sequence[Tensor | None]
-    ) -> None:
+    def _update(self, rows: Tensor, parts: list[Tensor], predictions: Tensor, gradients: Sequence[Tensor]) -> None:
         with torch.no_grad():
             self.optimizer.step(gradients)
             update_running_means(self.network)
             self.method.after_step(self.network, rows[self.loader.first :], predictions[self.loader.first :])
             self.sums += torch.stack(parts)
-            self.low.copy_(torch.minimum(self.low, predictions.amin(dim=0)))
-            self.high.copy_(torch.maximum(self.high, predictions.amax(dim=0)))
 
     # How it is carried out
 
     def _choose_mode(self, *, compile: bool, kernels: bool) -> None:
         self.compiled = compile
-        for network in self._networks():
+        kept = [getattr(part, "network", part) for part in self.method.stateful().values()]
+        for network in (self.network, *(module for module in kept if isinstance(module, nn.Module))):
             fuse(network, kernels)
         self.losses: Callable[[Tensor], Losses] = self._losses
-        self.update: Callable[[Tensor, list[Tensor], Tensor, Sequence[Tensor | None]], None] = self._update
+        self.update: Callable[[Tensor, list[Tensor], Tensor, Sequence[Tensor]], None] = self._update
         if compile:
             self.losses = torch.compile(_fresh_code_object(self._losses), dynamic=False)
             self.update = torch.compile(_fresh_code_object(self._update), dynamic=False)
 
-    def _networks(self) -> list[nn.Module]:
-        """The network, and those that the method keeps, such as a teacher."""
-        kept = [getattr(part, "network", part) for part in self.method.stateful().values()]
-        return [self.network, *(module for module in kept if isinstance(module, nn.Module))]
-
-    def _try_body(self, rows: Tensor) -> None:
-        if self.has_worked:
-            self._body(rows)
-        else:
-            self._first_body(rows)
-
     def _first_body(self, rows: Tensor) -> None:
-        """The body as it is wanted; if that fails, without the compiler, without our kernels, or without both.
+        """The body as it is wanted; if that fails, plainly, from the state before.
 
-        What a failed body has changed is restored. A device that is out of memory is not tried again: the plainest way
-        needs most.
+        A device that is out of memory is not tried again: the plain way needs most.
         """
-        wanted = (self.compiled, is_fused(self.network))
-        modes = [*dict.fromkeys([wanted, (False, wanted[1]), (wanted[0], False), (False, False)])]
-        before = self._snapshot() if len(modes) > 1 else []
-        failed: Exception | None = None
-        for compile, kernels in modes:
-            if failed:
-                for restore in before:
-                    restore()
-                self._choose_mode(compile=compile, kernels=kernels)
-            try:
-                self._body(rows)
-                break
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:
-                failed = failed or error
-                if (compile, kernels) == modes[-1]:
-                    raise
-        self.has_worked = True
-        if failed and compile != wanted[0]:
-            self.warn(f"the step could not be compiled and runs plainly ({root_cause(failed)}).")
-        if failed and kernels != wanted[1]:
-            self.warn(f"our kernels could not be used, the plain operations are ({root_cause(failed)}).")
+        before = self._snapshot()
+        try:
+            self._body(rows)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            for restore in before:
+                restore()
+            self._choose_mode(compile=False, kernels=False)
+            self._body(rows)
+            self.warn(
+                f"the step runs plainly, without compiler and our kernels, because one of them failed ({root_cause(error)}); "
+                "if it is only one, turn it off to keep the other: training.compile, training.kernels."
+            )
+        self._take = self._body
 
     def _snapshot(self) -> list[Callable[[], Any]]:
         """What restores the state as it is now: random numbers, weights, and all that a body changes."""
         generators = [generator(device) for device in (torch.device("cpu"), self.device)]
         states = [partial(each.set_state, each.get_state()) for each in generators]
-        tensors = [self.optimizer.flat, self.sums, self.low, self.high, *self.network.buffers()]
+        tensors = [self.optimizer.flat, self.sums, *self.network.buffers()]
         tensors += [*self.optimizer.state_dict().values(), *self.method.state_dict().values()]
         return [*states, *(partial(tensor.copy_, tensor.clone()) for tensor in tensors)]
 
@@ -220,14 +191,14 @@ class Step:
         if self.graph is not None:
             self.graph.replay()
         else:
-            self._try_body(self.graph_rows)
+            self._take(self.graph_rows)
 
     def _warm_up(self) -> None:
         """A real step on a side stream, which capturing requires."""
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            self._try_body(self.graph_rows)
+            self._take(self.graph_rows)
         torch.cuda.current_stream(self.device).wait_stream(stream)
         self.warm_up -= 1
 
@@ -247,30 +218,17 @@ class Step:
 
     # What is read and saved
 
-    @property
-    def total(self) -> Tensor:
-        """The sum of the epoch's losses so far."""
-        return self.sums[-1]
-
     def take_means(self) -> dict[str, Tensor]:
-        """The means over the epoch's steps, still on the device; the next epoch's sums begin.
-
-        `spread` is the largest difference between two rows' probabilities of the same class: near 0 when all are alike.
-        """
+        """The means over the epoch's steps, still on the device; the next epoch's sums begin."""
         means = (self.sums / max(self.steps_done, 1)).unbind()
-        spread = (self.high - self.low).max()
         self.sums.zero_()
-        self.low.fill_(1)
-        self.high.zero_()
         self.steps_done = 0
-        return dict(zip((*self.method.parts, "total"), means, strict=True)) | {"spread": spread}
+        return dict(zip((*self.method.parts, "total"), means, strict=True))
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint in the middle of an epoch needs besides the other parts."""
-        done = torch.tensor(self.steps_done)
-        return {"sums": self.sums, "low": self.low, "high": self.high, "steps_done": done}
+        return {"sums": self.sums, "steps_done": torch.tensor(self.steps_done)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name in ("sums", "low", "high"):
-            getattr(self, name).copy_(state[name])
+        self.sums.copy_(state["sums"])
         self.steps_done = int(state["steps_done"])
