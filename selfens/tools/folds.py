@@ -18,18 +18,7 @@ from selfens.data.labels import choose_labels
 from selfens.errors import DataError, check_kind
 from selfens.tools.audit import Audit, Probabilities, rank
 from selfens.training.loop import train
-from selfens.training.progress import PassedOn, Progress
-
-
-class OfFold(PassedOn):
-    """Shows a training by its fold, since its directory does not last."""
-
-    def __init__(self, shown: Progress | None, title: str) -> None:
-        super().__init__(shown)
-        self.title = title
-
-    def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
-        super().start(self.title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
+from selfens.training.progress import Progress
 
 
 def audit_folds(config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None) -> Audit:
@@ -57,13 +46,13 @@ def fold_predictions(
     for fold in range(folds):
         hidden = parts == fold
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
+        partly = replace(partly, name=f"{dataset.name}, fold {fold + 1} of {folds}")
         with tempfile.TemporaryDirectory() as folder:
             own = explicit
             if getattr(config.method, "targets", None) not in (None, *IN_MEMORY):  # that file belongs to another run
                 own = explicit.with_values("method", targets=str(Path(folder) / "targets"))
-            shown = OfFold(progress, f"fold {fold + 1} of {folds}: {hidden.sum():,} of the labels hidden")
             try:
-                run = train(own, Path(folder) / "run", dataset=partly, progress=shown)
+                run = train(own, Path(folder) / "run", dataset=partly, progress=progress)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
                     f"stopped in fold {fold + 1} of {folds}; nothing was written; call again to start over."

@@ -9,17 +9,18 @@ from selfens.errors import RunError
 from selfens.files.tensors import write_failure
 from selfens.runs.directory import RunDirectory
 from selfens.tools import optional
-from selfens.training.progress import PassedOn, Progress
+from selfens.training.progress import Progress, Silent
 
 FOLDER = "tensorboard"
 
 
-class TensorBoard(PassedOn):
+class TensorBoard(Progress):
     """Writes each epoch's numbers for TensorBoard, and passes everything on to `shown`."""
 
     def __init__(self, run_dir: str | Path, shown: Progress | None = None) -> None:
         optional.require("tensorboard", "writing for TensorBoard")
-        super().__init__(shown)
+        self.shown = shown or Silent()
+        self.talkative = self.shown.talkative
         self.run = RunDirectory(run_dir)
         self.writer: Any = None
 
@@ -36,15 +37,21 @@ class TensorBoard(PassedOn):
             raise RunError(write_failure(folder, error)) from error
         for record in self.run.history():
             self._write(record)
-        super().start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
+        self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
+
+    def step(self, epoch: int, step: int) -> None:
+        self.shown.step(epoch, step)
 
     def epoch(self, record: dict[str, Any]) -> None:
         self._write(record)
-        super().epoch(record)
+        self.shown.epoch(record)
+
+    def warn(self, message: str) -> None:
+        self.shown.warn(message)
 
     def close(self) -> None:
         self.writer.close()
-        super().close()
+        self.shown.close()
 
     def _write(self, record: dict[str, Any]) -> None:
         for name, value in record.items():

@@ -45,29 +45,6 @@ class Silent(Progress):
         warnings.warn(message, SelfensWarning, stacklevel=3)
 
 
-class PassedOn(Progress):
-    """Shows what `shown` shows; for classes that do something besides."""
-
-    def __init__(self, shown: Progress | None = None) -> None:
-        self.shown = shown or Silent()
-        self.talkative = self.shown.talkative
-
-    def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
-        self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
-
-    def step(self, epoch: int, step: int) -> None:
-        self.shown.step(epoch, step)
-
-    def epoch(self, record: dict[str, Any]) -> None:
-        self.shown.epoch(record)
-
-    def warn(self, message: str) -> None:
-        self.shown.warn(message)
-
-    def close(self) -> None:
-        self.shown.close()
-
-
 class Quiet(Progress):
     """Only warnings, as lines."""
 
