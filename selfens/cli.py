@@ -370,12 +370,11 @@ def demo(
     ] = Path("runs/demo"),
     jobs: Annotated[int | None, typer.Option(help="Processes at once, of one thread each; default: the cores.")] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
-    quiet: QuietOption = False,
 ) -> None:
     """Supervised, Π-model and temporal ensembling on real digits with 50 labels, compared over several seeds."""
     from selfens.demo import run_demo
 
-    run_demo(directory, jobs=jobs, num_seeds=seeds, quiet=quiet)
+    run_demo(directory, jobs=jobs, num_seeds=seeds)
 
 
 @app.command()

@@ -19,10 +19,9 @@ from selfens.data.extra_rows import tiny_images_of_classes as images_of_classes
 from selfens.data.labels import choose_labels
 from selfens.data.rows import is_mapped
 from selfens.errors import ConfigError, DataError, SelfensWarning
-from selfens.experiments.cells import Task
 from selfens.experiments.data import Source
 from selfens.experiments.records import Images, Store
-from selfens.experiments.tables import CELLS
+from selfens.experiments.tables import CELLS, Task
 from selfens.experiments.worker import run_cell as run_task
 from selfens.tools.audit import suggest_run
 from selfens.tools.folds import audit_folds

@@ -6,14 +6,12 @@ output  table and JSON
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from selfens.bench.steps import BATCH, CPU_MODES, MODES, conditions, config_for, made_up, matrix_rate, measure
+from selfens.bench.steps import BATCH, CPU_MODES, MODES, conditions, config_for, made_up, measure
 from selfens.core.device import resolve_device, resolve_precision
 from selfens.data import sources
-from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, unknown_name
 from selfens.methods import METHODS
 
@@ -50,24 +48,22 @@ def bench(
             f"CIFAR-10's files were given ({data_dir}), but a CPU is measured on digits; leave the folder out."
         )
     resolve_precision(precision, device)  # to refuse one that the device does not have
-    rate = matrix_rate(device)
-    began = time.perf_counter()
-    data = _gpu_data(data_dir) if on_gpu else sources.load("digits")
-    loaded = time.perf_counter() - began
+    if on_gpu:
+        data = made_up(50_000) if data_dir is None else sources.load("cifar10", data_dir=data_dir)
+    else:
+        data = sources.load("digits")
     results = []
     for method in methods:
         for mode in modes or (MODES if on_gpu else CPU_MODES):
             say(f"measuring {method}, {mode}")
             config = config_for(method, data, device, precision)
-            results.append(measure(config, mode, data, device, rate, steps or (GPU_STEPS if on_gpu else CPU_STEPS)))
+            results.append(measure(config, mode, data, device, steps or (GPU_STEPS if on_gpu else CPU_STEPS)))
     config = config_for(methods[0], data, device, precision)
     return {
         "environment": conditions(config, device),
         "network": config.network.name,
         "data": data.name,
-        "load_seconds": loaded,
         "batch_size": BATCH,
-        "matrix_teraflops": rate,
         "measurements": results,
     }
 
@@ -76,7 +72,3 @@ def _check_names(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             raise ConfigError(unknown_name(kind, name, known))
-
-
-def _gpu_data(data_dir: str | None) -> Dataset:
-    return made_up(50_000) if data_dir is None else sources.load("cifar10", data_dir=data_dir)
