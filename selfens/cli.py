@@ -399,10 +399,8 @@ def bench(
 ) -> None:
     """Measure the speed of training steps on this machine."""
     from selfens import bench as measuring
-    from selfens.bench.output import check_writable, print_table, write_json
+    from selfens.bench import print_table, write_json
 
-    if output is not None:
-        check_writable(output)
     result = measuring.bench(
         device.value,
         methods=[name.strip() for name in methods.split(",")],

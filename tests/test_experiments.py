@@ -277,8 +277,8 @@ def made_tasks(folder, *, seeds=1, epochs=12):
     return [Task(cell, seed) for seed in range(seeds)]
 
 
-def do(store, task, commit="abc123"):
-    return run_cell(task, "cpu", store, Source(), commit)
+def do(store, task):
+    return run_cell(task, "cpu", store, Source())
 
 
 def outcomes(store, wanted):
@@ -315,16 +315,21 @@ def trained_but_not_recorded(store, task):
         do(store, task)
 
 
-def test_a_run_interrupted_goes_on_from_its_checkpoint(tmp_path, capsys):
+def test_a_run_interrupted_goes_on_from_its_checkpoint(tmp_path, capsys, monkeypatch):
     (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
     with at_epoch(10, crash, store), crashed():
         do(store, task)
     assert store.unfinished_path(task).is_dir()
     assert not store.has(task)
-    do(store, task, "def456")
+    monkeypatch.setenv("SELFENS_COMMIT", "def456")
+    do(store, task)
     lines = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()]
-    assert lines[:2] == ["started, 12 epochs", "goes on after epoch 10/12"]
-    assert lines[2].startswith("finished, test error")
+    assert [line.partition(",")[0] for line in lines] == [
+        "started",
+        "epoch 10/12",
+        "goes on after epoch 10/12",
+        "finished",
+    ]
     assert outcomes(store, [task]) == undisturbed(tmp_path, [task])
     (record,) = store.read([task.cell])
     assert record.commit == "abc123, then def456"
@@ -332,14 +337,15 @@ def test_a_run_interrupted_goes_on_from_its_checkpoint(tmp_path, capsys):
     assert [path.suffix for path in store.unfinished_path(task).parent.iterdir()] == [".lock"]
 
 
-def test_a_run_trained_but_not_recorded_is_only_recorded(tmp_path, capsys):
+def test_a_run_trained_but_not_recorded_is_only_recorded(tmp_path, capsys, monkeypatch):
     (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
     trained_but_not_recorded(store, task)
     write_npz(tmp_path / "data.npz", y_test=np.zeros(30, dtype=int))
     with pytest.raises(RunError, match="is not what"):
         do(store, task)
     write_npz(tmp_path / "data.npz")
-    do(store, task, "def456")
+    monkeypatch.setenv("SELFENS_COMMIT", "def456")
+    do(store, task)
     assert capsys.readouterr().out.count("started") == 1
     assert store.read([task.cell])[0].commit == "abc123"
     assert do(store, task) is None
@@ -623,7 +629,7 @@ def test_a_page_of_somebody_else_is_not_written_over(tmp_path, command, name):
 def test_without_arguments_the_tables_are_listed_with_what_has_been_run(tmp_path, command):
     keep(Store(tmp_path), made_record(PI, 0, 16.0), made_record(PI, 1, final_error=None))
     lines = command("--results", tmp_path).output.splitlines()
-    assert all(any(line.startswith(f" {name}: ") for line in lines) for name in TABLES)
+    assert all(any(line.startswith(f"{name}: ") for line in lines) for name in TABLES)
     assert "pi-4000 16.00, 1 diverged 2 16.55 ± 0.29 10" in [" ".join(line.split()) for line in lines]
     assert lines[-2] == f"2 records in {tmp_path}; another folder: --results"
     assert f"no records in {tmp_path / 'none'}" in command("--results", tmp_path / "none").output

@@ -498,7 +498,7 @@ def run_cell(tmp_path, name, source, index=None):
     )
     object.__setattr__(task := Task(cell, 0), "cell", type(cell)(**{**vars(cell), "config": small}))
     store = Store(tmp_path / "results")
-    assert run_task(task, "cpu", store, Source(extra=str(source), extra_index=index), "abc")
+    assert run_task(task, "cpu", store, Source(extra=str(source), extra_index=index))
     return store, task
 
 

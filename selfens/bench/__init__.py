@@ -1,35 +1,38 @@
 """selfens bench: the speed of a training step on this machine, in each way it can be run.
 
-steps   images per second, start-up and memory of one method in one mode
-output  table and JSON
+steps  images per second, start-up and memory of one method in one mode
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+from rich.table import Table
 
 from selfens.bench.steps import BATCH, CPU_MODES, MODES, conditions, config_for, made_up, measure
 from selfens.core.device import resolve_device, resolve_precision
 from selfens.data import sources
-from selfens.errors import ConfigError, unknown_name
+from selfens.errors import ConfigError, DataError, unknown_name
 from selfens.methods import METHODS
+from selfens.training.progress import wide_console
 
-__all__ = ["DEFAULT_METHODS", "MODES", "bench"]
-
-DEFAULT_METHODS = ("temporal", "pi", "supervised")
 GPU_STEPS, CPU_STEPS = 500, 60
+WIDTH = 90
+COLUMNS = ("method", "step", "images/s", "µs/step", "peak GiB", "start-up s")
 
 
 def bench(
-    device_name: str = "auto",
+    device_name: str,
     *,
-    methods: Sequence[str] = DEFAULT_METHODS,
-    modes: Sequence[str] | None = None,
-    data_dir: str | None = None,
-    steps: int | None = None,
-    precision: str = "auto",
-    say: Callable[[str], None] = lambda text: None,
+    methods: Sequence[str],
+    modes: Sequence[str] | None,
+    data_dir: str | None,
+    steps: int | None,
+    precision: str,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """All measurements, as plain data: conv13 on CIFAR-10 on a GPU, the small network on digits on a CPU.
 
@@ -72,3 +75,36 @@ def _check_names(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             raise ConfigError(unknown_name(kind, name, known))
+
+
+def print_table(result: dict[str, Any]) -> None:
+    console, about = wide_console(WIDTH), result["environment"]
+    console.print(
+        f"{result['network']}, batch {result['batch_size']}, {result['data']}; {about['device']}, "
+        f"torch {about['torch']}, {about['precision']}, {about['threads']} threads",
+        highlight=False,
+    )
+    table = Table()
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in ("method", "step") else "right")
+    for row in result["measurements"]:
+        table.add_row(
+            row["method"],
+            row["mode"],
+            f"{row['images_per_second']:,.0f}",
+            f"{row['microseconds_per_step']:,.0f}",
+            "" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.2f}",
+            f"{row['startup_seconds']:.1f}",
+        )
+    console.print(table)
+    for row in result["measurements"]:
+        for note in row["notes"]:
+            console.print(f"{row['method']}, {row['mode']}: {note}", highlight=False)
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=2) + "\n")
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror}); choose another file.") from None

@@ -7,9 +7,8 @@ an earlier measurement compiled. An image counts once per step, whatever the num
 from __future__ import annotations
 
 import gc
-import resource
+import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -54,13 +53,15 @@ def measure(config: Config, mode: str, data: Dataset, device: torch.device, step
         time_steps(parts, rows, WARM_UP)
         startup = time.perf_counter() - began
         seconds = statistics.median(time_steps(parts, rows, steps) for _ in range(TIMINGS))
-        _end_epoch(parts)
+        parts.method.end_epoch()
+        for test_rows in parts.evaluated.values():
+            misclassified(parts.method.evaluated(parts.network), test_rows, parts.precision, parts.group)
     return {
         "method": config.method.name,
         "mode": mode,
         "images_per_second": parts.loader.batch_size / seconds,
         "microseconds_per_step": seconds * 1e6,
-        "peak_memory_gib": _peak_memory(device),
+        "peak_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
         "startup_seconds": startup,
         "notes": notes,
     }
@@ -108,10 +109,8 @@ def build(config: Config, data: Dataset, device: torch.device, notes: list[str],
 
 def endless_rows(parts: Parts) -> Iterator[Tensor]:
     """The rows of one step after the other."""
-    epoch = 0
-    while True:
+    for epoch in itertools.count():
         yield from parts.visit(epoch)
-        epoch += 1
 
 
 # How
@@ -145,17 +144,3 @@ def seconds_per_call(work: Callable[[], object], times: int, device: torch.devic
         work()
     synchronize(device)
     return (time.perf_counter() - began) / times
-
-
-def _end_epoch(parts: Parts) -> None:
-    parts.method.end_epoch()
-    for rows in parts.evaluated.values():
-        misclassified(parts.method.evaluated(parts.network), rows, parts.precision, parts.group)
-
-
-def _peak_memory(device: torch.device) -> float:
-    """In GiB, on the device; on a CPU, of the process since it began."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

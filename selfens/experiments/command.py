@@ -186,21 +186,15 @@ def _finish(missing: int, failed: int, stopped: bool) -> None:
 
 def _list(tables: Iterable[Table], store: Store) -> None:
     """The tables, their cells, and what has been run."""
-    from rich.table import Table as Grid
-
     from selfens.experiments.report import summarize
-    from selfens.training.progress import wide_console
 
-    count = 0
+    line, count = "  {:<30} {:<42} {:>4}  {:<14} {:>4}", 0
     for table in tables:
-        grid = Grid(box=None)
-        for header in ("cell", "ours, error %", "runs", "paper, error %", "runs"):
-            grid.add_column(header, min_width=31 if header == "cell" else None)
-        for name, found in summarize(table.cells, store).items():
-            ours, paper = len(found.records), found.cell.runs or ""
-            grid.add_row(name.partition("/")[2], found.error, str(ours), found.cell.error, str(paper))
-            count += ours
-        typer.echo(f" {table.name}: {table.title}")
-        wide_console(100).print(grid)
+        typer.echo(f"{table.name}: {table.title}")
+        typer.echo(line.format("cell", "ours, error %", "runs", "paper, error %", "runs"))
+        for found in summarize(table.cells, store).values():
+            cell, runs = found.cell, len(found.records)
+            typer.echo(line.format(cell.name, found.error, runs, cell.error, cell.runs or "").rstrip())
+            count += runs
     typer.echo(f"\n{count or 'no'} records in {store.root.resolve()}; another folder: --results")
     typer.echo("To run what is missing of a table: selfens reproduce TABLE")

@@ -19,7 +19,7 @@ from selfens.errors import SelfensError
 from selfens.experiments.data import Source
 from selfens.experiments.records import Store
 from selfens.experiments.tables import Task
-from selfens.experiments.worker import current_commit, run_cell
+from selfens.experiments.worker import run_cell
 from selfens.training.interrupt import StopRequest
 
 POLL_SECONDS = 0.2
@@ -33,17 +33,18 @@ def run_all(
     stopped it."""
     for task in filter(store.has, tasks):
         store.clear(task)  # what a kill has left
-    waiting, free, commit = deque(task for task in tasks if not store.has(task)), list(devices), current_commit()
+    with store.claimed(tasks[0]):
+        pass  # a folder that cannot be written to is refused once, not by every run
+    waiting, free = deque(task for task in tasks if not store.has(task)), list(devices)
     running: dict[Any, tuple[Any, Task, str]] = {}  # process, task and device by what `wait` waits for
     failed = 0
     with StopRequest() as stop:
         try:
             while (waiting or running) and not stop.requested:
                 while waiting and free:
-                    task = waiting.popleft()
-                    if _is_ours(store, task):
-                        process = _started(task, free[0], store, source, commit)
-                        running[process.sentinel] = (process, task, free.pop(0))
+                    task, device = waiting.popleft(), free.pop(0)
+                    process = _started(task, device, store, source)
+                    running[process.sentinel] = (process, task, device)
                 for sentinel in wait(list(running), POLL_SECONDS):
                     process, task, device = running.pop(sentinel)
                     process.join()
@@ -60,14 +61,8 @@ def run_all(
     return failed, stop.requested
 
 
-def _is_ours(store: Store, task: Task) -> bool:
-    """Whether a run is left to do, and no other command is doing it."""
-    with store.claimed(task) as is_free:
-        return is_free and not store.has(task)
-
-
-def _started(task: Task, device: str, store: Store, source: Source, commit: str | None) -> Any:
-    process = CONTEXT.Process(target=_run, args=(task, device, store, source, commit))
+def _started(task: Task, device: str, store: Store, source: Source) -> Any:
+    process = CONTEXT.Process(target=_run, args=(task, device, store, source))
     before = signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # the new process inherits it, until it has a group of its own
@@ -76,13 +71,13 @@ def _started(task: Task, device: str, store: Store, source: Source, commit: str 
     return process
 
 
-def _run(task: Task, device: str, store: Store, source: Source, commit: str | None) -> None:
+def _run(task: Task, device: str, store: Store, source: Source) -> None:
     """The body of a run's process."""
     os.setpgrp()  # Ctrl-C reaches only the pool, which passes it on once: a second signal would skip the checkpoint
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     _see_only(device)
     try:
-        run_cell(task, device, store, source, commit)
+        run_cell(task, device, store, source)
     except SelfensError as error:
         sys.exit(str(error))  # prints it; the exit code is 1
     except KeyboardInterrupt:

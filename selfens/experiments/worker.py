@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,21 +32,19 @@ if TYPE_CHECKING:
     from selfens.runs.run import Run
 
 CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
-LINE_EVERY_SECONDS = 30
 SHARED = "shared device"  # a run's notes are this and commits
 
 
-def run_cell(task: Task, device: str, store: Store, source: Source, commit: str | None) -> Record | None:
+def run_cell(task: Task, device: str, store: Store, source: Source) -> Record | None:
     """Do a run, or go on with it, and write its record; None if it is done already or another process is doing it.
 
     device  `cpu`, or the number of a GPU, which must be the only one that this process sees
-    commit  of the code, as it was when this process started: the repository may change while a run lasts
     """
     with store.claimed(task) as is_ours:
         if not is_ours or store.has(task):
             return None
         with device_use(device) as is_shared:
-            watch = _Watch(task, store, is_shared, commit)
+            watch = _Watch(task, store, is_shared)
             record = _do(task, "cpu" if device == "cpu" else "cuda", store, source, watch)
         store.write(task, record)
         diverged = record.final_error is None
@@ -118,11 +115,11 @@ def _record(task: Task, run: Run, notes: list[str], quick: bool, note: str) -> R
 
 
 class _Watch(Silent):
-    """The progress of a training: prints a line now and then, and notes what the record must say."""
+    """The progress of a training: prints a line at each checkpoint, and notes what the record must say."""
 
-    def __init__(self, task: Task, store: Store, is_shared: Callable[[], bool], commit: str | None) -> None:
-        self.task, self.store, self.is_shared, self.commit = task, store, is_shared, commit
-        self.epochs, self.last = 0, time.monotonic()
+    def __init__(self, task: Task, store: Store, is_shared: Callable[[], bool]) -> None:
+        self.task, self.store, self.is_shared, self.epochs = task, store, is_shared, 0
+        self.commit = current_commit()  # now, because the repository may change while a run lasts
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self.epochs = epochs
@@ -133,9 +130,8 @@ class _Watch(Silent):
     def epoch(self, record: dict[str, Any]) -> None:
         if self.is_shared():  # noted at every epoch, because what is not noted is not known after a kill
             self.store.note(self.task, SHARED)
-        if time.monotonic() - self.last > LINE_EVERY_SECONDS:
-            self.last = time.monotonic()
-            self.say(f"epoch {record['epoch'] + 1}/{self.epochs}, test error {record['test_error']:.2f} %")
+        if (done := record["epoch"] + 1) % CHECKPOINT_EVERY == 0 and done < self.epochs:
+            self.say(f"epoch {done}/{self.epochs}, test error {record['test_error']:.2f} %")
 
     def warn(self, message: str) -> None:
         self.say(f"warning: {message}")
