@@ -29,8 +29,10 @@ CONTEXT: Any = multiprocessing.get_context("spawn")  # CUDA does not survive a f
 def run_all(
     tasks: Sequence[Task], store: Store, source: Source, devices: Sequence[str], say: Callable[[str], None]
 ) -> tuple[int, bool]:
-    """Do the runs that have no record yet; a device named twice gets two at a time. How many failed, and whether somebody
-    stopped it."""
+    """Do the runs that have no record yet, and return how many failed and whether somebody stopped it.
+
+    devices  numbers of GPUs, or `cpu`; one named twice gets two runs at a time
+    """
     for task in filter(store.has, tasks):
         store.clear(task)  # what a kill has left
     with store.claimed(tasks[0]):
@@ -62,10 +64,9 @@ def run_all(
 
 
 def _started(task: Task, device: str, store: Store, source: Source) -> Any:
+    """A new process; it ignores Ctrl-C from the beginning, because it inherits what is set here."""
     process = CONTEXT.Process(target=_run, args=(task, device, store, source))
-    before = signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the new process inherits it, until it has a group of its own
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     process.start()
     signal.signal(signal.SIGINT, before)
     return process

@@ -6,7 +6,6 @@ what it was doing is repeated or found done.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +136,7 @@ class _Watch(Silent):
         self.say(f"warning: {message}")
 
     def say(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a run does not end because nobody reads its lines
+        with suppress(OSError):  # a run does not end because nobody reads its lines
             sys.stdout.write(f"{self.task}: {text}\n")
             sys.stdout.flush()
 
