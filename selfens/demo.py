@@ -42,14 +42,16 @@ def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5) ->
     wanted = [(preset, seed) for seed in range(num_seeds) for preset in METHODS]
     processes, began = min(jobs or available_cores(), len(wanted)), time.monotonic()
     _print(f"digits, 50 labels, {num_seeds} seeds x {len(METHODS)} methods, {processes} processes of one thread")
+    found: dict[tuple[str, int], Run] = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(_train_one, directory, *each): each for each in wanted}
         for number, done in enumerate(as_completed(futures), start=1):
             preset, seed = futures[done]
-            error = load_run(done.result()).test_error
-            _print(f"  {number:>2}/{len(wanted)}  seed {seed}  {METHODS[preset]:<20} test error {error:5.2f} %")
-    paths = {each: future.result() for future, each in futures.items()}
-    runs = {preset: [load_run(paths[preset, seed]) for seed in range(num_seeds)] for preset in METHODS}
+            found[preset, seed] = run = load_run(done.result())
+            _print(
+                f"  {number:>2}/{len(wanted)}  seed {seed}  {METHODS[preset]:<20} test error {run.test_error:5.2f} %"
+            )
+    runs = {preset: [found[preset, seed] for seed in range(num_seeds)] for preset in METHODS}
     _print_table(runs, num_seeds)
     page = write_report([run.path for each in runs.values() for run in each], directory / REPORT)
     _print(f"done in {time.monotonic() - began:.0f} s; the runs are in {directory}, and are not repeated next time")
