@@ -14,6 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typer import echo
+
 from selfens import presets
 from selfens.config import Config
 from selfens.errors import ConfigError
@@ -41,21 +43,19 @@ def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5) ->
         raise ConfigError(f"the demo was asked for {num_seeds} seeds; a deviation needs at least 2.")
     wanted = [(preset, seed) for seed in range(num_seeds) for preset in METHODS]
     processes, began = min(jobs or available_cores(), len(wanted)), time.monotonic()
-    _print(f"digits, 50 labels, {num_seeds} seeds x {len(METHODS)} methods, {processes} processes of one thread")
+    echo(f"digits, 50 labels, {num_seeds} seeds x {len(METHODS)} methods, {processes} processes of one thread")
     found: dict[tuple[str, int], Run] = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(_train_one, directory, *each): each for each in wanted}
         for number, done in enumerate(as_completed(futures), start=1):
             preset, seed = futures[done]
             found[preset, seed] = run = load_run(done.result())
-            _print(
-                f"  {number:>2}/{len(wanted)}  seed {seed}  {METHODS[preset]:<20} test error {run.test_error:5.2f} %"
-            )
+            echo(f"  {number:>2}/{len(wanted)}  seed {seed}  {METHODS[preset]:<20} test error {run.test_error:5.2f} %")
     runs = {preset: [found[preset, seed] for seed in range(num_seeds)] for preset in METHODS}
     _print_table(runs, num_seeds)
     page = write_report([run.path for each in runs.values() for run in each], directory / REPORT)
-    _print(f"done in {time.monotonic() - began:.0f} s; the runs are in {directory}, and are not repeated next time")
-    _print(f"all of them compared, to open in a browser: {page}")
+    echo(f"done in {time.monotonic() - began:.0f} s; the runs are in {directory}, and are not repeated next time")
+    echo(f"all of them compared, to open in a browser: {page}")
 
 
 def available_cores() -> int:
@@ -99,7 +99,3 @@ def _print_table(runs: dict[str, list[Run]], num_seeds: int) -> None:
             "" if errors[preset] is baseline else f"{wins} of {num_seeds} seeds",
         )
     Console().print(table)
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
