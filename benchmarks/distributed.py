@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from selfens import presets
-from selfens.bench.output import write_json
+from selfens.bench import write_json
 from selfens.bench.steps import build, made_up, settings
 from selfens.core.device import environment
 from selfens.training.distributed import joined

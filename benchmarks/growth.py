@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from selfens.bench.output import check_writable, write_json
+from selfens.bench import write_json
 from selfens.bench.steps import build, conditions, config_for, made_up, settings, synchronize
 from selfens.core.device import resolve_device
 from selfens.data.dataset import Dataset
@@ -56,7 +56,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6, help="timed, after one that is not")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/growth.json"))
     options = parser.parse_args()
-    check_writable(options.output)
     device = resolve_device(options.device)
     on_gpu = device.type == "cuda"
     shape = (3, 32, 32) if on_gpu else (1, 8, 8)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from selfens.bench.output import check_writable, write_json
+from selfens.bench import write_json
 from selfens.bench.steps import (
     build,
     conditions,
@@ -85,7 +85,6 @@ def main() -> None:
     parser.add_argument("--data-dir", help="CIFAR-10's files")
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/kernel-times.json"))
     options = parser.parse_args()
-    check_writable(options.output)
     device = resolve_device("cuda")
     data = sources.load("cifar10", data_dir=options.data_dir) if options.data_dir else made_up(50_000)
     profiles = [time_kernels(options.method, mode, data, device) for mode in PROFILED]

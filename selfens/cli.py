@@ -80,6 +80,8 @@ def train(
         raise ConfigError(
             "--labels and --labels-file were both given; a file says itself which labels to use, so leave out one."
         )
+    if labels == "none":
+        raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
     if labels_file is not None and add_labels is not None:
         raise ConfigError("--labels-file and --add-labels were both given; put the lines of both into one file.")
     if any(text.strip().startswith("method.name") for text in overrides or []):
@@ -299,12 +301,11 @@ def demo(
     ] = Path("runs/demo"),
     jobs: Annotated[int | None, typer.Option(help="Processes at once, of one thread each; default: the cores.")] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
-    quiet: QuietOption = False,
 ) -> None:
     """Compare three methods on real digits with 50 labels."""
     from selfens.demo import run_demo
 
-    run_demo(directory, jobs=jobs, num_seeds=seeds, quiet=quiet)
+    run_demo(directory, jobs=jobs, num_seeds=seeds)
 
 
 @app.command()
@@ -321,10 +322,8 @@ def bench(
 ) -> None:
     """Measure the speed of training steps on this machine."""
     from selfens import bench as measuring
-    from selfens.bench.output import check_writable, print_table, write_json
+    from selfens.bench import print_table, write_json
 
-    if output is not None:
-        check_writable(output)
     result = measuring.bench(
         device,
         methods=[name.strip() for name in methods.split(",")],

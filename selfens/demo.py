@@ -14,6 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typer import echo
+
 from selfens import presets
 from selfens.config import Config
 from selfens.errors import ConfigError
@@ -29,7 +31,7 @@ METHODS = {
 """Preset and name of each row; the others are compared with the first."""
 
 
-def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5, quiet: bool = False) -> None:
+def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5) -> None:
     """Train what is missing in `directory`, print a table, write a page."""
     from selfens.report.page import write_report
     from selfens.runs.directory import REPORT
@@ -41,20 +43,19 @@ def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5, qu
         raise ConfigError(f"the demo was asked for {num_seeds} seeds; a deviation needs at least 2.")
     wanted = [(preset, seed) for seed in range(num_seeds) for preset in METHODS]
     processes, began = min(jobs or available_cores(), len(wanted)), time.monotonic()
-    say = (lambda text: None) if quiet else _print
-    say(f"digits, 50 labels, {num_seeds} seeds x {len(METHODS)} methods, {processes} processes of one thread")
+    echo(f"digits, 50 labels, {num_seeds} seeds x {len(METHODS)} methods, {processes} processes of one thread")
+    found: dict[tuple[str, int], Run] = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(_train_one, directory, *each): each for each in wanted}
         for number, done in enumerate(as_completed(futures), start=1):
             preset, seed = futures[done]
-            error = load_run(done.result()).test_error
-            say(f"  {number:>2}/{len(wanted)}  seed {seed}  {METHODS[preset]:<20} test error {error:5.2f} %")
-    paths = {each: future.result() for future, each in futures.items()}
-    runs = {preset: [load_run(paths[preset, seed]) for seed in range(num_seeds)] for preset in METHODS}
+            found[preset, seed] = run = load_run(done.result())
+            echo(f"  {number:>2}/{len(wanted)}  seed {seed}  {METHODS[preset]:<20} test error {run.test_error:5.2f} %")
+    runs = {preset: [found[preset, seed] for seed in range(num_seeds)] for preset in METHODS}
     _print_table(runs, num_seeds)
     page = write_report([run.path for each in runs.values() for run in each], directory / REPORT)
-    say(f"done in {time.monotonic() - began:.0f} s; the runs are in {directory}, and are not repeated next time")
-    _print(f"all of them compared, to open in a browser: {page}")
+    echo(f"done in {time.monotonic() - began:.0f} s; the runs are in {directory}, and are not repeated next time")
+    echo(f"all of them compared, to open in a browser: {page}")
 
 
 def available_cores() -> int:
@@ -86,22 +87,15 @@ def _print_table(runs: dict[str, list[Run]], num_seeds: int) -> None:
     from rich.table import Table
 
     table = Table(title=f"digits, 50 labels (5 per class), 1,297 training rows, 500 test rows, n = {num_seeds} seeds")
-    for column in ("method", "test error %", "beats supervised", "s per run", "images/s"):
+    for column in ("method", "test error %", "beats supervised"):
         table.add_column(column, justify="left" if column == "method" else "right")
     errors = {preset: [run.test_error or 0.0 for run in each] for preset, each in runs.items()}
     baseline = next(iter(errors.values()))
     for preset, name in METHODS.items():
         wins = sum(error < other for error, other in zip(errors[preset], baseline, strict=True))
-        epochs = [epoch for run in runs[preset] for epoch in run.history]
         table.add_row(
             name,
             f"{statistics.mean(errors[preset]):.2f} ± {statistics.stdev(errors[preset]):.2f}",
             "" if errors[preset] is baseline else f"{wins} of {num_seeds} seeds",
-            f"{sum(epoch['seconds'] for epoch in epochs) / num_seeds:.1f}",
-            f"{statistics.mean(epoch['images_per_second'] for epoch in epochs):,.0f}",
         )
     Console().print(table)
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)  # noqa: T201

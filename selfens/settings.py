@@ -115,7 +115,7 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
     if float in kinds and type(value) is int:  # 30 and 30.0 are one value and print alike
         value = float(value) if abs(value) <= sys.float_info.max else math.inf
         object.__setattr__(section, item.name, value)
-    if value not in choices and type(value) not in kinds:
+    if value not in choices and type(value) not in [typing.get_origin(kind) or kind for kind in kinds]:
         words = " or ".join(TYPE_NAMES.get(kind, str(kind)) for kind in kinds)
         raise ConfigError(f"{path} is {value!r} ({type(value).__name__}); expected {words}.")
     if isinstance(value, float) and not math.isfinite(value):

@@ -117,7 +117,9 @@ def train_arguments(npz: Path, run: Path, settings: Config) -> list[str]:
     """The words by which a user asks for `settings`."""
     flat = json.loads(settings.to_json())
     values = [f"{section}.{key}={value}" for section, pairs in flat.items() for key, value in pairs.items()]
-    return ["train", str(npz), "--run", str(run), *sets(v for v in values if not v.startswith("data.name="))]
+    by_flags = ("data.name=", "method.name=")
+    words = ["train", str(npz), "--run", str(run), "--method", settings.method.name]
+    return [*words, *sets(value for value in values if not value.startswith(by_flags))]
 
 
 def environment(**more: str) -> dict[str, str]:

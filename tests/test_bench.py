@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from selfens.bench import steps
+from selfens.bench import steps, write_json
 from selfens.data import sources
+from selfens.errors import DataError
 from selfens.methods import METHODS
 from selfens.methods.temporal import Temporal
 from selfens.training.step import Step
@@ -47,10 +48,8 @@ def test_the_command_prints_a_table_and_writes_all_figures(typed, tmp_path, monk
     for row in result["measurements"]:
         assert row["method"] in out
         assert row["images_per_second"] == pytest.approx(100 / (row["microseconds_per_step"] / 1e6))
-        assert row["share_of_matrix_rate"] == pytest.approx(row["teraflops"] / result["matrix_teraflops"])
         assert row["notes"] == []
-        assert 0.05 < row["peak_memory_gib"] < 20
-        assert (row["graphs_compiled"], row["graphs_from_cache"]) == (0, 0)
+        assert row["peak_memory_gib"] is None
     assert result["environment"]["torch"] == torch.__version__
 
 
@@ -62,7 +61,6 @@ def test_the_command_prints_a_table_and_writes_all_figures(typed, tmp_path, monk
         (["--modes", "plane"], "there is no mode 'plane'; did you mean 'plain'"),
         (["--modes", ""], "there is no mode ''"),
         (["--data-dir", "there"], "CIFAR-10's files were given (there), but a CPU is measured on digits"),
-        (["--output", "."], ". cannot be written (Is a directory)"),
     ],
 )
 def test_bad_words_get_one_sentence(words, sentence, typed):
@@ -72,14 +70,9 @@ def test_bad_words_get_one_sentence(words, sentence, typed):
     assert err.count("\n") == 1
 
 
-def test_operations_are_those_of_all_passes_of_a_method(digits):
-    flops = {method: steps.step_flops(build(method, digits)) for method in METHODS}
-    # Only the second convolution: 100 images x 64 pixels x 24 x 24 x 9 products, two operations each, three passes.
-    assert flops["temporal"] > 3 * 2 * 100 * 64 * 24 * 24 * 9
-    assert flops["supervised"] == flops["temporal"]
-    assert flops["pi"] == 2 * flops["temporal"]
-    assert 1.3 < flops["mean-teacher"] / flops["temporal"] < 1.4  # the teacher has no backward pass
-    assert flops["fixmatch"] == pytest.approx(1.8 * flops["temporal"])  # the strong view of 80 of 100 rows
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
+    with pytest.raises(DataError, match=r"cannot be written \(Is a directory\); choose another file"):
+        write_json(tmp_path, {})
 
 
 def test_on_a_gpu_the_paper_s_network_sees_images_of_cifar_10_s_shape():

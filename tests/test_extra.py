@@ -14,10 +14,9 @@ from selfens.data import preprocess, sources
 from selfens.data.labels import choose_labels
 from selfens.data.rows import is_mapped
 from selfens.errors import ConfigError, DataError
-from selfens.experiments.cells import Task
 from selfens.experiments.data import Source
 from selfens.experiments.records import Images, Store
-from selfens.experiments.tables import CELLS
+from selfens.experiments.tables import CELLS, Task
 from selfens.experiments.worker import run_cell as run_task
 from selfens.tools.audit import suggest_run
 from selfens.tools.folds import audit_folds
@@ -349,7 +348,7 @@ def run_cell(tmp_path, name, source):
     )
     object.__setattr__(task := Task(cell, 0), "cell", type(cell)(**{**vars(cell), "config": small}))
     store = Store(tmp_path / "results")
-    assert run_task(task, "cpu", store, Source(extra=str(source)), "abc")
+    assert run_task(task, "cpu", store, Source(extra=str(source)))
     return store, task
 
 

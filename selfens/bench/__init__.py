@@ -1,36 +1,37 @@
 """selfens bench: the speed of a training step on this machine, in each way it can be run.
 
-steps   images per second, start-up and memory of one method in one mode
-output  table and JSON
+steps  images per second, start-up and memory of one method in one mode
 """
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from selfens.bench.steps import BATCH, CPU_MODES, MODES, conditions, config_for, made_up, matrix_rate, measure
+from rich.table import Table
+
+from selfens.bench.steps import BATCH, CPU_MODES, MODES, conditions, config_for, made_up, measure
 from selfens.core.device import resolve_device
 from selfens.data import sources
-from selfens.data.dataset import Dataset
-from selfens.errors import ConfigError, unknown_name
+from selfens.errors import ConfigError, DataError, unknown_name
 from selfens.methods import METHODS
+from selfens.training.progress import wide_console
 
-__all__ = ["DEFAULT_METHODS", "MODES", "bench"]
-
-DEFAULT_METHODS = ("temporal", "pi", "supervised")
 GPU_STEPS, CPU_STEPS = 500, 60
+WIDTH = 90
+COLUMNS = ("method", "step", "images/s", "µs/step", "peak GiB", "start-up s")
 
 
 def bench(
-    device_name: str = "auto",
+    device_name: str,
     *,
-    methods: Sequence[str] = DEFAULT_METHODS,
-    modes: Sequence[str] | None = None,
-    data_dir: str | None = None,
-    steps: int | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    methods: Sequence[str],
+    modes: Sequence[str] | None,
+    data_dir: str | None,
+    steps: int | None,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """All measurements, as plain data: conv13 on CIFAR-10 on a GPU, the small network on digits on a CPU.
 
@@ -48,24 +49,22 @@ def bench(
         raise ConfigError(
             f"CIFAR-10's files were given ({data_dir}), but a CPU is measured on digits; leave the folder out."
         )
-    rate = matrix_rate(device)
-    began = time.perf_counter()
-    data = _gpu_data(data_dir) if on_gpu else sources.load("digits")
-    loaded = time.perf_counter() - began
+    if on_gpu:
+        data = made_up(50_000) if data_dir is None else sources.load("cifar10", data_dir=data_dir)
+    else:
+        data = sources.load("digits")
     results = []
     for method in methods:
         for mode in modes or (MODES if on_gpu else CPU_MODES):
             say(f"measuring {method}, {mode}")
             config = config_for(method, data, device)
-            results.append(measure(config, mode, data, device, rate, steps or (GPU_STEPS if on_gpu else CPU_STEPS)))
+            results.append(measure(config, mode, data, device, steps or (GPU_STEPS if on_gpu else CPU_STEPS)))
     config = config_for(methods[0], data, device)
     return {
         "environment": conditions(config, device),
         "network": config.network.name,
         "data": data.name,
-        "load_seconds": loaded,
         "batch_size": BATCH,
-        "matrix_teraflops": rate,
         "measurements": results,
     }
 
@@ -76,5 +75,34 @@ def _check_names(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise ConfigError(unknown_name(kind, name, known))
 
 
-def _gpu_data(data_dir: str | None) -> Dataset:
-    return made_up(50_000) if data_dir is None else sources.load("cifar10", data_dir=data_dir)
+def print_table(result: dict[str, Any]) -> None:
+    console, about = wide_console(WIDTH), result["environment"]
+    console.print(
+        f"{result['network']}, batch {result['batch_size']}, {result['data']}; {about['device']}, "
+        f"torch {about['torch']}, {about['precision']}, {about['threads']} threads",
+        highlight=False,
+    )
+    table = Table()
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in ("method", "step") else "right")
+    for row in result["measurements"]:
+        table.add_row(
+            row["method"],
+            row["mode"],
+            f"{row['images_per_second']:,.0f}",
+            f"{row['microseconds_per_step']:,.0f}",
+            "" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.2f}",
+            f"{row['startup_seconds']:.1f}",
+        )
+    console.print(table)
+    for row in result["measurements"]:
+        for note in row["notes"]:
+            console.print(f"{row['method']}, {row['mode']}: {note}", highlight=False)
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=2) + "\n")
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror}); choose another file.") from None

@@ -1,16 +1,14 @@
 """The speed of a step: steady state, after start-up, with the device synchronized before and after.
 
-Start-up (preprocessing, building, compiling, capturing) is reported separately, with the number of graphs that the compiler
-found in its cache: a measurement finds what an earlier one has compiled. An image counts once per step, whatever the number
-of views.
+Start-up (preprocessing, building, compiling, capturing) is reported separately; it is short if the compiler's cache has what
+an earlier measurement compiled. An image counts once per step, whatever the number of views.
 """
 
 from __future__ import annotations
 
 import gc
-import resource
+import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -19,10 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._dynamo import utils as dynamo
-from torch.utils.flop_counter import FlopCounterMode
 
-from selfens import methods, networks, presets
+from selfens import methods, presets
 from selfens.config import Config
 from selfens.core.device import environment, resolve_precision, torch_settings
 from selfens.data import preprocess
@@ -42,12 +38,9 @@ WARM_UP = 10
 TIMINGS = 3  # of which the median counts
 
 
-def measure(
-    config: Config, mode: str, data: Dataset, device: torch.device, matrix_teraflops: float, steps: int
-) -> dict[str, Any]:
+def measure(config: Config, mode: str, data: Dataset, device: torch.device, steps: int) -> dict[str, Any]:
     """One row of the table."""
     notes: list[str] = []
-    compiled, cached = _graphs()
     if device.type == "cuda":
         gc.collect()  # of what an earlier measurement left behind
         torch.cuda.empty_cache()
@@ -59,21 +52,16 @@ def measure(
         time_steps(parts, rows, WARM_UP)
         startup = time.perf_counter() - began
         seconds = statistics.median(time_steps(parts, rows, steps) for _ in range(TIMINGS))
-        _end_epoch(parts)
-        peak = _peak_memory(device)  # before operations are counted, which takes memory of its own
-        teraflops = step_flops(parts) / seconds / 1e12
-    compiled_now, cached_now = _graphs()
+        parts.method.end_epoch()
+        for test_rows in parts.evaluated.values():
+            misclassified(parts.method.evaluated(parts.network), test_rows, parts.precision, parts.group)
     return {
         "method": config.method.name,
         "mode": mode,
         "images_per_second": parts.loader.batch_size / seconds,
         "microseconds_per_step": seconds * 1e6,
-        "teraflops": teraflops,
-        "share_of_matrix_rate": teraflops / matrix_teraflops,
-        "peak_memory_gib": peak,
+        "peak_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
         "startup_seconds": startup,
-        "graphs_compiled": compiled_now - compiled,
-        "graphs_from_cache": cached_now - cached,
         "notes": notes,
     }
 
@@ -120,10 +108,8 @@ def build(config: Config, data: Dataset, device: torch.device, notes: list[str],
 
 def endless_rows(parts: Parts) -> Iterator[Tensor]:
     """The rows of one step after the other."""
-    epoch = 0
-    while True:
+    for epoch in itertools.count():
         yield from parts.visit(epoch)
-        epoch += 1
 
 
 # How
@@ -157,47 +143,3 @@ def seconds_per_call(work: Callable[[], object], times: int, device: torch.devic
         work()
     synchronize(device)
     return (time.perf_counter() - began) / times
-
-
-def step_flops(parts: Parts) -> float:
-    """Floating-point operations of the convolutions and matrix products of one step, forward and backward.
-
-    Our kernels cannot be counted, so they are turned off, and the parts should not be used for anything else afterwards.
-    """
-    for network in (parts.network, parts.method.evaluated(parts.network)):
-        networks.fuse(network, False)
-    rows = parts.loader.order(0)[0]
-    batch = parts.loader.batch(rows, parts.method.views)
-    targets = parts.method.targets(rows[batch.unlabelled])
-    with FlopCounterMode(display=False) as counter:
-        losses = parts.method.losses(parts.network, batch, targets, parts.step.weight)
-        torch.autograd.grad(losses.total, parts.optimizer.parameters, allow_unused=True)
-    return float(counter.get_total_flops())
-
-
-def matrix_rate(device: torch.device) -> float:
-    """What the device reaches on a large product of random matrices, in TFLOP/s: bf16 on a GPU, else fp32."""
-    size, kind = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
-    a, b = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
-    seconds_per_call(lambda: a @ b, 3, device)
-    return 2 * size**3 / seconds_per_call(lambda: a @ b, 10, device) / 1e12
-
-
-def _end_epoch(parts: Parts) -> None:
-    parts.method.end_epoch()
-    for rows in parts.evaluated.values():
-        misclassified(parts.method.evaluated(parts.network), rows, parts.precision, parts.group)
-
-
-def _graphs() -> tuple[int, int]:
-    """How many graphs the compiler has compiled in this process, and how many it found in its cache."""
-    counts = dynamo.counters["inductor"]
-    return counts["fxgraph_cache_miss"] + counts["fxgraph_cache_bypass"], counts["fxgraph_cache_hit"]
-
-
-def _peak_memory(device: torch.device) -> float:
-    """In GiB, on the device; on a CPU, of the process since it began."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30

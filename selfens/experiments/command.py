@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import math
+import re
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,22 +12,15 @@ import typer
 
 from selfens.errors import ConfigError, RunError, unknown_name
 
-# Here, because the tables themselves take time to import.
-TABLE_NAMES = "cifar10, svhn, cifar100, tiny, noise, baseline or claims"
-
-INCOMPLETE = 3
-"""Exit code if runs are missing though nothing failed and nobody stopped it."""
-
 if TYPE_CHECKING:
-    from selfens.experiments.cells import Cell, Table, Task
     from selfens.experiments.data import Source
-    from selfens.experiments.pool import Pool
     from selfens.experiments.records import Store
+    from selfens.experiments.tables import Cell, Table, Task
 
 
 def reproduce(
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help=f"{TABLE_NAMES}; without one, list them.")
+        str | None, typer.Argument(metavar="TABLE", help="Run what is missing of it; without one, list the tables.")
     ] = None,
     cells: Annotated[str | None, typer.Option(help="Only these cells, separated by commas.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Such as 0-9 or 0,3; default: as many as the paper ran.")] = None,
@@ -36,11 +29,11 @@ def reproduce(
         str | None,
         typer.Option(help="Numbers of GPUs such as 0,1, or cpu; one named twice gets two runs; default: all GPUs."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Everything small, on made-up images, to try it out.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Everything small, on digits, to try it out.")] = False,
     max_minutes: Annotated[
         float | None, typer.Option(help="Stop at a checkpoint then (exit code 3); call again to go on.")
     ] = None,
-    report: Annotated[bool, typer.Option("--report", help="Write README.md and report.html from the records.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write README.md from the records.")] = False,
     extra: Annotated[
         str | None,
         typer.Option(metavar="SOURCE", help="Extra unlabeled images for the table 'tiny'."),
@@ -50,27 +43,25 @@ def reproduce(
     """Run what is missing of the paper's tables, or write the report."""
     from selfens.experiments import data
     from selfens.experiments.records import Store
+    from selfens.experiments.report import check_report, write_report
     from selfens.experiments.tables import TABLES
 
     tables = {name: data.quick(each) if quick else each for name, each in TABLES.items()}
-    store = Store(results / "quick" if quick else results)
-    for_runs = (cells, seeds, devices, max_minutes, data_dir, extra)
-    if table is None and any(option is not None for option in for_runs):
-        names = "--cells, --seeds, --devices, --max-minutes, --data-dir and --extra"
-        raise ConfigError(f"{names} are for the runs of a table; write 'selfens reproduce TABLE'.")
-    if table is None and not report:
-        _list(tables.values(), store)
+    store, source = Store(results / "quick" if quick else results), data.Source(data_dir, extra, quick)
     if report:
-        from selfens.experiments.report import check_report, write_report
-
         check_report(store)  # before, not after days of training
     if table is not None:
-        source = data.Source(data_dir, extra, quick)
-        pool = _run(_tasks(tables, table, cells, seeds, source), store, source, devices, max_minutes)
+        tasks = _tasks(tables, table, cells, seeds, source)
+        failed, stopped = _run(tasks, store, source, devices, max_minutes)
+    elif any(option is not None for option in (cells, seeds, devices, data_dir, max_minutes, extra)):
+        names = "--cells, --seeds, --devices, --data-dir, --max-minutes and --extra"
+        raise ConfigError(f"{names} are for the runs of a table; write 'selfens reproduce TABLE'.")
+    elif not report:
+        _list(tables.values(), store)
     if report:
-        _say("written: " + ", ".join(map(str, write_report(store, list(tables.values()), quick=quick))))
+        typer.echo("written: " + ", ".join(map(str, write_report(store, list(tables.values()), quick=quick))))
     if table is not None:
-        _finish(pool)
+        _finish(sum(not store.has(task) for task in tasks), failed, stopped)
 
 
 # What is asked for
@@ -78,21 +69,21 @@ def reproduce(
 
 def _tasks(tables: dict[str, Table], table: str, cells: str | None, seeds: str | None, source: Source) -> list[Task]:
     """The runs asked for; one seed of every cell before the next seed of any, so that tables fill evenly."""
-    from selfens.experiments.cells import Task
+    from selfens.experiments.tables import Task
 
     if table not in tables:
         raise ConfigError(unknown_name("table", table, tables))
     chosen, numbers = choose_cells(tables[table], cells, source), None if seeds is None else parse_seeds(seeds)
-    runs = {cell: 1 if source.quick else cell.runs or 1 for cell in chosen}
-    tasks = [Task(cell, seed) for cell in chosen for seed in numbers or range(runs[cell])]
-    return sorted(tasks, key=attrgetter("seed"))
+    tasks = [
+        Task(cell, seed)
+        for cell in chosen
+        for seed in numbers or range(1 if source.quick or cell.runs is None else cell.runs)
+    ]
+    return sorted(tasks, key=lambda task: task.seed)
 
 
 def choose_cells(table: Table, names: str | None, source: Source) -> list[Cell]:
     """The cells named, separated by commas; without names, all that can be run with the extra images given."""
-    if source.extra and (source.quick or not any(cell.extra for cell in table.cells)):
-        reason = "--quick makes up its images" if source.quick else f"table {table.name} has no cell with extra images"
-        raise ConfigError(f"--extra was given, but {reason}; leave it out.")
     known = {cell.name: cell for cell in table.cells}
     possible = [name for name, cell in known.items() if not _hindrance(cell, source)]
     chosen = [name.strip() for name in names.split(",")] if names is not None else possible or list(known)
@@ -101,6 +92,8 @@ def choose_cells(table: Table, names: str | None, source: Source) -> list[Cell]:
             raise ConfigError(unknown_name(f"{table.name} cell", name, known))
         if hindrance := _hindrance(known[name], source):
             raise ConfigError(f"{table.name}/{name} needs {hindrance}.")
+    if source.extra and (source.quick or not any(known[name].extra for name in chosen)):
+        raise ConfigError("--extra is for cells with extra images without --quick; leave it out.")
     return [known[name] for name in dict.fromkeys(chosen)]
 
 
@@ -118,17 +111,13 @@ def parse_seeds(text: str) -> list[int]:
     >>> parse_seeds("0-2,7")
     [0, 1, 2, 7]
     """
-    from selfens.experiments.cells import MAX_SEEDS
-
     seeds: set[int] = set()
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ConfigError(f"--seeds is '{text}'; expected whole numbers and ranges such as 0-9 or 0,3,5.")
-        low, high = int(first), int(last or first)
-        if high < low or high >= MAX_SEEDS:
-            raise ConfigError(f"--seeds has '{part.strip()}'; expected an ascending range of seeds below {MAX_SEEDS}.")
-        seeds.update(range(low, high + 1))
+        first, _, last = part.strip().partition("-")
+        numbers = range(int(first), int(last or first) + 1) if re.fullmatch(r"\d{1,3}(-\d{1,3})?", part.strip()) else ()
+        if not numbers:
+            raise ConfigError(f"--seeds is '{text}'; expected numbers below 1000 and ranges such as 0-9 or 0,3,5.")
+        seeds.update(numbers)
     return sorted(seeds)
 
 
@@ -152,23 +141,24 @@ def parse_devices(text: str | None, *, quick: bool) -> list[str]:
 # Running
 
 
-def _run(tasks: list[Task], store: Store, source: Source, devices: str | None, max_minutes: float | None) -> Pool:
-    from selfens.experiments.pool import Pool
+def _run(
+    tasks: list[Task], store: Store, source: Source, devices: str | None, max_minutes: float | None
+) -> tuple[int, bool]:
+    from selfens.experiments.pool import run_all
 
     if max_minutes is not None and not max_minutes > 0:
         raise ConfigError(f"--max-minutes is {max_minutes:g}; expected more than 0.")
-    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+
     names = parse_devices(devices, quick=source.quick)
     store.read(dict.fromkeys(task.cell for task in tasks))  # a damaged record is found before, not after
     if source.quick:
-        _say("quick: made-up images and a small network, to see that everything works; no error means anything.")
+        typer.echo("quick: digits and a small network, to see that everything works; no error means anything.")
     elif devices is None and names == ["cpu"]:
-        _say("warning: torch sees no GPU here, and on a CPU one run takes days; --quick tries everything out.")
+        typer.echo("warning: torch sees no GPU here, and on a CPU one run takes days; --quick tries everything out.")
     if not source.quick:
         check_data(tasks, store, source)
-    pool = Pool(store, source, names, _say)
-    pool.run(tasks, deadline)
-    return pool
+    seconds = math.inf if max_minutes is None else 60 * max_minutes
+    return run_all(tasks, store, source, names, typer.echo, seconds)
 
 
 def check_data(tasks: Sequence[Task], store: Store, source: Source) -> None:
@@ -184,19 +174,18 @@ def check_data(tasks: Sequence[Task], store: Store, source: Source) -> None:
                 raise RunError(f"{record.key} has runs with {record.extra}, not {images}; use another results folder.")
 
 
-def _finish(pool: Pool) -> None:
+def _finish(missing: int, failed: int, stopped: bool) -> None:
     """The last line, and the exit code."""
-    missing = "1 run is missing" if pool.missing == 1 else f"{pool.missing} runs are missing"
-    if pool.stopped:
-        _say(f"stopped; {missing}. Call again to go on.")
+    left = "1 run is missing" if missing == 1 else f"{missing} runs are missing"
+    if stopped:
+        typer.echo(f"stopped; {left}. Call again to go on.")
         raise typer.Exit(130)
-    if pool.missing and pool.failed:
-        raise RunError(f"{missing}, {pool.failed} of them because of the errors above; call again to go on.")
-    if pool.missing:
-        reason = "the time is up" if pool.time_is_up else "another process is doing the rest"
-        _say(f"{reason}; {missing}. Call again to go on.")
-        raise typer.Exit(INCOMPLETE)
-    _say("all runs asked for are done; --report writes a page of them.")
+    if missing and failed:
+        raise RunError(f"{left}, {failed} of them because of the errors above; call again to go on.")
+    if missing:
+        typer.echo(f"the time is up, or another process is doing the rest; {left}. Call again to go on.")
+        raise typer.Exit(3)
+    typer.echo("all runs asked for are done; --report writes a page of them.")
 
 
 # Listing
@@ -204,24 +193,15 @@ def _finish(pool: Pool) -> None:
 
 def _list(tables: Iterable[Table], store: Store) -> None:
     """The tables, their cells, and what has been run."""
-    from rich.table import Table as Grid
+    from selfens.experiments.report import summarize
 
-    from selfens.experiments.report import paper_error, summarize
-    from selfens.training.progress import wide_console
-
+    line, count = "  {:<30} {:<42} {:>4}  {:<14} {:>4}", 0
     for table in tables:
-        grid = Grid(box=None)
-        for header in ("cell", "ours, error %", "runs", "paper, error %", "runs"):
-            grid.add_column(header, min_width=31 if header == "cell" else None)
-        for name, found in summarize(table.cells, store).items():
-            runs = str(len(found.records)), str(found.cell.runs or "")
-            grid.add_row(name.partition("/")[2], found.error, runs[0], paper_error(found.cell), runs[1])
-        _say(f" {table.name}: {table.title}")
-        wide_console(100).print(grid)
-    _say("\nTo run what is missing of a table: selfens reproduce TABLE")
-
-
-def _say(text: str) -> None:
-    from rich.console import Console
-
-    Console().print(text, highlight=False, markup=False, soft_wrap=True)
+        typer.echo(f"{table.name}: {table.title}")
+        typer.echo(line.format("cell", "ours, error %", "runs", "paper, error %", "runs"))
+        for found in summarize(table.cells, store).values():
+            cell, runs = found.cell, len(found.records)
+            typer.echo(line.format(cell.name, found.error, runs, cell.error, cell.runs or "").rstrip())
+            count += runs
+    typer.echo(f"\n{count or 'no'} records in {store.root.resolve()}; another folder: --results")
+    typer.echo("To run what is missing of a table: selfens reproduce TABLE")

@@ -12,62 +12,38 @@ finite leaves a record too: that is its result, and running it again would give 
 from __future__ import annotations
 
 import json
-import reprlib
+import re
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from selfens.config import Config
 from selfens.errors import RunError
-from selfens.experiments.cells import MAX_SEEDS, Cell, Task
+from selfens.experiments.tables import Cell, Task
 from selfens.files import locks
+from selfens.report.render import shown
 from selfens.runs.experiment import same_experiment
-from selfens.settings import Bounds
+from selfens.settings import Bounds, Section
 from selfens.upgrade import upgrade_config
 
 FORMAT = 2  # 1 is the same with a config of the first edition
 NOTES = "reproduce.txt"  # in the run directory: a line for each thing that only the record will say
-DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a damaged file may raise."""
-
-Seed = Annotated[int, Bounds(at_least=0, below=MAX_SEEDS)]
-Percent = Annotated[float, Bounds(at_least=0, at_most=100)]
-Seconds = Annotated[float, Bounds(at_least=0)]
+DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading a damaged record may raise."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checked:
-    """Raises ValueError if a value is not of its field's type."""
-
-    def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self), include_extras=True).items():
-            if not fits(value := getattr(self, name), hint):
-                raise ValueError(f"{name} cannot be {reprlib.repr(value)}")
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type: a plain one, float, tuple[X, ...], dict, a union, or one of these with Bounds."""
-    kind, inner = get_origin(hint), get_args(hint)
-    if kind is Annotated:
-        return fits(value, inner[0]) and inner[1].contains(value)
-    if kind in (Union, UnionType):
-        return any(fits(value, each) for each in inner)
-    if kind is tuple:
-        return type(value) is tuple and all(fits(each, inner[0]) for each in value)
-    if hint is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max  # so neither infinite nor NaN
-    return type(value) is (kind or hint)
+def bounded(**bounds: float) -> Any:
+    return field(metadata={"bounds": Bounds(**bounds)})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images(Checked):
+class Images(Section):
     """The extra unlabeled images of a run."""
 
+    section = "extra"
     source: str
     """The name of the file or folder."""
     rows: int
@@ -77,25 +53,26 @@ class Images(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record(Checked):
-    """One finished run."""
+class Record(Section):
+    """One finished run; a value of another type or out of its bounds raises a ConfigError."""
 
+    section = "record"
     table: str
     cell: str
-    seed: Seed
+    seed: int = bounded(at_least=0)
     quick: bool
     config: Config
     labelled_rows: str
     """SHA-256 of the lines `row,label` of the labelled rows as they were trained on, by ascending row."""
     data: str
     """The data set's fingerprint: a hash of its images and labels."""
-    test_error: tuple[Percent, ...]
+    test_error: tuple[float, ...]
     """After each epoch."""
-    final_error: Percent | None
+    final_error: float | None
     """The last epoch's, never the best one's; None if the loss stopped being finite."""
-    seconds: Seconds
+    seconds: float = bounded(at_least=0)
     """From the first step to the final error, tests and checkpoints included."""
-    seconds_per_epoch: Seconds
+    seconds_per_epoch: float = bounded(at_least=0)
     """The median, so that compiling or an interruption does not count."""
     shared_device: bool
     """Another run was on the same device at some time, so the seconds do not measure speed."""
@@ -107,12 +84,12 @@ class Record(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        epochs = self.config.schedule.epochs
-        if self.final_error is not None and (len(self.test_error), self.test_error[-1:]) != (
-            epochs,
-            (self.final_error,),
-        ):
-            raise ValueError(f"its errors are not those of {epochs} epochs")
+        if not re.fullmatch("[0-9a-f]{64}", self.labelled_rows):
+            raise ValueError("labelled_rows is not a SHA-256 in hexadecimal digits")
+        if not all(type(error) in (int, float) and 0 <= error <= 100 for error in self.test_error):
+            raise ValueError("test_error is not a list of percentages")
+        if self.final_error is not None and self.test_error[self.config.schedule.epochs - 1 :] != (self.final_error,):
+            raise ValueError(f"test_error does not end with final_error after {self.config.schedule.epochs} epochs")
 
     @property
     def key(self) -> str:
@@ -123,12 +100,12 @@ class Record(Checked):
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """The record; raises a RunError if another version wrote it, else one of DAMAGE if the text is not a record."""
+        """The record; raises one of DAMAGE if the text is not a record."""
         raw = json.loads(text)
         json.dumps(raw, ensure_ascii=False).encode()  # raises if there is half a character
         version, config, extra = raw.pop("format"), raw.pop("config"), raw.pop("extra", None)
         if version not in (1, FORMAT):
-            raise RunError("was written by another version of selfens; use that one, or move the record elsewhere.")
+            raise ValueError("it was written by another version of selfens")
         return cls(
             **raw | {"test_error": tuple(raw["test_error"])},
             config=Config.from_dict(upgrade_config(config, first_edition=version == 1)),
@@ -156,8 +133,7 @@ class Store:
         """Whether the run is ours to do, for as long as the context lasts; False if another process has it."""
         path = self.unfinished_path(task).with_suffix(".lock")
         with writable(self.record_path(task).parent), writable(path.parent):  # now, so that no run is trained in vain
-            (self.root / "unfinished" / ".gitignore").write_text("*\n")  # nobody should commit these files
-            file = open(path, "a")  # noqa: SIM115  closed below
+            file = open(path, "a+")  # noqa: SIM115  closed below; reading too, because a pipe would wait for a reader
         with file:
             yield locks.take(file)
 
@@ -196,11 +172,13 @@ class Store:
 
     def _read(self, cell: Cell, path: Path) -> Record:
         try:
+            if not path.is_file():
+                raise OSError("it is not a regular file")  # reading a pipe would wait without end
             record = Record.from_json(path.read_text())
-        except RunError as error:
-            raise RunError(f"{path} {error}") from None
         except DAMAGE as error:
-            raise RunError(f"{path} is damaged ({one_line(error)}); remove it, and the run is done again.") from None
+            raise RunError(
+                f"{path} is no record ({one_line(error)}); move it away, and the run is done again."
+            ) from None
         task = Task(cell, record.seed)
         if path != self.record_path(task) or record.key != cell.key:
             raise RunError(f"{path} is the record of {record.key} seed {record.seed}; it is in the wrong place.")
@@ -212,7 +190,7 @@ class Store:
 
 def one_line(error: Exception) -> str:
     """An error's message as a part of a sentence."""
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return shown(str(error).rstrip("."), 300) or type(error).__name__
 
 
 @contextmanager

@@ -1,7 +1,6 @@
-"""The report: results/README.md, results/report.html and the label-noise figure, from the records and nothing else.
+"""The report: results/README.md and the label-noise figure, from the records and nothing else.
 
-Its content is assembled once, as sections of text with one grid each; two templates write it as Markdown and as a page
-that needs no other file. Nothing in it depends on the time or the machine that writes it.
+Nothing in it depends on the time or the machine that writes it.
 """
 
 from __future__ import annotations
@@ -13,16 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from selfens.errors import RunError
-from selfens.experiments.cells import Cell, Table
 from selfens.experiments.records import Record, Store, writable
-from selfens.experiments.tables import CLAIMS
+from selfens.experiments.tables import Cell, Table
 from selfens.report.figures import comparison_chart
 from selfens.report.render import render, shown
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURE = "label-noise.svg"
-MARK = re.compile("Written by (`|<code>)?selfens reproduce")
-"""Each file of a report contains it, and nobody else's file does."""
+MARK = "Written by selfens reproduce"
+"""Each file of a report contains it, in Markdown with backticks, and nobody else's file does."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +44,20 @@ class Summary:
         words += [f"with {shown(str(self.records[0].extra))}"] if self.records and self.cell.extra else []
         return ", ".join(words) or "not run"
 
+    def row(self) -> tuple[str, ...]:
+        """Ours beside the paper's, for the report."""
+        cell, difference, deviations = self.cell, "", ""
+        if self.errors and cell.mean is not None and cell.deviation:
+            points = statistics.mean(self.errors) - cell.mean
+            difference = f"{points:+.2f}"
+            deviations = "" if cell.extra else f"{points / cell.deviation:+.1f}"  # the images may be others
+        ours, paper = (self.error, str(len(self.errors) or "")), (cell.error, str(cell.runs or ""))
+        return (cell.row, cell.column, *ours, *paper, difference, deviations)
+
 
 def summarize(cells: Iterable[Cell], store: Store) -> dict[str, Summary]:
     """A summary of every cell, run or not, by its key."""
     return {cell.key: Summary(cell, tuple(store.read([cell]))) for cell in cells}
-
-
-def paper_error(cell: Cell) -> str:
-    return "" if cell.mean is None else f"{cell.mean:.2f} ± {cell.deviation:.2f}"
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
@@ -65,35 +69,24 @@ def mean_and_deviation(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
 
 
-# The files
-
-
-@dataclass(frozen=True)
-class Section:
-    title: str
-    notes: tuple[str, ...]
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    has_figure: bool = False
-
-
 def write_report(store: Store, tables: Sequence[Table], *, quick: bool = False) -> list[Path]:
-    """Write all files of the report and return their paths."""
+    """Write the files of the report and return their paths."""
     from selfens.files.tensors import write_atomically
 
     check_report(store)
     summaries = summarize((cell for table in tables for cell in table.cells), store)
-    figure = _noise_figure(summaries)
-    path = store.root / "notes.md"
-    notes = path.read_text(errors="replace") if path.is_file() else ""
-    texts = {"notes": notes.strip(), "quick": quick, "figure": figure}
-    sections = [*(_comparison(table, summaries) for table in tables), _claims(summaries), _runs(summaries)]
-    contents = {
-        "README.md": render("report.md", folder=TEMPLATES, sections=sections, **texts),
-        "report.html": render("report.html", folder=TEMPLATES, sections=sections, **texts),
+    figure, path = _noise_figure(summaries), store.root / "notes.md"
+    values = {
+        "tables": tables,
+        "summaries": summaries,
+        "runs": [_run_row(record) for summary in summaries.values() for record in summary.records],
+        "notes": path.read_text(errors="replace").strip() if path.is_file() else "",
+        "figure": figure,
+        "quick": quick,
     }
+    contents = {"README.md": render("report.md", folder=TEMPLATES, **values)}
     if figure is not None:
-        contents[FIGURE] = f"{figure.rstrip()}\n<!-- Written by selfens reproduce -->\n"
+        contents[FIGURE] = f"{figure.rstrip()}\n<!-- {MARK} -->\n"
     with writable(store.root):
         (store.root / FIGURE).unlink(missing_ok=True)
         for name, text in contents.items():
@@ -103,51 +96,9 @@ def write_report(store: Store, tables: Sequence[Table], *, quick: bool = False) 
 
 def check_report(store: Store) -> None:
     """Refuse to replace a page that somebody else has written."""
-    for path in (store.root / name for name in ("README.md", "report.html", FIGURE)):
-        if path.exists() and not (path.is_file() and MARK.search(path.read_text(errors="replace"))):
+    for path in (store.root / "README.md", store.root / FIGURE):
+        if path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace").replace("`", "")):
             raise RunError(f"{path} exists and is not a report of ours; choose another results folder.")
-
-
-def _comparison(table: Table, summaries: dict[str, Summary]) -> Section:
-    """Ours beside the paper's; columns that are empty for the whole table are left out."""
-    ours, paper = ("ours, error %", "n, ours"), ("paper, error %", "n, paper")
-    titles = ("method", table.column_title, *ours, *paper, "difference", "in the paper's deviations")
-    rows = [_comparison_row(summaries[cell.key]) for cell in table.cells]
-    filled = [number for number in range(len(titles)) if any(row[number] for row in rows)]
-    headers = tuple(titles[number] for number in filled)
-    grid = tuple(tuple(row[number] for number in filled) for row in rows)
-    return Section(table.title, table.notes, headers, grid, has_figure=table.name == "noise")
-
-
-def _comparison_row(summary: Summary) -> tuple[str, ...]:
-    cell, compared = summary.cell, ("", "")
-    if summary.errors and cell.mean is not None and cell.deviation:
-        difference = statistics.mean(summary.errors) - cell.mean
-        deviations = "" if cell.extra else f"{difference / cell.deviation:+.1f}"  # the images may be others
-        compared = (f"{difference:+.2f}", deviations)
-    ours, paper = (summary.error, str(len(summary.errors) or "")), (paper_error(cell), str(cell.runs or ""))
-    return (cell.row, cell.column, *ours, *paper, *compared)
-
-
-def _claims(summaries: dict[str, Summary]) -> Section:
-    note = "Ours are test errors in percent; the setting that should be better comes first."
-    rows = tuple((claim.text, claim.paper, _measured([summaries[key] for key in claim.cells])) for claim in CLAIMS)
-    return Section("Claims in the paper's text", (note,), ("claim", "paper", "ours"), rows)
-
-
-def _measured(cells: Sequence[Summary]) -> str:
-    missing = ", ".join(each.cell.key for each in cells if not each.records)
-    return f"not run: {missing}" if missing else " against ".join(each.error for each in cells)
-
-
-def _runs(summaries: dict[str, Summary]) -> Section:
-    rows = tuple(_run_row(record) for summary in summaries.values() for record in summary.records)
-    headers = ("run", "seed", "error %", "seconds", "s per epoch", "hardware", "precision", "torch", "commit", "note")
-    note = (
-        "One line per record under `runs/`; the error is the last epoch's, never the best one's. Seconds include "
-        "tests and checkpoints; if the device was shared they are in brackets and say nothing about speed."
-    )
-    return Section("All runs", (note if rows else "No run has been recorded yet.",), headers, rows)
 
 
 def _run_row(record: Record) -> tuple[str, ...]:

@@ -6,24 +6,22 @@ what it was doing is repeated or found done.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfens.config import Config
 from selfens.errors import DivergedError, RunError, SelfensError
-from selfens.experiments.cells import Task
 from selfens.experiments.data import Source
-from selfens.experiments.records import DAMAGE, Images, Record, Store, one_line
+from selfens.experiments.records import Images, Record, Store, one_line, writable
+from selfens.experiments.tables import Task
 from selfens.files import locks
 from selfens.runs.experiment import same_experiment
 from selfens.training.progress import Silent
@@ -33,78 +31,67 @@ if TYPE_CHECKING:
     from selfens.runs.run import Run
 
 CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
-LINE_EVERY_SECONDS = 30
 SHARED = "shared device"  # a run's notes are this and commits
 
 
-def see_only(device: str) -> None:
-    """Let this process see no GPU but one, by its number among those it sees now; before torch uses any."""
-    if device != "cpu":
-        allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names, number = allowed.split(",") if allowed else [], int(device)
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[number] if number < len(names) else str(number)
-
-
-def run_cell(task: Task, device: str, store: Store, source: Source, commit: str | None) -> Record | None:
+def run_cell(task: Task, device: str, store: Store, source: Source) -> Record | None:
     """Do a run, or go on with it, and write its record; None if it is done already or another process is doing it.
 
-    device  `cpu`, or a GPU's number, after `see_only` has made it the only one
-    commit  of the code, as it was when this process started: the repository may change while a run lasts
+    device  `cpu`, or the number of a GPU, which must be the only one that this process sees
     """
     with store.claimed(task) as is_ours:
         if not is_ours or store.has(task):
             return None
-        with DeviceUse(device) as use:
-            watch = _Watch(task, store, use, commit)
-            record = _do(task, "cpu" if device == "cpu" else "cuda", source, store, watch)
+        with device_use(device) as is_shared:
+            watch = _Watch(task, store, is_shared)
+            record = _do(task, "cpu" if device == "cpu" else "cuda", store, source, watch)
         store.write(task, record)
         diverged = record.final_error is None
         watch.say("diverged; this is its result" if diverged else f"finished, test error {record.final_error:.2f} %")
         return record
 
 
-def _do(task: Task, device: str, source: Source, store: Store, watch: _Watch) -> Record:
+def _do(task: Task, device: str, store: Store, source: Source, watch: _Watch) -> Record:
     from selfens.runs.run import load_run
-    from selfens.training.loop import train
 
-    path, data = store.unfinished_path(task), source.dataset(task)
-    has_begun = path.is_file() or (path.is_dir() and any(path.iterdir()))
-    config = task.config.with_values("training", device=device, checkpoint_every=CHECKPOINT_EVERY)
+    path, note = store.unfinished_path(task), ""
     try:
-        run = _continue(path, config, data, watch) if has_begun else train(config, path, dataset=data, progress=watch)
-        return _record(task, run, store, source.quick, "")
+        run = _train(task, device, path, source.dataset(task), watch)
     except DivergedError as error:
-        note = str(error).partition(";")[0]  # the rest is about files that are about to be removed
-        return _record(task, load_run(path, device="cpu"), store, source.quick, note)
-    except (SelfensError, *DAMAGE) as error:
-        if not has_begun or (watch.epochs and isinstance(error, SelfensError)):
+        run, note = load_run(path, device="cpu"), str(error).partition(";")[0]  # the rest is about files soon removed
+    return _record(task, run, store.notes(task), source.quick, note)
+
+
+def _train(task: Task, device: str, path: Path, data: Dataset, watch: _Watch) -> Run:
+    """Train, resume, or only read a run whose training was done but the record not written."""
+    from selfens.runs.run import load_run
+    from selfens.training.loop import resume, train
+
+    config = task.config.with_values("training", device=device, checkpoint_every=CHECKPOINT_EVERY)
+    if not path.is_file() and not (path.is_dir() and any(path.iterdir())):
+        return train(config, path, dataset=data, progress=watch)
+    try:
+        begun = load_run(path, device="cpu")
+        if not same_experiment(begun.config, config):
+            raise RunError("it was begun with another configuration than the cell has now")
+        if begun.finished:
+            begun.check_dataset(data)
+            return begun
+        if begun.config.training.device != device:
+            raise RunError(f"it was begun with the device {begun.config.training.device} and can go on only there")
+        return resume(path, dataset=data, progress=watch)
+    except SelfensError as error:
+        if watch.epochs:  # it has gone on, and something else was wrong then
             raise
         reason = f"{task} was begun and cannot go on ({one_line(error)}); remove {path} to do it again."
         raise RunError(reason) from None
 
 
-def _continue(path: Path, config: Config, data: Dataset, watch: _Watch) -> Run:
-    """Resume; only read the run if the training was done but the record not written."""
-    from selfens.runs.run import load_run
-    from selfens.training.loop import resume
-
-    begun = load_run(path, device="cpu")
-    if not same_experiment(begun.config, config):
-        raise RunError("it was begun with another configuration than the cell has now")
-    if begun.finished:
-        begun.check_dataset(data)
-        return begun
-    if begun.config.training.device != config.training.device:
-        device = "the CPU" if begun.config.training.device == "cpu" else "a GPU"
-        raise RunError(f"it was begun on {device} and can go on only there")
-    return resume(path, dataset=data, progress=watch)
-
-
-def _record(task: Task, run: Run, store: Store, quick: bool, note: str) -> Record:
+def _record(task: Task, run: Run, notes: list[str], quick: bool, note: str) -> Record:
     """The record of a run from what its directory holds; with a note, of one that diverged."""
     errors = tuple(epoch["test_error"] for epoch in run.history)
     seconds = [epoch["seconds"] for epoch in run.history] or [0.0]
-    extra, notes = run.about.get("extra", {"rows": 0}), store.notes(task)
+    extra = run.about.get("extra", {"rows": 0})
     pairs = sorted(zip(run.labels.rows.tolist(), run.labels.labels.tolist(), strict=True))
     return Record(
         table=task.cell.table,
@@ -127,11 +114,11 @@ def _record(task: Task, run: Run, store: Store, quick: bool, note: str) -> Recor
 
 
 class _Watch(Silent):
-    """The progress of a training: prints a line now and then, and notes what the record must say."""
+    """The progress of a training: prints a line at each checkpoint, and notes what the record must say."""
 
-    def __init__(self, task: Task, store: Store, device: DeviceUse, commit: str | None) -> None:
-        self.task, self.store, self.device, self.commit = task, store, device, commit
-        self.epochs, self.last = 0, time.monotonic()
+    def __init__(self, task: Task, store: Store, is_shared: Callable[[], bool]) -> None:
+        self.task, self.store, self.is_shared, self.epochs = task, store, is_shared, 0
+        self.commit = current_commit()  # now, because the repository may change while a run lasts
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self.epochs = epochs
@@ -140,51 +127,41 @@ class _Watch(Silent):
         self.say(f"goes on after epoch {first_epoch}/{epochs}" if first_epoch else f"started, {epochs} epochs")
 
     def epoch(self, record: dict[str, Any]) -> None:
-        if self.device.is_shared():  # noted at every epoch, because what is not noted is not known after a kill
+        if self.is_shared():  # noted at every epoch, because what is not noted is not known after a kill
             self.store.note(self.task, SHARED)
-        if time.monotonic() - self.last > LINE_EVERY_SECONDS:
-            self.last = time.monotonic()
-            self.say(f"epoch {record['epoch'] + 1}/{self.epochs}, test error {record['test_error']:.2f} %")
+        if (done := record["epoch"] + 1) % CHECKPOINT_EVERY == 0 and done < self.epochs:
+            self.say(f"epoch {done}/{self.epochs}, test error {record['test_error']:.2f} %")
 
     def warn(self, message: str) -> None:
         self.say(f"warning: {message}")
 
     def say(self, text: str) -> None:
-        try:
+        with suppress(OSError):  # a run does not end because nobody reads its lines
             sys.stdout.write(f"{self.task}: {text}\n")
             sys.stdout.flush()
-        except OSError:  # nobody reads it any more, so nobody wants the run: stop at a checkpoint
-            signal.raise_signal(signal.SIGTERM)
 
 
-class DeviceUse:
-    """Whether another run, of any command of this user on this machine, is on the same device.
+@contextmanager
+def device_use(device: str) -> Iterator[Callable[[], bool]]:
+    """Gives a function that says whether another run, of any command of this user on this machine, is on the same device.
 
     Each run holds a shared lock on the device's file. Only one that is alone can make it exclusive for a moment.
     """
+    name = device if device == "cpu" else os.environ.get("CUDA_VISIBLE_DEVICES", device)
+    path = Path(tempfile.gettempdir()) / f"selfens-{os.getuid()}-{name.replace('/', '-')}.lock"
+    with writable(path.parent):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
-    def __init__(self, device: str) -> None:
-        name = device if device == "cpu" else os.environ.get("CUDA_VISIBLE_DEVICES", device)
-        self.path = Path(tempfile.gettempdir()) / f"selfens-{os.getuid()}-{name.replace('/', '-')}.lock"
-        self._file: int | None = None
-
-    def __enter__(self) -> DeviceUse:
-        with contextlib.suppress(OSError):  # then nobody can know; the run itself does not need it
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(file, fcntl.LOCK_SH)
-            self._file = file
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._file is not None:
-            os.close(self._file)
-
-    def is_shared(self) -> bool:
-        if self._file is None:
-            return False
-        is_alone = locks.take(self._file)
-        fcntl.flock(self._file, fcntl.LOCK_SH)  # waits for another that looks at the same moment
+    def is_shared() -> bool:
+        is_alone = locks.take(file)
+        fcntl.flock(file, fcntl.LOCK_SH)  # waits for another that looks at the same moment
         return not is_alone
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield is_shared
+    finally:
+        os.close(file)
 
 
 def current_commit() -> str | None:
