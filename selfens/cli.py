@@ -218,14 +218,14 @@ def predict(
         bool,
         typer.Option(
             "--training-rows",
-            help="The run's own training rows, from its ensemble, with their deviation.",
+            help="The run's own training rows, from its ensemble.",
         ),
     ] = False,
     data: DataOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
 ) -> None:
     """Predict the class of each row of a file, or of each image of a folder."""
-    from selfens.tools.predict import is_images, predict_arrays, predict_images, predict_training_rows
+    from selfens.tools.predict import predict_file, predict_training_rows
 
     if training_rows == (inputs is not None):
         raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
@@ -233,10 +233,8 @@ def predict(
     failures: list[str] = []
     if inputs is None:
         count = predict_training_rows(trained, trained.dataset(source=data), output)
-    elif is_images(inputs):
-        count, failures = predict_images(trained, inputs, output)
     else:
-        count = predict_arrays(trained, inputs, output)
+        count, failures = predict_file(trained, inputs, output)
     for failure in failures:
         _complain(f"left out: {failure}")
     _say(f"{count:,} predictions written to {output}")
@@ -260,7 +258,7 @@ def report(
 @app.command()
 def export(
     run: RunArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: model.onnx, or model.pt2.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
     data: DataOption = None,
 ) -> None:
     """Write network, preprocessing, class names and a model card into one file that needs no selfens."""
@@ -557,7 +555,7 @@ def _say_result(run: Run, quiet: bool) -> None:
 
     history = run.history
     error = "no test rows, so no test error," if run.test_error is None else f"test error {run.test_error:.2f} %"
-    seconds = sum(number for record in history if isinstance(number := record.get("seconds"), int | float))
+    seconds = sum(record.get("seconds") or 0.0 for record in history)
     done = run.directory.reached()[0]
     epochs = "1 epoch" if done == 1 else f"{done} epochs"
     _say(f"{error} after {epochs} in {seconds:.0f} s; run in {run.path}")

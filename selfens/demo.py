@@ -85,6 +85,8 @@ def _print_table(runs: dict[str, list[Run]], num_seeds: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from selfens.report.render import mean_and_deviation
+
     table = Table(title=f"digits, 50 labels (5 per class), 1,297 training rows, 500 test rows, n = {num_seeds} seeds")
     for column in ("method", "test error %", "beats supervised", "s per run", "images/s"):
         table.add_column(column, justify="left" if column == "method" else "right")
@@ -95,7 +97,7 @@ def _print_table(runs: dict[str, list[Run]], num_seeds: int) -> None:
         epochs = [epoch for run in runs[preset] for epoch in run.history]
         table.add_row(
             name,
-            f"{statistics.mean(errors[preset]):.2f} ± {statistics.stdev(errors[preset]):.2f}",
+            mean_and_deviation(errors[preset]),
             "" if errors[preset] is baseline else f"{wins} of {num_seeds} seeds",
             f"{sum(epoch['seconds'] for epoch in epochs) / num_seeds:.1f}",
             f"{statistics.mean(epoch['images_per_second'] for epoch in epochs):,.0f}",

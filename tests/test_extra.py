@@ -390,7 +390,7 @@ def test_audit_and_suggestions_know_the_extra_rows(tmp_path):
     data = extended()
     settings = config("temporal", "data.extra_per_epoch=18", "data.label_noise=20")
     run = train(settings, tmp_path / "run", dataset=data)
-    assert run.predict_training_rows(data).probabilities.shape == (100, CLASSES)
+    assert run.predict_training_rows(data).shape == (100, CLASSES)
     suggested = suggest_run(run, 88, data).rows
     assert sorted(suggested) == sorted(set(range(100)) - set(run.labels.rows.tolist()))
     audit = audit_folds(settings, data, folds=2)

@@ -16,7 +16,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)")
 WIDE, NARROW = 1280, 380
 COLOURED = (("body", "backgroundColor"), ("h1", "color"), ("svg text", "fill"), (".chart", "backgroundColor"))
-CHARTS = {"run": 8, "table": 5, "comparison": 16, "suggestions": 0, "many classes": 4}
+CHARTS = {"run": 8, "table": 5, "comparison": 1, "suggestions": 0, "many classes": 4}
 CUT_OFF = """
     () => [...document.querySelectorAll("svg")].flatMap(svg => {
         const frame = svg.getBoundingClientRect();

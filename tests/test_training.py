@@ -549,7 +549,7 @@ def test_a_loss_that_stops_being_finite_is_explained_and_the_last_good_checkpoin
     assert "schedule.rampup_epochs=3.2" in message
     assert "\n" not in message
     run = selfens.load_run(tmp_path / "run", network=Exploding(after=10**6))
-    assert (run.checkpoint.epoch, len(run.history), run.finished) == (2, 2, False)
+    assert (run.directory.reached()[0], len(run.history), run.finished) == (2, 2, False)
     assert np.isfinite(run.predict_proba(features().test_inputs)).all()
     finished = selfens.resume(tmp_path / "run", dataset=features(), network=Exploding(after=10**6))
     assert finished.finished

@@ -21,17 +21,6 @@ from selfens.training.loop import train
 from selfens.training.progress import Progress, WithoutExpectedWarnings
 
 
-class OfFold(WithoutExpectedWarnings):
-    """Shows a training by its fold, since its directory does not last."""
-
-    def __init__(self, shown: Progress | None, title: str) -> None:
-        super().__init__(shown)
-        self.title = title
-
-    def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
-        super().start(self.title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
-
-
 def audit_folds(config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None) -> Audit:
     """The labels that `config` would train with, each judged by a run from which it was hidden."""
     return rank(*fold_predictions(config, dataset, folds, progress=progress))
@@ -54,6 +43,7 @@ def fold_predictions(
         "data", labels=None, label_choice="balanced", labels_file=None, label_noise=0.0, validation=0.0
     )
     probabilities = np.zeros((dataset.num_rows, dataset.num_classes))
+    shown = WithoutExpectedWarnings(progress)
     for fold in range(folds):
         hidden = parts == fold
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
@@ -61,14 +51,13 @@ def fold_predictions(
             own = explicit
             if getattr(config.method, "targets", None) not in (None, *IN_MEMORY):  # that file belongs to another run
                 own = explicit.with_values("method", targets=str(Path(folder) / "targets"))
-            shown = OfFold(progress, f"fold {fold + 1} of {folds}: {hidden.sum():,} of the labels hidden")
             try:
-                run = train(own, Path(folder) / "run", dataset=partly, progress=shown)
+                run = train(own, Path(folder) / f"fold-{fold + 1}-of-{folds}", dataset=partly, progress=shown)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
                     f"stopped in fold {fold + 1} of {folds}; nothing was written; call again to start over."
                 ) from None
-            probabilities[hidden] = run.predict_training_rows(partly).probabilities[hidden]
+            probabilities[hidden] = run.predict_training_rows(partly)[hidden]
     return labels, probabilities
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -93,7 +93,7 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
         group = stack.enter_context(distributed.joined(device))
         show = (progress or Silent()) if group.is_first else Mute()
         if resumed:
-            stack.enter_context(directory.locked(group.is_first))
+            stack.enter_context(directory.locked() if group.is_first else nullcontext())
             prepared = _prepare_again(resumed, given, device, group)
         else:
             prepared = _prepare(path, config, given, device, group, show)
@@ -105,7 +105,7 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
             start = _continue(resumed, parts, show)
         else:
             start = _create(path, parts, show)
-            stack.enter_context(directory.locked(group.is_first))
+            stack.enter_context(directory.locked() if group.is_first else nullcontext())
         _train_epochs(parts, directory, show, start)
     return Run(path, network=given.network, device=device.type, dataset=prepared.data)
 
@@ -114,7 +114,7 @@ def _prepare(path: Path, config: Config, given: Given, device: torch.device, gro
     """Data, labels and preprocessing of a new run. What can be refused is refused before data is loaded."""
     with group.first_process_first():
         if group.is_first:
-            check_free(path, config)
+            check_free(path)
             config.method.check(processes=group.size, new_run=path)
         data = given.dataset or sources.from_config(config, progress=show.talkative)
     _check_extra(config, data)
