@@ -249,24 +249,22 @@ def report(
     """Write a page to look at: error, losses, confusion, calibration, galleries; several runs side by side."""
     from selfens.report.page import write_report
 
+    dataset = None
     if data is not None:  # a page would only say in small print that the data does not fit
         for run in runs:
-            _loaded(run, "cpu").dataset(source=data)
-    _say(f"report written to {write_report(runs, output, source=data)}")
+            dataset = _loaded(run, "cpu").dataset(source=data)
+    _say(f"report written to {write_report(runs, output, dataset=dataset)}")
 
 
 @app.command()
 def export(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
-    data: DataOption = None,
 ) -> None:
     """Write network, preprocessing, class names and a model card into one file that needs no selfens."""
     from selfens.tools.export import export_run
 
-    trained = _loaded(run, "cpu")
-    dataset = trained.dataset(source=data) if data else None
-    done = export_run(trained, output, dataset=dataset)
+    done = export_run(_loaded(run, "cpu"), output)
     _say(f"{output} written; its probabilities are the run's to within {done.difference:.1g} on {done.checked_on}")
 
 

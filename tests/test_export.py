@@ -84,7 +84,7 @@ def exported(trained, tmp_path_factory):
 def test_the_file_gives_what_the_run_gives_for_any_number_of_raw_rows(dataset, settings, tmp_path, monkeypatch):
     monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "cache"))
     run = train(config("temporal", *settings, epochs=2), tmp_path / "run", dataset=dataset)
-    done = export_run(run, tmp_path / "model.onnx", dataset=dataset)
+    done = export_run(run, tmp_path / "model.onnx")
     assert done.checked_on == f"{min(256, dataset.num_rows)} training rows"
     assert done.difference <= TOLERANCE
     for count in (1, 7, 1000):
@@ -151,7 +151,7 @@ def convolutional():
 def test_a_network_of_ones_own_is_exported_as_it_is_in_evaluation(tmp_path):
     run = train(config("pi", epochs=1), tmp_path / "run", dataset=images(), network=convolutional())
     path = tmp_path / "model.onnx"
-    export_run(run, path, dataset=images())
+    export_run(run, path)
     np.testing.assert_allclose(probabilities(path, images().inputs)[0], run.predict_proba(images().inputs), atol=1e-5)
 
 
@@ -273,12 +273,6 @@ def test_a_run_whose_file_is_gone_is_exported_all_the_same(typed, tmp_path):
     assert (code, err) == (0, "")
     assert "on blank rows only, since the data is not at hand" in out
     assert str(npz) in out
-
-
-def test_another_dataset_than_the_runs_is_refused(trained, tmp_path):
-    with pytest.raises(RunError, match="is not what"):
-        export_run(trained, tmp_path / "model.onnx", dataset=features(rows=30))
-    assert contents(tmp_path) == {}
 
 
 # The command

@@ -640,6 +640,6 @@ def test_a_folder_that_was_moved_is_named_and_can_be_found_again(photos, written
     before.rename(after)
     try:
         assert f"the data of {run} cannot be loaded: there is no data set &#39;{before}&#39;" in written(run).source
-        assert "cannot be loaded" not in written(run, source=after).text
+        assert "cannot be loaded" not in written(run, dataset=load_run(run).dataset(source=after)).text
     finally:
         after.rename(before)

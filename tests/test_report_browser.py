@@ -105,6 +105,22 @@ def test_a_page_fits_the_screen_and_its_charts_are_whole(visit, name, width):
     assert page.evaluate(CUT_OFF) == []
 
 
+@pytest.mark.parametrize("width", [WIDE, 900])
+def test_no_chart_stands_alone_in_its_row(visit, width):
+    """Of any number of charts; a single one cannot help it."""
+    page = visit("run", width)
+    for count in range(8, 1, -1):
+        tops = page.evaluate(
+            """count => { const charts = [...document.querySelector(".charts").children];
+                charts.slice(count).forEach(chart => chart.remove());
+                return charts.slice(0, count).map(chart => chart.getBoundingClientRect().top); }""",
+            count,
+        )
+        rows = [tops.count(top) for top in sorted(set(tops))]
+        wide_first = width == 900 and len(tops) % 2  # there the first fills its row
+        assert min(rows[1:] if wide_first else rows) > 1, rows
+
+
 def test_the_table_of_a_comparison_is_whole_and_under_its_chart(visit):
     page = visit("comparison", 1200)
     assert page.locator(".comparison .wide:has(table)").evaluate("box => box.scrollWidth - box.clientWidth") == 0

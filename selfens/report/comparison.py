@@ -16,6 +16,7 @@ QUANTITIES = {
     "test_error": "test error in %",
     "validation_error": "validation error in %",
     "supervised": "supervised loss",
+    "total": "loss",
 }
 """What runs are compared by: the first that at least two of them have."""
 HEADERS = ("run", "data", "method", "labels", "seed", "epochs", "time")

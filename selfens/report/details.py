@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,11 @@ NOT_DRAWN = ("epoch", "seconds", "images_per_second")
 History = Sequence[dict[str, Any]]
 
 
-def details(run: Run, dataset: Dataset | None, source: str | Path | None) -> dict[str, Any]:
-    """What the template shows of a run.
-
-    dataset  what it was trained on, if that is in memory; otherwise it is loaded
-    source   where from, if it was moved
-    """
+def details(run: Run, dataset: Dataset | None) -> dict[str, Any]:
+    """What the template shows of a run; the data set is loaded if it is not given."""
     history = history_of(run)
     try:
-        rows, missing = _charts_and_galleries(run, dataset or run.dataset(source=source)), ""
+        rows, missing = _charts_and_galleries(run, dataset or run.dataset()), ""
     except SelfensError as error:
         rows, missing = ([], []), shown(f"Confusion matrix, calibration and galleries are missing: {error}")
     return {

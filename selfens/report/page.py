@@ -20,25 +20,18 @@ from selfens.tools.audit import Audit, Suggestions
 Source = Run | str | Path
 
 
-def write_report(
-    runs: Source | Sequence[Source],
-    path: str | Path,
-    *,
-    dataset: Dataset | None = None,
-    source: str | Path | None = None,
-) -> Path:
+def write_report(runs: Source | Sequence[Source], path: str | Path, *, dataset: Dataset | None = None) -> Path:
     """Write one page about a run, or one that compares several, and return its path.
 
     runs     runs or their directories; `load_run(path, network=...)` if a run was given a module of your own
-    dataset  what a run was trained on, if it is in memory or was passed to `train`; otherwise it is loaded
-    source   where the data is now, if it was moved
+    dataset  what a run was trained on, if it is in memory, was passed to `train` or was moved; otherwise it is loaded
     """
     given = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, Source) else runs)]
     if not given:
         raise RunError("no run was given; a report needs at least one.")
     if len(given) > 1:
         return _write(path, "comparison.html", compare(given))
-    return _write(path, "run.html", details(given[0], dataset, source))
+    return _write(path, "run.html", details(given[0], dataset))
 
 
 def write_report_or_warn(run: Run, dataset: Dataset | None, warn: Callable[[str], None]) -> Path | None:
@@ -52,7 +45,7 @@ def write_report_or_warn(run: Run, dataset: Dataset | None, warn: Callable[[str]
 
 
 def write_audit_page(path: str | Path, audit: Audit, dataset: Dataset, how: str = "") -> Path:
-    """Write a gallery of the disputed labels. `how` says where the probabilities came from."""
+    """Write a gallery of the most suspicious labels. `how` says where the probabilities came from."""
     sentence = f"{len(audit.disputed):,} of {len(audit.rows):,} labels of {shown(dataset.name)} are disputed."
     return _write(path, "gallery_page.html", {"sentence": sentence, "gallery": audit_gallery(audit, dataset, how)})
 

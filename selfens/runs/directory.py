@@ -49,22 +49,10 @@ FORMAT = "2"
 NOT_JSON = (ValueError, RecursionError)
 """What reading text that is not JSON may raise: too deep, or with numbers of thousands of digits."""
 REPORT = "report.html"
-ABOUT: dict[str, type] = {
-    "fingerprint": str,
-    "rows": int,
-    "classes": list,
-    "input_shape": list,
-    "input_type": str,
-    "own_data": bool,
-    "own_network": bool,
-    "own_method": bool,
-    "environment": dict,
-}
-"""What run.json must hold."""
+SIMPLE = {"fingerprint": str, "rows": int, "input_type": str, "own_data": bool, "own_network": bool, "own_method": bool}
+"""What run.json must hold beside classes, input shape and threads."""
 PARTS = ("network", "optimizer", "step", "random")
 """What a checkpoint must hold."""
-RECORD = {"epoch", "total"}
-"""What a line of the history must hold."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +185,7 @@ class RunDirectory:
                 record = json.loads(line)
             except NOT_JSON:
                 break
-            if not isinstance(record, dict) or not record.keys() >= RECORD or not all(map(_is_number, record.values())):
+            if not _is_record(record):
                 break
             records.append(record)
         return records
@@ -285,17 +273,21 @@ class RunDirectory:
 
 
 def _is_sound(about: dict[str, Any]) -> bool:
-    if not all(isinstance(about.get(key), kind) for key, kind in ABOUT.items()):
+    """Whether run.json holds what readers rely on."""
+    match about:
+        case {"classes": [*names], "input_shape": [*sides], "environment": {"threads": int(threads)}}:
+            has_names = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+            has_shape = len(sides) in (1, 2, 3) and all(type(side) is int and side > 0 for side in sides)
+            has_rest = all(isinstance(about.get(key), kind) for key, kind in SIMPLE.items())
+            return has_names and has_shape and has_rest and 1 <= threads <= MAX_THREADS
+    return False
+
+
+def _is_record(found: Any) -> bool:
+    """Whether a line of the history is numbers by their names; None stands for what was not measured in an epoch."""
+    if not isinstance(found, dict) or found.get("epoch") is None or found.get("total") is None:
         return False
-    sides, names, threads = about["input_shape"], about["classes"], about["environment"].get("threads")
-    has_shape = len(sides) in (1, 2, 3) and all(type(side) is int and side > 0 for side in sides)
-    has_names = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
-    return has_shape and has_names and type(threads) is int and 1 <= threads <= MAX_THREADS
-
-
-def _is_number(value: Any) -> bool:
-    """Or None, for what was not measured in an epoch."""
-    return value is None or type(value) in (int, float)
+    return all(value is None or type(value) in (int, float) for value in found.values())
 
 
 def _digest(text: str) -> str:

@@ -24,7 +24,6 @@ from selfens import __version__, networks
 from selfens.core import evaluate
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs
-from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, RunError, SelfensError
 from selfens.files.tensors import write_atomically
 from selfens.runs.run import Run, load_run
@@ -60,19 +59,18 @@ class Model(nn.Module):
         return logits.softmax(dim=1), logits
 
 
-def export_run(run: Run | str | Path, path: str | Path, *, dataset: Dataset | None = None) -> Export:
+def export_run(run: Run | str | Path, path: str | Path) -> Export:
     """Write the trained network of a run, its preprocessing, class names and model card into one file.
 
-    run      a run or its directory; load_run(path, network=...) if it was given a module of your own
-    path     of the file, ending in .onnx
-    dataset  what the run was trained on, if it cannot be loaded by name; without it, blank rows are compared
+    run   a run or its directory; load_run(path, network=...) if it was given a module of your own
+    path  of the file, ending in .onnx
     """
     path = Path(path)
     if path.suffix.lower() != ".onnx":
         raise ConfigError(f"{path} is not the name of an ONNX file; expected one that ends in .onnx.")
     optional.require("onnx", f"exporting to {path.name}")
     run = run if isinstance(run, Run) else load_run(run, device="cpu")
-    rows, checked_on = _rows_to_check(run, dataset)
+    rows, checked_on = _rows_to_check(run)
     entries = {"classes": _json(run.classes), "model_card": _json(model_card(run))}
     model = Model(run)
     try:
@@ -153,12 +151,10 @@ def _expected(model: Model, rows: Inputs) -> NDArray[np.float32]:
     return np.asarray(logits.softmax(dim=1).numpy())
 
 
-def _rows_to_check(run: Run, dataset: Dataset | None) -> tuple[Inputs, str]:
+def _rows_to_check(run: Run) -> tuple[Inputs, str]:
     """Rows spread over the training data, some more than once if it is small; and a name for them."""
-    if dataset is not None:
-        run.check_dataset(dataset)
     try:
-        inputs = (dataset or run.dataset(offline=True)).inputs
+        inputs = run.dataset(offline=True).inputs
     except SelfensError as error:
         blank = np.zeros((CHECKED_ROWS, *run.input_shape), dtype=run.about["input_type"])
         return blank, f"blank rows only, since the data is not at hand: {error}"
