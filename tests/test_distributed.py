@@ -330,14 +330,13 @@ def test_every_method_learns_with_the_same_bits_in_all_processes_and_twice(metho
 
 
 def assert_same_state(one, other):
-    for part, tensors in one.directory.load_checkpoint().tensors.items():
+    ours, theirs = (run.directory.load_checkpoint().tensors for run in (one, other))
+    for part, tensors in ours.items():
         for name, tensor in tensors.items():
             if "running_mean" in name:  # averaged once more if a run was stopped
-                torch.testing.assert_close(
-                    tensor, other.directory.load_checkpoint().tensors[part][name], atol=1e-6, rtol=1e-5
-                )
+                torch.testing.assert_close(tensor, theirs[part][name], atol=1e-6, rtol=1e-5)
             else:
-                assert torch.equal(tensor, other.directory.load_checkpoint().tensors[part][name]), f"{part}/{name}"
+                assert torch.equal(tensor, theirs[part][name]), f"{part}/{name}"
 
 
 class StopsItself(Silent):
