@@ -566,7 +566,7 @@ def test_a_restart_leaves_the_run_of_others_alone(tmp_path):
     before = contents(tmp_path / "two")
     words = ["train", "digits-temporal", "--run-dir", str(tmp_path / "two")]
     said = in_processes(2, _type, words, 1, join=False)
-    assert any("holds a run of another configuration" in text for text in said)
+    assert any("already holds a run" in text for text in said)
     assert contents(tmp_path / "two") == before
 
 
