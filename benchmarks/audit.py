@@ -75,9 +75,8 @@ NOISES = {"uniform 10 %": uniform, "class-dependent 40 %": class_dependent}
 def by_scores(labels, probabilities, wrong) -> dict:
     """How well the wrong labels come first, and how many of the rows in dispute are wrong."""
     ranked = audit.rank(labels, probabilities)
-    scores = audit.label_scores(labels, probabilities)
     disputed = np.isin(np.arange(len(labels)), ranked.disputed)
-    return {"auc": float(roc_auc_score(wrong, -scores))} | found(disputed, wrong)
+    return {"auc": float(roc_auc_score(wrong[ranked.rows], -ranked.scores))} | found(disputed, wrong)
 
 
 def found(disputed, wrong) -> dict:
@@ -101,7 +100,7 @@ def in_sample(method: str, labels, seed: int):
     config = settings(dataset, method, seed)
     with tempfile.TemporaryDirectory() as folder:
         run = train(config, Path(folder) / "run", dataset=dataset)
-        return run.predict_training_rows(dataset).probabilities.astype(np.float64)
+        return run.predict_training_rows(dataset).astype(np.float64)
 
 
 def in_folds(method: str, labels, seed: int):

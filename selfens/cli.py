@@ -153,13 +153,13 @@ def predict(
         typer.Argument(metavar="INPUT", help="An .npz or .npy file, an image, a folder of images, or a CSV."),
     ] = None,
     training_rows: Annotated[
-        bool, typer.Option("--training-rows", help="The run's own training rows, with their deviation.")
+        bool, typer.Option("--training-rows", help="The run's own training rows, from its ensemble.")
     ] = False,
     data: DataOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
 ) -> None:
-    """Predict the class of each row of a file or image of a folder."""
-    from selfens.tools.predict import is_images, predict_arrays, predict_images, predict_training_rows
+    """Predict the class of each row of a file, or of each image of a folder."""
+    from selfens.tools.predict import predict_file, predict_training_rows
 
     if training_rows == (inputs is not None):
         raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
@@ -167,10 +167,8 @@ def predict(
     failures: list[str] = []
     if inputs is None:
         count = predict_training_rows(trained, trained.dataset(source=data), output)
-    elif is_images(inputs):
-        count, failures = predict_images(trained, inputs, output)
     else:
-        count = predict_arrays(trained, inputs, output)
+        count, failures = predict_file(trained, inputs, output)
     for failure in failures:
         _complain(f"left out: {failure}")
     _say(f"{count:,} predictions written to {output}")
@@ -185,22 +183,22 @@ def report(
     """Write a page about a run, or about several side by side."""
     from selfens.report.page import write_report
 
+    dataset = None
     if data is not None:  # a page would only say in small print that the data does not fit
         for run in runs:
-            _loaded(run, "cpu").dataset(source=data)
-    _say(f"report written to {write_report(runs, output, source=data)}")
+            dataset = _loaded(run, "cpu").dataset(source=data)
+    _say(f"report written to {write_report(runs, output, dataset=dataset)}")
 
 
 @app.command()
 def export(
     run: RunArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: model.onnx, or model.pt2.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
 ) -> None:
     """Write the network into one file that needs no selfens. Preprocessing, classes and a model card are in it."""
     from selfens.tools.export import export_run
 
-    trained = _loaded(run, "cpu")
-    done = export_run(trained, output)
+    done = export_run(_loaded(run, "cpu"), output)
     _say(f"{output} written; its probabilities are the run's to within {done.difference:.1g} on {done.checked_on}")
 
 
@@ -431,7 +429,7 @@ def _say_result(run: Run, quiet: bool) -> None:
 
     history = run.history
     error = "no test rows, so no test error," if run.test_error is None else f"test error {run.test_error:.2f} %"
-    seconds = sum(number for record in history if isinstance(number := record.get("seconds"), int | float))
+    seconds = sum(record.get("seconds") or 0.0 for record in history)
     done = run.directory.reached()[0]
     epochs = "1 epoch" if done == 1 else f"{done} epochs"
     _say(f"{error} after {epochs} in {seconds:.0f} s; run in {run.path}")

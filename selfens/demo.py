@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -86,6 +85,8 @@ def _print_table(runs: dict[str, list[Run]], num_seeds: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from selfens.report.render import mean_and_deviation
+
     table = Table(title=f"digits, 50 labels (5 per class), 1,297 training rows, 500 test rows, n = {num_seeds} seeds")
     for column in ("method", "test error %", "beats supervised"):
         table.add_column(column, justify="left" if column == "method" else "right")
@@ -95,7 +96,7 @@ def _print_table(runs: dict[str, list[Run]], num_seeds: int) -> None:
         wins = sum(error < other for error, other in zip(errors[preset], baseline, strict=True))
         table.add_row(
             name,
-            f"{statistics.mean(errors[preset]):.2f} ± {statistics.stdev(errors[preset]):.2f}",
+            mean_and_deviation(errors[preset]),
             "" if errors[preset] is baseline else f"{wins} of {num_seeds} seeds",
         )
     Console().print(table)

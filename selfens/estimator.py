@@ -170,7 +170,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def _keep(self, run: Run, dataset: Dataset) -> None:
         """All that is needed once the directory is gone."""
-        self.label_distributions_ = run.predict_training_rows(dataset).probabilities
+        self.label_distributions_ = run.predict_training_rows(dataset)
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
         self.history_ = run.history
         # A copy, because the parameters of a module that was trained in place are views into one large tensor.

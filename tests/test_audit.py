@@ -31,7 +31,8 @@ def random_problem(seed, rows=40, classes=4):
 
 
 def test_a_score_is_the_margin_of_the_label_over_the_best_other_class():
-    assert audit.label_scores(LABELS, PROBABILITIES) == pytest.approx([0.5, -0.3, np.nan, 0.7, -0.7], nan_ok=True)
+    ranked = audit.rank(LABELS, PROBABILITIES)
+    assert dict(zip(ranked.rows, ranked.scores, strict=True)) == pytest.approx({0: 0.5, 1: -0.3, 3: 0.7, 4: -0.7})
 
 
 def test_the_most_suspicious_row_comes_first_with_a_label_to_put_instead():
@@ -46,11 +47,10 @@ def test_the_most_suspicious_row_comes_first_with_a_label_to_put_instead():
 @given(some.integers(0, 10**6))
 def test_scores_against_a_loop(seed):
     labels, probabilities = random_problem(seed)
-    scores = audit.label_scores(labels, probabilities)
-    for row, label in enumerate(labels):
-        others = [p for number, p in enumerate(probabilities[row]) if number != label]
-        expected = np.nan if label == -1 else probabilities[row, label] - max(others)
-        assert scores[row] == pytest.approx(expected, nan_ok=True)
+    ranked = audit.rank(labels, probabilities)
+    for row, score in zip(ranked.rows, ranked.scores, strict=True):
+        others = [p for number, p in enumerate(probabilities[row]) if number != labels[row]]
+        assert score == pytest.approx(probabilities[row, labels[row]] - max(others))
 
 
 @given(some.integers(0, 10**6))
@@ -64,7 +64,7 @@ def test_the_disputed_are_those_below_zero_and_every_labelled_row_is_ranked_once
 def test_nothing_given_is_changed():
     labels, probabilities = LABELS.copy(), PROBABILITIES.copy()
     audit.rank(labels, probabilities)
-    audit.suggest(probabilities, labels != -1, 1)
+    audit.suggest(labels, probabilities, 1)
     assert (labels == LABELS).all()
     assert (probabilities == PROBABILITIES).all()
 
@@ -93,8 +93,7 @@ def test_what_does_not_fit_is_refused(labels, probabilities, sentence):
 def test_suggestions_take_the_classes_in_turn_and_the_least_certain_first():
     certain, unsure, torn = [0.9, 0.1], [0.7, 0.3], [0.55, 0.45]
     probabilities = [torn, unsure, torn, certain, [0.2, 0.8], [0.45, 0.55]]
-    labelled = np.array([True, False, False, False, False, False])
-    got = audit.suggest(probabilities, labelled, 4)
+    got = audit.suggest([0, -1, -1, -1, -1, -1], probabilities, 4)
     assert got.rows.tolist() == [2, 5, 1, 4]
     assert got.predicted.tolist() == [0, 1, 0, 1]
     assert (got.uncertainty > 0).all()
@@ -104,8 +103,9 @@ def test_suggestions_take_the_classes_in_turn_and_the_least_certain_first():
 @given(some.integers(0, 10**6), some.integers(1, 60))
 def test_suggestions_are_unlabeled_rows_each_once_and_spread(seed, count):
     labels, probabilities = random_problem(seed)
-    labelled = labels % 2 == 0
-    got = audit.suggest(probabilities, labelled, count)
+    labels[1::2] = -1
+    labelled = labels != -1
+    got = audit.suggest(labels, probabilities, count)
     assert len(got.rows) == len(set(got.rows.tolist())) == min(count, int((~labelled).sum()))
     assert not labelled[got.rows].any()
     taken = np.bincount(got.predicted, minlength=4)
@@ -115,7 +115,7 @@ def test_suggestions_are_unlabeled_rows_each_once_and_spread(seed, count):
 
 
 def test_certainty_and_ignorance_are_the_ends_of_the_scale():
-    got = audit.suggest([[1.0, 0.0], [0.5, 0.5]], [False, False], 2)
+    got = audit.suggest([-1, -1], [[1.0, 0.0], [0.5, 0.5]], 2)
     assert sorted(got.uncertainty) == pytest.approx([0, 1])
 
 
@@ -124,7 +124,7 @@ def test_certainty_and_ignorance_are_the_ends_of_the_scale():
     [
         (lambda: audit.audit_run("runs/mine"), r"run is 'runs/mine' \(str\); expected a Run, such as load_run"),
         (lambda: audit.suggest_run("runs/mine", 5), r"run is 'runs/mine' \(str\); expected a Run"),
-        (lambda: audit.suggest([[0.5, 0.5]], [False], 2.5), r"count is 2.5 \(float\); expected a whole number"),
+        (lambda: audit.suggest([-1], [[0.5, 0.5]], 2.5), r"count is 2.5 \(float\); expected a whole number"),
         (lambda: folds.audit_folds("runs/mine", features()), r"config is 'runs/mine' \(str\); expected a Config"),
     ],
 )
@@ -134,20 +134,20 @@ def test_an_argument_of_another_kind_is_named(call, sentence):
 
 
 def test_nothing_left_to_label_is_no_suggestion():
-    assert len(audit.suggest(PROBABILITIES, np.full(5, True), 3).rows) == 0
+    assert len(audit.suggest(np.zeros(5, int), PROBABILITIES, 3).rows) == 0
 
 
 @pytest.mark.parametrize(
-    ("labelled", "count", "sentence"),
+    ("labels", "count", "sentence"),
     [
-        (np.full(5, False), 0, "at least 1"),
-        (np.full(4, False), 1, "each of 5 rows"),
-        (np.arange(5), 1, "expected true or false"),
+        (np.full(5, -1), 0, "at least 1"),
+        (np.full(4, -1), 1, "each of 5 rows"),
+        (np.full(5, False), 1, "expected a class number"),
     ],
 )
-def test_impossible_requests_for_suggestions(labelled, count, sentence):
+def test_impossible_requests_for_suggestions(labels, count, sentence):
     with pytest.raises(DataError, match=sentence):
-        audit.suggest(PROBABILITIES, labelled, count)
+        audit.suggest(labels, PROBABILITIES, count)
 
 
 # Runs
@@ -164,13 +164,15 @@ def test_a_run_is_audited_by_its_ensemble(trained):
     ranked = audit.audit_run(run, dataset)
     assert sorted(ranked.rows) == run.labels.rows.tolist()
     ensemble = run.ensemble.all().probabilities.numpy()
-    assert ranked.scores == pytest.approx(audit.label_scores(dataset.labels, ensemble)[ranked.rows], abs=1e-6)
+    labels = np.full(dataset.num_rows, -1)
+    labels[run.labels.rows] = run.labels.labels
+    assert ranked.scores == pytest.approx(audit.rank(labels, ensemble).scores, abs=1e-6)
 
 
 def test_a_run_without_an_ensemble_is_audited_by_its_network(tmp_path):
     dataset = features()
     run = train(config("supervised"), tmp_path / "run", dataset=dataset)
-    assert run.predict_training_rows(dataset).probabilities == pytest.approx(run.predict_proba(dataset.inputs))
+    assert run.predict_training_rows(dataset) == pytest.approx(run.predict_proba(dataset.inputs))
     assert len(audit.audit_run(run, dataset).rows) == 12
 
 
@@ -181,7 +183,7 @@ def test_validation_rows_are_audited_by_the_network_that_never_saw_them(tmp_path
     assert len(held_out) > 0
     assert set(held_out) <= set(audit.audit_run(run, dataset).rows)
     expected = run.predict_proba(dataset.inputs[held_out])
-    assert run.predict_training_rows(dataset).probabilities[held_out] == pytest.approx(expected, abs=1e-6)
+    assert run.predict_training_rows(dataset)[held_out] == pytest.approx(expected, abs=1e-6)
 
 
 def test_labels_that_the_run_corrupted_are_the_ones_audited(tmp_path):
@@ -285,7 +287,7 @@ def test_an_audit_is_a_csv_that_serves_as_a_labels_file(trained, tmp_path):
 
 
 def test_suggestions_are_a_csv_with_a_label_to_fill_in(tmp_path):
-    got = audit.suggest(PROBABILITIES, LABELS != -1, 1)
+    got = audit.suggest(LABELS, PROBABILITIES, 1)
     audit.write_suggestions(tmp_path / "next.csv", got, ("ä", "b", "c"), names=["0.png", "1.png", "2 ü.png", "", ""])
     header, line = read(tmp_path / "next.csv")
     assert header == ["row", "label", "predicted", "uncertainty", "file"]
@@ -310,8 +312,8 @@ def test_flipped_labels_of_digits_come_first(tmp_path):
     labels[rows] = (truth[rows] + random.integers(1, 10, len(rows))) % 10
     dataset = Dataset.from_arrays(x, labels, x[:10], truth[:10])
     run = train(config("temporal", *AUDITING, epochs=30), tmp_path / "run", dataset=dataset)
-    probabilities = run.predict_training_rows(dataset).probabilities
-    assert roc_auc_score(labels != truth, -audit.label_scores(labels, probabilities)) > 0.985
+    ranked = audit.rank(labels, run.predict_training_rows(dataset))
+    assert roc_auc_score((labels != truth)[ranked.rows], -ranked.scores) > 0.985
 
 
 AUDITING = (

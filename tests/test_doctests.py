@@ -15,7 +15,7 @@ MODULES = [
         "config",
         "upgrade",
     ),
-    *("methods", "errors", "training.progress", "tools.audit", "estimator"),
+    *("methods", "errors", "training.progress", "tools.audit", "report.render", "report.measures", "estimator"),
 ]
 
 

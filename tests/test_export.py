@@ -25,26 +25,17 @@ from selfens.tools.export import TOLERANCE, model_card
 from selfens.tools.optional import EXTRAS
 from selfens.training.progress import Silent
 
-FORMATS = ("onnx", "pt2")
 NAMES = ['Äpfel & "Birnen"', "梨", "broken \udcff"]
 
 
 def probabilities(path, rows):
     """What the file says."""
-    if path.suffix == ".onnx":
-        session = onnxruntime.InferenceSession(path)
-        return session.run(["probabilities", "logits"], {"inputs": rows})
-    with torch.no_grad():
-        return [out.numpy() for out in torch.export.load(path).module()(torch.from_numpy(rows))]
+    return onnxruntime.InferenceSession(path).run(["probabilities", "logits"], {"inputs": rows})
 
 
 def stored(path):
     """The classes and the model card inside the file."""
-    if path.suffix == ".onnx":
-        found = onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
-    else:
-        found = {"classes": "", "model_card": ""}
-        torch.export.load(path, extra_files=found)
+    found = onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
     return json.loads(found["classes"]), json.loads(found["model_card"])
 
 
@@ -69,30 +60,30 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(trained, tmp_path_factory):
-    """The run with class names of any kind, in both formats."""
+    """The run with class names of any kind."""
     folder = tmp_path_factory.mktemp("exported")
     shutil.copytree(trained.path, folder / "run")
     about = json.loads((folder / "run" / "run.json").read_text())
     (folder / "run" / "run.json").write_text(json.dumps(about | {"classes": NAMES}))
-    return {suffix: export_run(folder / "run", folder / f"model.{suffix}").path for suffix in FORMATS}
+    return export_run(folder / "run", folder / "model.onnx").path
 
 
 # The numbers
 
 
 @pytest.mark.parametrize(
-    ("suffix", "dataset", "settings"),
+    ("dataset", "settings"),
     [
-        ("onnx", features(), ("data.preprocess=channel",)),
-        ("onnx", images(), ("data.preprocess=zca", *SMALL_IMAGES)),
-        ("pt2", images(), ("data.preprocess=image", *SMALL_IMAGES)),
-        ("pt2", features(), ("data.preprocess=none", "method.name=pi")),
+        (features(), ("data.preprocess=channel",)),
+        (images(), ("data.preprocess=zca", *SMALL_IMAGES)),
+        (images(), ("data.preprocess=image", *SMALL_IMAGES)),
+        (features(), ("data.preprocess=none", "method.name=pi")),
     ],
-    ids=["features-channel-onnx", "images-zca-onnx", "images-image-pt2", "features-none-pt2"],
+    ids=["features-channel", "images-zca", "images-image", "features-none"],
 )
-def test_the_file_gives_what_the_run_gives_for_any_number_of_raw_rows(suffix, dataset, settings, tmp_path):
+def test_the_file_gives_what_the_run_gives_for_any_number_of_raw_rows(dataset, settings, tmp_path):
     run = train(config("temporal", *settings, epochs=2), tmp_path / "run", dataset=dataset)
-    done = export_run(run, tmp_path / f"model.{suffix}", dataset=dataset)
+    done = export_run(run, tmp_path / "model.onnx")
     assert done.checked_on == f"{min(256, dataset.num_rows)} training rows"
     assert done.difference <= TOLERANCE
     for count in (1, 7, 1000):
@@ -133,7 +124,7 @@ def test_the_network_that_is_exported_is_the_one_that_is_tested(tmp_path):
         teacher.weight.mul_(3)
     settings = config("supervised", "data.preprocess=none")
     train(settings, tmp_path / "run", dataset=features(), network=linear(), method=Averaged(teacher))
-    path = tmp_path / "model.pt2"
+    path = tmp_path / "model.onnx"
     export_run(load_run(tmp_path / "run", network=linear()), path)
     rows = rows_like(features(), 9)
     with torch.no_grad():
@@ -159,7 +150,7 @@ def convolutional():
 def test_a_network_of_ones_own_is_exported_as_it_is_in_evaluation(tmp_path):
     run = train(config("pi", epochs=1), tmp_path / "run", dataset=images(), network=convolutional())
     path = tmp_path / "model.onnx"
-    export_run(run, path, dataset=images())
+    export_run(run, path)
     np.testing.assert_allclose(probabilities(path, images().inputs)[0], run.predict_proba(images().inputs), atol=1e-5)
 
 
@@ -169,15 +160,14 @@ def test_what_was_asked_of_a_gpu_is_exported_in_full_precision_on_the_cpu(traine
     text = (run / "config.json").read_text()
     assert '"precision": "auto"' in text
     (run / "config.json").write_text(text.replace('"precision": "auto"', '"precision": "tf32"'))
-    assert export_run(run, tmp_path / "model.pt2").difference < 1e-5
+    assert export_run(run, tmp_path / "model.onnx").difference < 1e-5
 
 
 # What else is inside
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_the_classes_and_the_card_are_inside(trained, exported, suffix):
-    classes, card = stored(exported[suffix])
+def test_the_classes_and_the_card_are_inside(trained, exported):
+    classes, card = stored(exported)
     assert classes == NAMES
     assert card == {
         "data": "blobs.npz",
@@ -264,10 +254,10 @@ def test_the_rows_are_spread_over_the_training_data_and_number_256(trained, tmp_
 
 @pytest.mark.parametrize("wrong", [lambda p: p + 2e-4, lambda p: p * np.nan], ids=["apart", "not a number"])
 def test_a_file_that_differs_from_the_run_is_not_put_in_place(trained, tmp_path, monkeypatch, wrong):
-    path = tmp_path / "model.pt2"
+    path = tmp_path / "model.onnx"
     path.write_text("what was there before")
-    real = export._of_the_run
-    monkeypatch.setattr(export, "_of_the_run", lambda run, rows: wrong(real(run, rows)))
+    real = export._expected
+    monkeypatch.setattr(export, "_expected", lambda model, rows: wrong(real(model, rows)))
     with pytest.raises(RunError, match="was not written: its probabilities differ from the run's by up to"):
         export_run(trained, path)
     assert contents(tmp_path) == {path.name: b"what was there before"}
@@ -277,29 +267,22 @@ def test_a_run_whose_file_is_gone_is_exported_all_the_same(typed, tmp_path):
     npz = write_npz(tmp_path / "blobs.npz")
     train(config(name=str(npz), epochs=1), tmp_path / "run")
     npz.unlink()
-    code, out, err = typed("export", "run", "-o", "model.pt2")
+    code, out, err = typed("export", "run", "-o", "model.onnx")
     assert (code, err) == (0, "")
     assert "on blank rows only, since the data is not at hand" in out
     assert str(npz) in out
 
 
-def test_another_dataset_than_the_runs_is_refused(trained, tmp_path):
-    with pytest.raises(RunError, match="is not what"):
-        export_run(trained, tmp_path / "model.onnx", dataset=features(rows=30))
-    assert contents(tmp_path) == {}
-
-
 # The command
 
 
-@pytest.mark.parametrize(("name", "is_torch"), [("with space ü.onnx", False), ("MODEL.PT2", True)])
-def test_the_suffix_says_the_format(typed, trained, tmp_path, name, is_torch):
+@pytest.mark.parametrize("name", ["with space ü.onnx", "MODEL.ONNX"])
+def test_an_older_file_is_replaced(typed, trained, tmp_path, name):
     (tmp_path / name).write_text("an older one is replaced")
     code, out, err = typed("export", trained.path, "-o", name)
     assert (code, err) == (0, "")
     assert out.startswith(f"{name} written; its probabilities are the run's to within ")
     assert out.endswith(" training rows\n")
-    assert (tmp_path / name).read_bytes().startswith(b"PK") == is_torch
     assert list(contents(tmp_path)) == [name]
 
 
@@ -313,15 +296,15 @@ def test_nothing_but_the_result_is_printed(trained, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["-o", "model.bin"], 1, "the suffix of model.bin names no format; expected one of .onnx, .pt2"),
-        (["-o", "model"], 1, "the suffix of model names no format"),
-        (["-o", "missing/model.pt2"], 1, "missing/model.pt2 could not be written (No such file or directory)"),
-        (["-o", "folder.pt2"], 1, "folder.pt2 could not be written (Is a directory)"),
+        (["-o", "model.bin"], 1, "model.bin is not the name of an ONNX file; expected one that ends in .onnx"),
+        (["-o", "model"], 1, "model is not the name of an ONNX file"),
+        (["-o", "missing/model.onnx"], 1, "missing/model.onnx could not be written (No such file or directory)"),
+        (["-o", "folder.onnx"], 1, "folder.onnx could not be written (Is a directory)"),
         ([], 2, "Missing option '--output'"),
     ],
 )
 def test_what_cannot_be_written_is_one_sentence(typed, trained, tmp_path, words, code, sentence):
-    (tmp_path / "folder.pt2").mkdir()
+    (tmp_path / "folder.onnx").mkdir()
     given, out, err = typed("export", trained.path, *words)
     assert (given, out) == (code, "")
     assert sentence in err
@@ -334,7 +317,7 @@ def test_a_run_without_a_checkpoint_is_one_sentence(typed, trained, tmp_path):
     (tmp_path / "run" / "checkpoint.safetensors").unlink()
     code, out, err = typed("export", "run", "-o", "model.onnx")
     assert (code, out) == (1, "")
-    assert "no checkpoint.safetensors" in err.splitlines()[-1]
+    assert "has no checkpoint of a trained network; resume it, or put back" in err.splitlines()[-1]
     assert not (tmp_path / "model.onnx").exists()
 
 
@@ -369,9 +352,9 @@ class Branching(nn.Module):
 def test_a_network_that_cannot_be_exported_is_one_sentence(network, tmp_path):
     run = train(config(epochs=1), tmp_path / "run", dataset=features(), network=network())
     with pytest.raises(RunError, match="could not be exported .* must take any number of rows") as refused:
-        export_run(run, tmp_path / "model.pt2")
+        export_run(run, tmp_path / "model.onnx")
     assert len(str(refused.value).splitlines()) == 1
-    assert not (tmp_path / "model.pt2").exists()
+    assert not (tmp_path / "model.onnx").exists()
 
 
 # The extras
@@ -386,12 +369,6 @@ def test_a_missing_package_is_one_sentence(typed, trained, tmp_path, monkeypatch
     assert "pip install 'selfens[onnx]'" in err
     assert len(err.splitlines()) == 1
     assert contents(tmp_path) == {}
-
-
-def test_torchs_format_needs_no_package(trained, tmp_path, monkeypatch):
-    for package in EXTRAS["onnx"]:
-        monkeypatch.setitem(sys.modules, package, None)
-    assert export_run(trained, tmp_path / "model.pt2").difference <= TOLERANCE
 
 
 def test_the_extras_are_those_of_the_package():

@@ -241,7 +241,7 @@ def test_a_run_with_extra_rows_resumes_exactly(tmp_path, stop, residence):
     resume(tmp_path / "stopped")
     assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "stopped")) == []
     np.save(tmp_path / "more.npy", bytes_like((90, 3, 8, 8), seed=2))
-    with pytest.raises(Exception, match="its files have changed"):
+    with pytest.raises(Exception, match="its files or its extra rows have changed"):
         load_run(tmp_path / "whole").dataset()
 
 
@@ -249,7 +249,7 @@ def test_audit_and_suggestions_know_the_extra_rows(tmp_path):
     data = extended()
     settings = config("temporal", "data.extra_per_epoch=18", "data.label_noise=20")
     run = train(settings, tmp_path / "run", dataset=data)
-    assert run.predict_training_rows(data).probabilities.shape == (100, CLASSES)
+    assert run.predict_training_rows(data).shape == (100, CLASSES)
     suggested = suggest_run(run, 88, data).rows
     assert sorted(suggested) == sorted(set(range(100)) - set(run.labels.rows.tolist()))
     audit = audit_folds(settings, data, folds=2)

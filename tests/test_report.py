@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import re
 import shutil
 import time
@@ -22,7 +23,7 @@ from selfens import load_run, train, write_report
 from selfens.cli import main
 from selfens.data.dataset import Dataset
 from selfens.errors import RunError, SelfensError
-from selfens.report import figures, measures
+from selfens.report import comparison, figures, measures
 from selfens.report.comparison import compare
 from selfens.report.gallery import MAX_ENTRIES, MAX_SIDE, pictures
 from selfens.report.page import write_audit_page, write_report_or_warn, write_suggestions_page
@@ -40,7 +41,7 @@ CHARTS = [
 ]
 SUPERVISED = ["Error, %", "Losses", "Learning rate"]
 TEST_CHARTS = ["Confusion matrix", "Calibration"]
-GALLERIES = ["Most uncertain test rows", "Most confident mistakes", "Labels that"]
+GALLERIES = ["Most uncertain test rows", "Most confident mistakes", "Most suspicious labels"]
 AWKWARD = ("<b>bold</b>", 'R&D "quoted"', "größe 日本 $x_1$ \N{CAT FACE} caf\udce9")
 
 
@@ -97,7 +98,7 @@ def page(trained, data):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Charts without content, for tests of everything else on a page: drawing takes nearly all of its time."""
-    monkeypatch.setattr(figures, "svg", lambda draw, name, size=None: "<svg></svg>")
+    monkeypatch.setattr(figures, "svg", lambda draw, title, size=None: "<svg></svg>")
 
 
 @pytest.fixture
@@ -212,7 +213,7 @@ def test_without_test_rows_the_page_says_what_else_is_known(tmp_path, written, s
     page = written(run, dataset=dataset)
     assert sentence in page.text
     assert ("Rows to label next" in page.text) == (setting != "data.labels=none")
-    assert "Labels that" in page.text
+    assert "Most suspicious labels" in page.text
     assert page.charts == charts
 
 
@@ -220,12 +221,20 @@ def test_whatever_the_history_holds_is_drawn(trained, tmp_path):
     run = shutil.copytree(trained.path, tmp_path / "run")
     new = {"beta1": None, "weight": None, "ensemble_variance": None, "momentum": 0.9, "constant": 1}
     lines = [
-        json.dumps(record | new | {"kept_rows": -0.5 * record["epoch"], "momentum": record["epoch"], "odd": "odd"})
+        json.dumps(
+            record
+            | new
+            | {
+                "kept_rows": -0.5 * record["epoch"],
+                "momentum": record["epoch"],
+                "lost": math.nan if record["epoch"] else 1,
+            }
+        )
         for record in trained.history
     ]
     (run / "history.jsonl").write_text("\n".join(lines))
     page = Page(write_report(run, tmp_path / "page.html"))
-    assert page.charts == ["Error, %", "Losses", "Unsupervised loss", "Learning rate", "Momentum", "Kept rows"]
+    assert page.charts == ["Error, %", "Losses", "Unsupervised loss", "Learning rate", "Momentum", "Kept rows", "Lost"]
 
 
 # Many classes, large images
@@ -250,7 +259,7 @@ def test_many_classes_and_large_images_stay_small(tmp_path, count, side):
 
 def test_numbers_in_the_confusion_matrix_only_where_they_can_be_read():
     few, many = (
-        figures.confusion_chart(np.full((count, count), 7), [str(n) for n in range(count)], "x")
+        figures.confusion_chart(np.full((count, count), 7), [str(n) for n in range(count)])
         for count in (figures.NUMBERED_CLASSES, figures.NUMBERED_CLASSES + 1)
     )
     assert few.svg.count(">7</text>") >= figures.NUMBERED_CLASSES**2
@@ -278,7 +287,7 @@ def opened(address):
     ],
 )
 def test_every_kind_of_image_becomes_a_picture(inputs, mode, expected):
-    image = opened(pictures(inputs)(0))
+    image = opened(pictures(inputs)[0])
     assert image.mode == mode
     assert image.size == inputs.shape[2:][::-1]
     if expected is not None:
@@ -287,11 +296,11 @@ def test_every_kind_of_image_becomes_a_picture(inputs, mode, expected):
 
 def test_floats_are_scaled_alike_for_all_rows():
     inputs = np.stack([np.full((1, 2, 2), value, np.float32) for value in (-1.0, 0.0, 1.0)])
-    assert [int(np.asarray(opened(pictures(inputs)(row)))[0, 0]) for row in range(3)] == [0, 128, 255]
+    assert [int(np.asarray(opened(pictures(inputs)[row]))[0, 0]) for row in range(3)] == [0, 128, 255]
 
 
 def test_large_images_are_reduced_in_proportion():
-    image = opened(pictures(np.zeros((1, 3, 100, 400), np.uint8))(0))
+    image = opened(pictures(np.zeros((1, 3, 100, 400), np.uint8))[0])
     assert image.size == (MAX_SIDE, MAX_SIDE // 4)
 
 
@@ -303,25 +312,18 @@ def test_all_suggestions_are_shown_at_once(trained, data, tmp_path):
 
 
 def test_suggestions_of_feature_vectors_are_a_table(tmp_path):
-    found = audit.suggest([[0.5, 0.5, 0], [0.1, 0.9, 0]], [False, False], 2)
+    found = audit.suggest([-1, -1], [[0.5, 0.5, 0], [0.1, 0.9, 0]], 2)
     page = Page(write_suggestions_page(tmp_path / "page.html", found, features()))
     assert "predicted uncertainty row 0 0 0.63 row 1 1 0.30" in page.text
 
 
-def test_the_page_of_an_audit_shows_only_the_disputed_labels(tmp_path, data):
+def test_the_page_of_an_audit_shows_the_most_suspicious_labels_first(tmp_path, data):
     ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.3, 0.3, 0.4]])
     page = Page(write_audit_page(tmp_path / "page.html", ranked, data, "Somehow."))
     assert "1 of 3 labels of arrays are disputed." in page.text
-    assert len(page.all("figure", class_="tile")) == 1
+    assert "Somehow. 3 of 3 shown." in page.text
     assert "given 1 suggested 0 score -0.60 row 1" in page.text
-
-
-def test_the_page_of_an_audit_without_a_disputed_label_shows_the_least_certain(tmp_path, data):
-    ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.2, 0.8, 0], [0.3, 0.3, 0.4]])
-    page = Page(write_audit_page(tmp_path / "page.html", ranked, data))
-    assert "0 of 3 labels of arrays are disputed." in page.text
-    assert "Labels that are least certain" in page.text
-    assert [image["alt"] for image in page.all("img")] == ["row 2", "row 1", "row 0"]
+    assert [image["alt"] for image in page.all("img")] == ["row 1", "row 2", "row 0"]
 
 
 # Runs that lack something
@@ -354,7 +356,7 @@ def test_the_page_of_a_killed_run_ends_at_its_checkpoint(tmp_path, data, monkeyp
 def test_epochs_without_a_checkpoint_still_have_curves(tmp_path, data, monkeypatch, written):
     page = written(killed(tmp_path / "run", data, monkeypatch, epoch=0), dataset=data)
     assert "galleries are missing" in page.text
-    assert "has no checkpoint yet" in page.text
+    assert "has no checkpoint of a trained network; resume it" in page.text
     assert page.charts == CHARTS[:2]
 
 
@@ -369,7 +371,7 @@ def test_a_run_killed_before_its_first_epoch_is_one_sentence(tmp_path, data, mon
     ("damage", "reason"),
     [
         (lambda path: path.write_bytes(b"garbage"), "cannot be read"),
-        (Path.unlink, "no checkpoint.safetensors"),
+        (Path.unlink, "checkpoint.safetensors cannot be read"),
     ],
     ids=["damaged", "lost"],
 )
@@ -438,8 +440,21 @@ def several(tmp_path_factory):
     ], dataset
 
 
+@pytest.fixture
+def labels(monkeypatch):
+    """What the lines of the charts drawn are called, all in one text."""
+    drawn = []
+    genuine = comparison.epochs_chart
+    monkeypatch.setattr(
+        comparison,
+        "epochs_chart",
+        lambda title, groups, words: (drawn.extend(groups), genuine(title, groups, words))[1],
+    )
+    return drawn
+
+
 def compared(*runs):
-    return compare({run.path.name: run for run in runs})
+    return compare(runs)
 
 
 def copied(run, path, **changed):
@@ -450,11 +465,14 @@ def copied(run, path, **changed):
     return load_run(copy)
 
 
-def test_a_few_runs_are_compared_and_then_shown_one_by_one(several, tmp_path):
-    runs, dataset = several
-    page = Page(write_report([run.path for run in runs[:3]], tmp_path / "page.html", dataset=dataset))
-    assert page.charts == ["Test error in % per epoch", *(CHARTS + TEST_CHARTS) * 2, *SUPERVISED, *TEST_CHARTS]
+def test_runs_are_compared_in_one_chart_and_one_table(several, tmp_path):
+    runs, _ = several
+    page = Page(write_report([run.path for run in runs[:3]], tmp_path / "page.html"))
+    assert page.charts == ["Test error in % per epoch"]
+    assert len(page.all("tr")) == 1 + 3
     mean = np.mean([run.test_error for run in runs[:2]])
+    best = min((mean, "temporal-0 and 1 other seed"), (runs[2].test_error, "supervised-0"))
+    assert f"Lowest test error in %: {best[1]}, {best[0]:.2f}" in page.text
     assert f"temporal-0 and 1 other seed, {mean:.2f} ±" in page.text
     assert f"supervised-0, {runs[2].test_error:.2f}" in page.text
     for run in runs[:3]:
@@ -463,24 +481,26 @@ def test_a_few_runs_are_compared_and_then_shown_one_by_one(several, tmp_path):
     assert len(ids) == len(set(ids))
 
 
-def test_runs_that_were_stopped_or_repeat_a_seed_are_not_averaged(several, tmp_path, undrawn):
+def test_runs_that_were_stopped_or_repeat_a_seed_are_not_averaged(several, tmp_path, undrawn, labels):
     runs, _ = several
     again, stopped = copied(runs[0], tmp_path / "again"), copied(runs[1], tmp_path / "stopped")
     stopped.directory.truncate_history(1)
-    sentence = compared(runs[0], again, stopped)["sentence"]
-    assert "±" not in sentence
-    assert f"again, {runs[0].test_error:.2f}" in sentence
-    assert f"stopped (1 of 2 epochs), {stopped.test_error:.2f}" in sentence
+    compared(runs[0], again, stopped)
+    first, stop = f"{runs[0].test_error:.2f}", f"{stopped.test_error:.2f}"
+    assert labels == [f"temporal-0, {first}", f"again, {first}", f"stopped (1 of 2 epochs), {stop}"]
 
 
-def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp_path, undrawn):
+def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp_path, undrawn, labels):
     first, second = several[0][:2]
     elsewhere = copied(second, tmp_path / "elsewhere", threads=2, checkpoint_every=2, precision="fp32")
     assert "temporal-0 and 1 other seed" in compared(first, elsewhere)["sentence"]
     other = copied(second, tmp_path / "other", rows="labelled")
-    assert "±" not in compared(first, other)["sentence"]
     elsewhere.about["own_network"] = True
-    assert "±" not in compared(first, elsewhere)["sentence"]
+    labels.clear()
+    for run in (other, elsewhere):
+        compared(first, run)
+    assert len(labels) == 4
+    assert "±" not in "".join(labels)
 
 
 @pytest.mark.parametrize(
@@ -505,13 +525,6 @@ def test_what_makes_another_experiment(change, same):
     assert (decisive_fields(one, with_seed=False) == decisive_fields(seeded, with_seed=False)) == same
 
 
-def test_many_runs_are_only_compared(several, written):
-    runs, _ = several
-    page = written(runs)
-    assert page.charts == ["Test error in % per epoch"]
-    assert len(page.all("tr")) == 1 + len(runs)
-
-
 def test_runs_of_the_same_name_go_by_their_paths(several, tmp_path, written):
     runs, _ = several
     copy = copied(runs[0], tmp_path / "other" / runs[0].path.name)
@@ -521,19 +534,20 @@ def test_runs_of_the_same_name_go_by_their_paths(several, tmp_path, written):
 def test_runs_without_test_rows_are_compared_by_their_losses(several, tmp_path, undrawn):
     untested = train(config(epochs=2), tmp_path / "untested", dataset=features(test_rows=0))
     tested = several[0][:2]
-    assert compared(tested[0], untested)["sentence"].startswith("Supervised loss: ")
+    assert compared(tested[0], untested)["sentence"].startswith("Lowest supervised loss: ")
     found = compared(*tested, untested)
-    assert found["sentence"].startswith("Test error in %: temporal-0 and 1 other seed")
+    assert found["sentence"].startswith("Lowest test error in %: temporal-0 and 1 other seed")
     assert [row[0] for row in found["rows"]] == ["temporal-0", "temporal-1", "untested"]
 
 
-def test_errors_on_different_test_rows_are_not_passed_off_as_the_same(several, tmp_path, undrawn):
+def test_errors_on_different_test_rows_are_not_passed_off_as_the_same(several, tmp_path, written):
     runs, _ = several
     copies = [copied(run, tmp_path / run.path.name) for run in runs[2:]]
     for run in copies:
         run.about["test_fingerprint"] = f"rows of seed {run.config.seed.base}"
-    assert compared(*copies)["caution"] == ""  # each method on the same rows
-    assert compared(runs[0], copies[0])["caution"].startswith("The runs were not all tested on the same rows")
+    assert compared(*copies)["tested_alike"]  # each method on the same rows
+    assert not compared(runs[0], copies[0])["tested_alike"]
+    assert "The runs were not all tested on the same rows" in written([runs[0], copies[0]]).text
 
 
 # At the end of a run
@@ -621,7 +635,7 @@ def test_a_folder_that_was_moved_is_named_and_can_be_found_again(photos, written
     assert re.search(r"\d+ ü\.png", written(run).text)  # rows go by their files
     before.rename(after)
     try:
-        assert f"{before}, the data of {run}, is not there any more" in written(run).text
-        assert "is not there any more" not in written(run, source=after).text
+        assert f"the data of {run} cannot be loaded: there is no data set &#39;{before}&#39;" in written(run).source
+        assert "cannot be loaded" not in written(run, dataset=load_run(run).dataset(source=after)).text
     finally:
         after.rename(before)

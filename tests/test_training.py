@@ -448,7 +448,7 @@ def test_a_method_of_ones_own_is_trained_tested_by_its_own_network_and_resumed(t
         selfens.train(config(epochs=4), tmp_path / "cut", **parts(), progress=CrashAt(2, 1))
     cut = selfens.resume(tmp_path / "cut", **parts())
     assert differences(left_behind(whole.path), left_behind(cut.path)) == []
-    tensors = whole.checkpoint.tensors
+    tensors = whole.directory.load_checkpoint().tensors
     assert not torch.equal(tensors["evaluated"]["0.weight"], tensors["network"]["0.weight"])
     again = selfens.load_run(whole.path, network=plain_network())
     assert again.evaluate(data)["test_error"] == whole.test_error
@@ -551,7 +551,7 @@ def test_a_loss_that_stops_being_finite_is_explained_and_the_last_good_checkpoin
     assert "schedule.rampup_epochs=3.2" in message
     assert "\n" not in message
     run = selfens.load_run(tmp_path / "run", network=Exploding(after=10**6))
-    assert (run.checkpoint.epoch, len(run.history), run.finished) == (2, 2, False)
+    assert (run.directory.reached()[0], len(run.history), run.finished) == (2, 2, False)
     assert np.isfinite(run.predict_proba(features().test_inputs)).all()
     finished = selfens.resume(tmp_path / "run", dataset=features(), network=Exploding(after=10**6))
     assert finished.finished
@@ -631,7 +631,7 @@ def test_a_stop_after_the_loss_diverged_does_not_replace_the_last_good_checkpoin
     network = Exploding(after=2 * STEPS + 1)
     with pytest.raises((KeyboardInterrupt, DivergedError)):
         selfens.train(config(), tmp_path / "run", dataset=features(), network=network, progress=SignalAt(2, 3))
-    saved = selfens.load_run(tmp_path / "run", network=network).checkpoint.tensors["network"]
+    saved = selfens.load_run(tmp_path / "run", network=network).directory.load_checkpoint().tensors["network"]
     assert all(tensor.isfinite().all() for tensor in saved.values())
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from selfens.errors import RunError
 from selfens.experiments.records import Record, Store, writable
 from selfens.experiments.tables import Cell, Table
-from selfens.report.figures import comparison_chart
-from selfens.report.render import render, shown
+from selfens.report.figures import epochs_chart
+from selfens.report.render import mean_and_deviation, render, shown
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURE = "label-noise.svg"
@@ -58,15 +58,6 @@ class Summary:
 def summarize(cells: Iterable[Cell], store: Store) -> dict[str, Summary]:
     """A summary of every cell, run or not, by its key."""
     return {cell.key: Summary(cell, tuple(store.read([cell]))) for cell in cells}
-
-
-def mean_and_deviation(values: Sequence[float]) -> str:
-    """
-    >>> mean_and_deviation([1.0, 2.0]), mean_and_deviation([0.5])
-    ('1.50 ± 0.71', '0.50')
-    """
-    mean = f"{statistics.mean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
 
 
 def write_report(store: Store, tables: Sequence[Table], *, quick: bool = False) -> list[Path]:
@@ -123,4 +114,4 @@ def _noise_figure(summaries: dict[str, Summary]) -> str | None:
         for summary in summaries.values()
         if summary.cell.table == "noise" and summary.records
     }
-    return comparison_chart("", curves, "correct on the test set, %").svg if curves else None
+    return epochs_chart("", curves, "correct on the test set, %").svg if curves else None

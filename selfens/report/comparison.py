@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from selfens.report.details import Record, data_words, history_of, method_words, number, time_words, values_of
-from selfens.report.figures import comparison_chart
-from selfens.report.render import shown
+from selfens.report.details import History, data_words, history_of, method_words, time_words
+from selfens.report.figures import epochs_chart
+from selfens.report.render import mean_and_deviation, shown
 from selfens.runs.experiment import decisive_fields
 from selfens.runs.run import Run
 
@@ -17,18 +16,18 @@ QUANTITIES = {
     "test_error": "test error in %",
     "validation_error": "validation error in %",
     "supervised": "supervised loss",
+    "total": "loss",
 }
 """What runs are compared by: the first that at least two of them have."""
 HEADERS = ("run", "data", "method", "labels", "seed", "epochs", "time")
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """A run, the name to show, and its epochs."""
 
     name: str
     run: Run
-    history: Sequence[Record]
+    history: History
 
     @property
     def is_complete(self) -> bool:
@@ -38,30 +37,33 @@ class Compared:
     def epochs(self) -> str:
         return f"{len(self.history):,} of {self.run.config.schedule.epochs:,}"
 
-    def last(self, key: str) -> float | None:
-        return number(self.history[-1], key)
+    def last(self, key: str) -> Any:
+        return self.history[-1].get(key)
 
 
-def compare(runs: Mapping[str, Run]) -> dict[str, Any]:
-    """What the template shows of the runs, given by the names to show."""
-    every = [Compared(shown(name), run, history_of(run)) for name, run in runs.items()]
+def compare(runs: Sequence[Run]) -> dict[str, Any]:
+    """What the template shows of the runs, by the last part of their paths, or by the whole path if that is ambiguous."""
+    last = [run.path.absolute().name for run in runs]
+    names = [name if last.count(name) == 1 else str(run.path) for name, run in zip(last, runs, strict=True)]
+    every = [Compared(shown(name), run, history_of(run)) for name, run in zip(names, runs, strict=True)]
     quantity = next(key for key in QUANTITIES if sum(each.last(key) is not None for each in every) > 1)
+    words = QUANTITIES[quantity]
     groups = _groups([each for each in every if each.last(quantity) is not None])
-    lines = {label: [values_of(each.history, quantity) for each in group] for label, group in groups.items()}
-    results = {label: [each.last(quantity) or 0.0 for each in group] for label, group in groups.items()}
-    best = sorted(results, key=lambda label: statistics.mean(results[label]))
-    words = QUANTITIES[quantity].capitalize()
+    labels = [_label(group, [each.last(quantity) for each in group]) for group in groups]
+    best = min(range(len(groups)), key=lambda number: statistics.mean(each.last(quantity) for each in groups[number]))
+    lines = [[[record.get(quantity) for record in each.history] for each in group] for group in groups]
+    tested = {frozenset(each.run.about.get("test_fingerprint") for each in group) for group in groups}
     return {
-        "sentence": f"{words}: {'; '.join(f'{label}, {_mean_and_deviation(results[label])}' for label in best)}.",
-        "caution": _caution(groups) if quantity == "test_error" else "",
-        "chart": comparison_chart(f"{words} per epoch", lines, QUANTITIES[quantity]),
-        "headers": (*HEADERS, QUANTITIES[quantity]),
+        "sentence": f"Lowest {words}: {labels[best]}.",
+        "tested_alike": quantity != "test_error" or len(tested) == 1,
+        "chart": epochs_chart(f"{words.capitalize()} per epoch", dict(zip(labels, lines, strict=True)), words),
+        "headers": (*HEADERS, words),
         "rows": [(*_table_row(each), "" if (last := each.last(quantity)) is None else f"{last:.2f}") for each in every],
     }
 
 
-def _groups(runs: Sequence[Compared]) -> dict[str, list[Compared]]:
-    """The runs, those together that differ only in the seed, by the name of the first.
+def _groups(runs: Sequence[Compared]) -> list[list[Compared]]:
+    """The runs, those together that differ only in the seed.
 
     A run that was stopped, or that repeats a seed, stays by itself: its error does not belong in a mean over seeds.
     """
@@ -72,27 +74,15 @@ def _groups(runs: Sequence[Compared]) -> dict[str, list[Compared]]:
         alike = f"{decisive_fields(config, with_seed=False)} {own}"
         is_repeated = any(other.run.config.seed == config.seed for other in groups.get(alike, ()))
         groups.setdefault(alike if each.is_complete and not is_repeated else each.name, []).append(each)
-    return {_label(group): group for group in groups.values()}
+    return list(groups.values())
 
 
-def _label(group: Sequence[Compared]) -> str:
+def _label(group: Sequence[Compared], results: Sequence[float]) -> str:
+    """The name of the first run of a group, and the mean and deviation of the results."""
     first, others = group[0], len(group) - 1
-    if not first.is_complete:
-        return f"{first.name} ({first.epochs} epochs)"
-    return f"{first.name} and {others} other seed{'s' * (others > 1)}" if others else first.name
-
-
-def _mean_and_deviation(values: Sequence[float]) -> str:
-    mean = statistics.mean(values)
-    return f"{mean:.2f} ± {statistics.stdev(values):.2f}" if len(values) > 1 else f"{mean:.2f}"
-
-
-def _caution(groups: Mapping[str, Sequence[Compared]]) -> str:
-    """A sentence if the means are known to be over different test rows."""
-    tested = [{each.run.about.get("test_fingerprint") for each in group} for group in groups.values()]
-    if any(None in rows for rows in tested) or all(rows == tested[0] for rows in tested):
-        return ""
-    return "The runs were not all tested on the same rows, which may explain part of their difference."
+    seeds = f" and {others} other seed{'s' * (others > 1)}" if others else ""
+    stopped = "" if first.is_complete else f" ({first.epochs} epochs)"
+    return f"{first.name}{seeds}{stopped}, {mean_and_deviation(results)}"
 
 
 def _table_row(each: Compared) -> tuple[str, ...]:

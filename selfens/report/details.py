@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,36 +17,28 @@ from selfens.runs.run import Run
 from selfens.tools.audit import audit_run, run_labels, suggest, suggest_run
 from selfens.training.progress import duration
 
-NEEDED = ("epoch", "total")
 TITLES = {"unsupervised": "Unsupervised loss", "weight": "Weight of the unsupervised loss", "beta1": "Adam's β1"}
-ERRORS = {"test_error": "test", "validation_error": "validation"}
+ERRORS, LOSSES = {"test_error": "test", "validation_error": "validation"}, ("supervised", "total")
 NOT_DRAWN = ("epoch", "seconds", "images_per_second")
 
-Record = Mapping[str, Any]
+History = Sequence[dict[str, Any]]
 
 
-def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: str) -> dict[str, Any]:
-    """What the template shows of a run.
-
-    dataset  what it was trained on, if that is in memory; otherwise it is loaded
-    source   where from, if it was moved
-    """
+def details(run: Run, dataset: Dataset | None) -> dict[str, Any]:
+    """What the template shows of a run; the data set is loaded if it is not given."""
     history = history_of(run)
-    missing = ""
-    tests: list[Chart] = []
-    galleries: list[Gallery] = []
     try:
-        tests, galleries = _charts_and_galleries(run, dataset or run.dataset(source=source), name)
+        rows, missing = _charts_and_galleries(run, dataset or run.dataset()), ""
     except SelfensError as error:
-        missing = shown(f"Confusion matrix, calibration and galleries are missing: {error}")
+        rows, missing = ([], []), shown(f"Confusion matrix, calibration and galleries are missing: {error}")
     return {
-        "name": shown(name),
+        "name": shown(run.path.absolute().name),
         "sentence": _sentence(run, history),
         "facts": _facts(run, history),
         "missing": missing,
-        "curves": _curves(history, name),
-        "tests": tests,
-        "galleries": galleries,
+        "curves": _curves(history),
+        "tests": rows[0],
+        "galleries": rows[1],
         "settings": run.config.to_json().encode("utf-8", "replace").decode(),
     }
 
@@ -56,58 +46,43 @@ def details(run: Run, dataset: Dataset | None, source: str | Path | None, name: 
 # The history
 
 
-def history_of(run: Run) -> Sequence[Record]:
+def history_of(run: Run) -> History:
     """The finished epochs up to the checkpoint, whose weights are shown; all of them if there is no checkpoint to read."""
     try:
         epochs = run.directory.reached()[0]
     except RunError:
         epochs = 0
-    records = [
-        record
-        for record in run.history[: epochs or None]
-        if isinstance(record, dict) and all(number(record, key) is not None for key in NEEDED)
-    ]
+    records = run.history[: epochs or None]
     if not records:
         raise RunError(f"{run.path} has not finished an epoch yet, so there is nothing to report; resume it first.")
     return records
 
 
-def number(record: Record, key: str) -> float | None:
-    """A number of a record; None if it is missing or, in a file that was tampered with, is not one."""
-    value = record.get(key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None  # type: ignore[arg-type]
-
-
-def values_of(history: Sequence[Record], key: str) -> Values:
-    return [number(record, key) for record in history]
-
-
-def _curves(history: Sequence[Record], name: str) -> list[Chart]:
+def _curves(history: History) -> list[Chart]:
     """Charts of all numbers that were recorded: errors and losses together, anything else that changes by itself."""
     keys = dict.fromkeys(key for record in history for key in record if key not in NOT_DRAWN)
-    every = {key: values_of(history, key) for key in keys}
-    charts: dict[str, dict[str, Values]] = {
-        "Error, %": {word: every[key] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}},
-        "Losses": {key: every[key] for key in ("supervised", "total") if key in every},
+    every: dict[str, Values] = {key: [record.get(key) for record in history] for key in keys}
+    charts = {
+        "Error, %": {word: [every[key]] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}},
+        "Losses": {key: [every[key]] for key in LOSSES if key in every},
     }
     for key, values in every.items():
-        if len(set(values)) > 1 and key not in (*ERRORS, "supervised", "total"):
-            charts[TITLES.get(key) or shown(key.replace("_", " "), 60).capitalize()] = {"": values}
-    return [figures.epochs_chart(title, name, lines) for title, lines in charts.items() if lines]
+        if key not in (*ERRORS, *LOSSES) and len(set(values)) > 1:
+            charts[TITLES.get(key) or shown(key.replace("_", " "), 60).capitalize()] = {"": [values]}
+    return [figures.epochs_chart(title, groups) for title, groups in charts.items() if groups]
 
 
 # In words
 
 
-def _sentence(run: Run, history: Sequence[Record]) -> str:
-    test, validation = (number(history[-1], key) for key in ERRORS)
-    if test is not None:
-        result = f"{test:.2f} % of {run.about.get('test_rows', 0):,} test rows misclassified"
-    elif validation is not None:
-        result = f"{validation:.2f} % of {len(run.labels.validation):,} validation rows misclassified"
+def _sentence(run: Run, history: History) -> str:
+    last = history[-1]
+    if last.get("test_error") is not None:
+        result = f"{last['test_error']:.2f} % of {run.about.get('test_rows', 0):,} test rows misclassified"
+    elif last.get("validation_error") is not None:
+        result = f"{last['validation_error']:.2f} % of {len(run.labels.validation):,} validation rows misclassified"
     else:
-        result = f"supervised loss {number(history[-1], 'supervised'):.4f}, no test rows"
+        result = f"loss {last['total']:.4f}, no test rows"
     about = f"{data_words(run)}, {len(run.labels.rows):,} of {run.about['rows']:,} rows labelled, {method_words(run)}"
     return f"{about}: {result} after {len(history):,} of {run.config.schedule.epochs:,} epochs."
 
@@ -121,7 +96,7 @@ def data_words(run: Run) -> str:
     return shown(str(run.about.get("data", run.config.data.name)).rstrip("/").rpartition("/")[2], 60)
 
 
-def _facts(run: Run, history: Sequence[Record]) -> str:
+def _facts(run: Run, history: History) -> str:
     network = "a module of your own" if run.about["own_network"] else run.config.network.name
     size, device = f"{run.about.get('parameters', 0):,} parameters", run.about["environment"].get("device", "?")
     seed, unreadable = run.config.seed.base, len(run.about.get("unreadable", []))
@@ -129,27 +104,27 @@ def _facts(run: Run, history: Sequence[Record]) -> str:
     return shown(f"{run.path}: {network} with {size}, seed {seed}, {time_words(history)} on {device}{left_out}")
 
 
-def time_words(history: Sequence[Record]) -> str:
-    return duration(sum(number(record, "seconds") or 0.0 for record in history))
+def time_words(history: History) -> str:
+    return duration(sum(record.get("seconds") or 0.0 for record in history))
 
 
 # Rows
 
 
-def _charts_and_galleries(run: Run, data: Dataset, name: str) -> tuple[list[Chart], list[Gallery]]:
+def _charts_and_galleries(run: Run, data: Dataset) -> tuple[list[Chart], list[Gallery]]:
     """The charts of the test rows, and the galleries."""
-    disputed = audit_gallery(
+    suspicious = audit_gallery(
         audit_run(run, data), data, "In-sample: the network was trained on these labels, which hides some mistakes."
     )
     if not len(data.test_labels):
         if (run_labels(run) != UNLABELED).all():
-            return [], [disputed]
-        return [], [suggestions_gallery(suggest_run(run, MAX_ENTRIES, data), data, "Rows to label next"), disputed]
+            return [], [suspicious]
+        return [], [suggestions_gallery(suggest_run(run, MAX_ENTRIES, data), data, "Rows to label next"), suspicious]
     labels, probabilities = data.test_labels, run.test_probabilities(data)
     charts = [
-        figures.confusion_chart(measures.confusion(labels, probabilities), data.classes, name),
-        figures.reliability_chart(measures.calibration(labels, probabilities), name),
+        figures.confusion_chart(measures.confusion(labels, probabilities), data.classes),
+        figures.reliability_chart(measures.calibration(labels, probabilities)),
     ]
-    uncertain = suggest(probabilities, np.zeros(len(labels), dtype=bool), MAX_ENTRIES)
+    uncertain = suggest(np.full(len(labels), UNLABELED), probabilities, MAX_ENTRIES)
     shown_first = suggestions_gallery(uncertain, data, "Most uncertain test rows", test=True)
-    return charts, [shown_first, mistakes_gallery(data, probabilities), disputed]
+    return charts, [shown_first, mistakes_gallery(data, probabilities), suspicious]

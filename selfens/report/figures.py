@@ -7,6 +7,7 @@ legible on white and on near-black, so one picture serves the light and the dark
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,6 @@ from selfens.report.measures import Calibration
 from selfens.report.render import shown
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK = "#010203"  # stands for the page's colour until the SVG is written
@@ -29,6 +29,7 @@ BLUE, RED = COLORS[0], COLORS[5]
 SIZE = (4.3, 2.9)
 NUMBERED_CLASSES = 12
 NAME_LIMIT = 16
+FEW_EPOCHS = 8  # a line through fewer has dots
 
 Values = Sequence[float | None]
 """One value per epoch."""
@@ -41,15 +42,15 @@ class Chart:
     note: str = ""
 
 
-def svg(draw: Callable[[Figure], None], name: str, size: tuple[float, float] = SIZE) -> str:
-    """What `draw` puts on a figure, as the text of an <svg>; `name` keeps the ids of a page's charts apart."""
+def svg(draw: Callable[[Figure], None], title: str, size: tuple[float, float] = SIZE) -> str:
+    """What `draw` puts on a figure, as the text of an <svg>; the title keeps the ids of a page's charts apart."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # whatever a user's own settings are
-        matplotlib.rcParams.update(_style(name))
+        matplotlib.rcParams.update(_style(title))
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # only measured here, drawn by the browser
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
@@ -60,10 +61,10 @@ def svg(draw: Callable[[Figure], None], name: str, size: tuple[float, float] = S
     return _embedded(output.getvalue())
 
 
-def _style(name: str) -> Any:  # matplotlib enumerates its keys in a type
+def _style(title: str) -> Any:  # matplotlib enumerates its keys in a type
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
     return dict.fromkeys(inked, INK) | {
-        "svg.hashsalt": name,
+        "svg.hashsalt": title,
         "svg.fonttype": "none",
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans"],
@@ -87,60 +88,33 @@ def _embedded(text: str) -> str:
     return "\n".join(line.strip() for line in text.splitlines()) + "\n"
 
 
-# Over the epochs
+def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str = "") -> Chart:
+    """Lines over the epochs, counted from one; those of a group share a colour and a label.
 
-
-def epochs_chart(title: str, name: str, lines: Mapping[str, Values]) -> Chart:
-    """Lines over the epochs, by their labels."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for (label, values), color in zip(lines.items(), COLORS, strict=False):
-            _line(axes, values, label, color)
-        _over_epochs(axes, "")
-        if any(lines):
-            axes.legend()
-
-    return Chart(title, svg(draw, f"{name}-{title}"))
-
-
-def comparison_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str) -> Chart:
-    """One line per run over its epochs, one colour per group of runs that differ only in the seed."""
+    words  what the lines show, for a chart that compares groups: it is larger, with the labels below
+    """
 
     def draw(figure: Figure) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         axes = figure.subplots()
-        for number, (label, runs) in enumerate(groups.items()):
-            style = ("-", "--", ":")[number // len(COLORS) % 3]
-            for values in runs:
-                _line(axes, values, label if values is runs[0] else "", COLORS[number % len(COLORS)], style)
-        _over_epochs(axes, words)
-        figure.legend(loc="outside lower center")
+        for number, (label, lines) in enumerate(groups.items()):
+            color, style = COLORS[number % len(COLORS)], ("-", "--", ":")[number // len(COLORS) % 3]
+            for values in lines:
+                numbers = [math.nan if value is None else value for value in values]
+                drawn = axes.plot(range(1, len(numbers) + 1), numbers, color=color, linestyle=style, markersize=3)[0]
+                drawn.set(label=label if values is lines[0] else None, marker="o" if len(numbers) < FEW_EPOCHS else "")
+        axes.set(xlabel="epoch", ylabel=words)
+        low, high = axes.get_ylim()
+        axes.set_ylim(0 if axes.dataLim.y0 >= 0 else low, 1.04 * high)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        if any(groups):
+            figure.legend(loc="outside lower center") if words else axes.legend()
 
-    return Chart(title, svg(draw, "comparison", (5.2, 3.2 + 0.2 * len(groups))))
-
-
-def _line(axes: Axes, values: Values, label: str, color: str, style: str = "-") -> None:
-    """Values over epochs counted from one, with dots if there are too few for a line to show them."""
-    numbers = [float("nan") if value is None else value for value in values]
-    marker = "o" if len(numbers) < 8 else ""
-    epochs = range(1, len(numbers) + 1)
-    axes.plot(epochs, numbers, marker=marker, markersize=3, label=label or None, color=color, linestyle=style)
+    return Chart(title, svg(draw, title, (5.2, 3.2 + 0.2 * len(groups)) if words else SIZE))
 
 
-def _over_epochs(axes: Axes, words: str) -> None:
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
-    axes.set(xlabel="epoch", ylabel=words)
-    low, high = axes.get_ylim()
-    axes.set_ylim(0 if axes.dataLim.y0 >= 0 else low, 1.04 * high)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-
-
-# Of the test rows
-
-
-def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str) -> Chart:
+def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str]) -> Chart:
     """Correct predictions in blue on the diagonal, mistakes in red, as shares of the true class; numbers if they fit."""
     count = len(classes)
     numbered = count <= NUMBERED_CLASSES
@@ -166,10 +140,10 @@ def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str], name: str
                 axes.text(column, row, f"{value:,}", ha="center", va="center", fontsize=6.5, color=color)
 
     note = "" if numbered else f"{count:,} classes, numbered in the order of their names."
-    return Chart("Confusion matrix", svg(draw, f"{name}-confusion", (SIZE[1] * 1.3, SIZE[1] * 1.1)), note)
+    return Chart("Confusion matrix", svg(draw, "Confusion matrix", (SIZE[1] * 1.3, SIZE[1] * 1.1)), note)
 
 
-def reliability_chart(measured: Calibration, name: str) -> Chart:
+def reliability_chart(measured: Calibration) -> Chart:
     """Accuracy over confidence."""
 
     def draw(figure: Figure) -> None:
@@ -182,4 +156,4 @@ def reliability_chart(measured: Calibration, name: str) -> Chart:
         axes.legend()
 
     note = f"Expected calibration error {100 * measured.error:.1f} %."
-    return Chart("Calibration", svg(draw, f"{name}-calibration"), note)
+    return Chart("Calibration", svg(draw, "Calibration"), note)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +17,21 @@ from selfens.runs.directory import REPORT
 from selfens.runs.run import Run
 from selfens.tools.audit import Audit, Suggestions
 
-MAX_DETAILED = 4
-
 Source = Run | str | Path
 
 
-def write_report(
-    runs: Source | Sequence[Source],
-    path: str | Path,
-    *,
-    dataset: Dataset | None = None,
-    source: str | Path | None = None,
-) -> Path:
-    """Write one page about a run, or about several compared, and return its path.
+def write_report(runs: Source | Sequence[Source], path: str | Path, *, dataset: Dataset | None = None) -> Path:
+    """Write one page about a run, or one that compares several, and return its path.
 
     runs     runs or their directories; `load_run(path, network=...)` if a run was given a module of your own
-    dataset  what they were trained on, if it is in memory or was passed to `train`; otherwise it is loaded
-    source   where the data is now, if it was moved
+    dataset  what a run was trained on, if it is in memory, was passed to `train` or was moved; otherwise it is loaded
     """
-    given = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    given = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, Source) else runs)]
     if not given:
         raise RunError("no run was given; a report needs at least one.")
-    named = _named([run if isinstance(run, Run) else Run(run) for run in given])
-    detailed = named if len(named) <= MAX_DETAILED else {}
-    return _write(
-        path,
-        "run.html",
-        comparison=compare(named) if len(named) > 1 else None,
-        details=[details(run, dataset, source, name) for name, run in detailed.items()],
-    )
+    if len(given) > 1:
+        return _write(path, "comparison.html", compare(given))
+    return _write(path, "run.html", details(given[0], dataset))
 
 
 def write_report_or_warn(run: Run, dataset: Dataset | None, warn: Callable[[str], None]) -> Path | None:
@@ -59,24 +45,18 @@ def write_report_or_warn(run: Run, dataset: Dataset | None, warn: Callable[[str]
 
 
 def write_audit_page(path: str | Path, audit: Audit, dataset: Dataset, how: str = "") -> Path:
-    """Write a gallery of the disputed labels. `how` says where the probabilities came from."""
+    """Write a gallery of the most suspicious labels. `how` says where the probabilities came from."""
     sentence = f"{len(audit.disputed):,} of {len(audit.rows):,} labels of {shown(dataset.name)} are disputed."
-    return _write(path, "gallery_page.html", sentence=sentence, gallery=audit_gallery(audit, dataset, how))
+    return _write(path, "gallery_page.html", {"sentence": sentence, "gallery": audit_gallery(audit, dataset, how)})
 
 
 def write_suggestions_page(path: str | Path, suggestions: Suggestions, dataset: Dataset) -> Path:
     """Write a gallery of the rows to label next, in the order in which to label them."""
     sentence = f"{len(suggestions.rows):,} rows of {shown(dataset.name)} to label next."
     found = suggestions_gallery(suggestions, dataset, "Rows to label next")
-    return _write(path, "gallery_page.html", sentence=sentence, gallery=found)
+    return _write(path, "gallery_page.html", {"sentence": sentence, "gallery": found})
 
 
-def _named(runs: list[Run]) -> dict[str, Run]:
-    """By the last part of the path, or by the whole path if that is ambiguous."""
-    last = [run.path.absolute().name for run in runs]
-    return {name if last.count(name) == 1 else str(run.path): run for name, run in zip(last, runs, strict=True)}
-
-
-def _write(path: str | Path, template: str, **values: Any) -> Path:
+def _write(path: str | Path, template: str, values: Mapping[str, Any]) -> Path:
     write_atomically(Path(path), render(template, **values).encode("utf-8", "replace"))
     return Path(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +34,12 @@ def shown(text: str, limit: int | None = None) -> str:
     """
     line = " ".join(text.encode("utf-8", "replace").decode().split())  # file names may hold bytes that are not UTF-8
     return line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """
+    >>> mean_and_deviation([1.0, 2.0]), mean_and_deviation([0.5])
+    ('1.50 ± 0.71', '0.50')
+    """
+    mean = f"{statistics.mean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"

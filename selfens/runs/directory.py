@@ -11,7 +11,7 @@
 
 Every file but the history is written under a temporary name and renamed, so a checkpoint is there whole or not at all. History
 lines later than the checkpoint are dropped on a resume and written again. Targets in a file of their own: see
-`selfens.files.targets_file`. Runs of the first edition (format 1) can be read, not resumed.
+`selfens.files.targets_file`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,26 +43,15 @@ from selfens.files.tensors import (
     write_atomically,
     write_failure,
 )
-from selfens.upgrade import upgrade_config
 
-FORMAT, FIRST_EDITION = "2", "1"
+FORMAT = "2"
 NOT_JSON = (ValueError, RecursionError)
 """What reading text that is not JSON may raise: too deep, or with numbers of thousands of digits."""
 REPORT = "report.html"
-ABOUT: dict[str, type] = {
-    "fingerprint": str,
-    "rows": int,
-    "classes": list,
-    "input_shape": list,
-    "input_type": str,
-    "own_data": bool,
-    "own_network": bool,
-    "own_method": bool,
-    "environment": dict,
-}
-"""What run.json must hold."""
+SIMPLE = {"fingerprint": str, "rows": int, "input_type": str, "own_data": bool, "own_network": bool, "own_method": bool}
+"""What run.json must hold beside classes, input shape and threads."""
 PARTS = ("network", "optimizer", "step", "random")
-"""What a checkpoint must hold; one of the first edition, which is only read, the network."""
+"""What a checkpoint must hold."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +62,9 @@ class Checkpoint:
     step: int
     tensors: dict[str, dict[str, Tensor]]
     """The `state_dict` of each part, by its name: network, evaluated, method, targets, optimizer, step, random."""
-    targets_file: dict[str, str] = field(default_factory=dict)
+    targets_file: dict[str, str]
     """What finds the targets that belong to this checkpoint, if they are in a file of their own."""
-    seconds: float = 0.0
+    seconds: float
     """Spent in the epoch so far."""
 
 
@@ -91,67 +80,40 @@ class RunDirectory:
     ) -> RunDirectory:
         """A new run, whole or not at all. `about` goes into run.json."""
         path = Path(path)
-        check_free(path, config)
-        draft = cls(path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.tmp"))
+        check_free(path)
+        draft = path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.tmp")
+        identity = {"format": FORMAT, "id": secrets.token_hex(16), "config": _digest(config.to_json())}
         try:
-            draft.path.mkdir(parents=True)
-            identity = {"format": FORMAT, "id": secrets.token_hex(16), "config": _digest(config.to_json())}
-            draft._write("run.json", json.dumps(identity | about, indent=2) + "\n")
-            draft._write("labels.json", choice.to_json())
-            save_preprocess(draft.path / "preprocess.safetensors", config.data.preprocess, preprocess)
-            draft._write("config.json", config.to_json())
-            _move_into_place(draft.path, path)
+            draft.mkdir(parents=True)
+            write_atomically(draft / "run.json", (json.dumps(identity | about, indent=2) + "\n").encode())
+            write_atomically(draft / "labels.json", choice.to_json().encode())
+            save_preprocess(draft / "preprocess.safetensors", config.data.preprocess, preprocess)
+            write_atomically(draft / "config.json", config.to_json().encode())
+            _move_into_place(draft, path)
         except (OSError, RunError) as error:
             cause = error if isinstance(error, OSError) else error.__cause__
             raise RunError(write_failure(path, cause) if isinstance(cause, OSError) else str(error)) from error
         finally:
-            shutil.rmtree(draft.path, ignore_errors=True)
+            shutil.rmtree(draft, ignore_errors=True)
         return cls(path)
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
         """An existing run."""
         directory = cls(path)
-        try:
-            is_run = (directory.path / "config.json").is_file()
-        except OSError as error:
-            raise RunError(f"{path} cannot be read ({error.strerror}); check the rights to it.") from None
-        if not is_run:
-            there = "is a file" if directory.path.exists() else "does not exist"
-            what = "holds no config.json" if directory.path.is_dir() else there
-            raise RunError(f"{directory.path} {what}; expected the directory of a run made by selfens train.")
         about = directory.about()
-        if about.get("format") not in (FORMAT, FIRST_EDITION):
+        if about.get("format") != FORMAT:
             raise RunError(
-                f"{path} was written in format {about.get('format')}; this version of selfens reads formats "
-                f"{FIRST_EDITION} and {FORMAT}."
+                f"{path} was written in format {about.get('format')}, by another version of selfens; this one reads format "
+                f"{FORMAT}: use that version, or train again."
             )
-        missing = [key for key, kind in ABOUT.items() if not isinstance(about.get(key), kind)]
-        if missing:
-            raise RunError(f"{directory.path / 'run.json'} lacks {', '.join(missing)}; it is damaged.")
-        sides, names, threads = about["input_shape"], about["classes"], about["environment"].get("threads")
-        if (
-            not all(type(side) is int and side > 0 for side in sides)
-            or len(sides) not in (1, 2, 3)
-            or not all(isinstance(name, str) for name in names)
-            or len(set(names)) != len(names)
-            or type(threads) is not int
-            or not 1 <= threads <= MAX_THREADS
-        ):
-            raise RunError(
-                f"{directory.path / 'run.json'} holds an input shape, classes or threads that cannot be; it is damaged."
-            )
+        if not _is_sound(about):
+            raise RunError(f"{directory.path / 'run.json'} lacks something or holds what cannot be; it is damaged.")
         return directory
 
     @contextmanager
-    def locked(self, is_writer: bool = True) -> Iterator[None]:
-        """Keep other processes out; the system releases the lock when this one ends, however it ends.
-
-        Of several processes that train together only the one that writes takes it.
-        """
-        if not is_writer:
-            yield
-            return
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the system releases the lock when this one ends, however it ends."""
         try:
             check_regular(self.path / "lock")
             file = open(self.path / "lock", "a")  # noqa: SIM115  held open on purpose
@@ -169,42 +131,21 @@ class RunDirectory:
     def config(self) -> Config:
         raw = self._read_json("config.json")
         try:
-            first_edition = self._is_first_edition()
-            return Config.from_dict(upgrade_config(raw, first_edition=first_edition) if isinstance(raw, dict) else raw)
+            return Config.from_dict(raw)
         except ConfigError as error:
             raise RunError(f"{self.path / 'config.json'}: {error}") from None
 
-    def _is_first_edition(self) -> bool:
-        return bool(self.about().get("format") == FIRST_EDITION)
-
     def check_resumable(self) -> None:
-        """Refuse to continue a run of the first edition, or one whose config was edited or whose checkpoint is lost."""
-        if self._is_first_edition():
-            raise RunError(
-                f"{self.path} was trained by selfens 0.1; this version can read it, but not resume it: finish it with 0.1, or "
-                "train again."
-            )
-        self.check_config_unchanged()
-        self.check_not_lost()
-        if (known := len(self.history())) < (done := self.reached()[0]):
-            raise RunError(
-                f"{self.path / 'history.jsonl'} has {known} of the {done} epochs that are done; put the file back, or train "
-                "again in another directory."
-            )
-
-    def check_config_unchanged(self) -> None:
-        """Refuse to continue a run whose config was edited: what it did before would no longer be what it says."""
+        """Refuse to continue a run whose config was edited, or that lost its history or its checkpoint."""
         if self.about().get("config") != _digest(self._read("config.json")):
             raise RunError(
                 f"{self.path / 'config.json'} was changed after the run began; undo that, or train another run."
             )
-
-    def check_not_lost(self) -> None:
-        """Refuse to start over beside a history whose checkpoint is lost; every run writes a checkpoint first."""
-        if not self.has_checkpoint() and (done := len(self.history())):
+        known, done = len(self.history()), self.reached()[0]
+        if known < done or (known and not self.has_checkpoint()):
             raise RunError(
-                f"{self.path} has a history of {done} epoch{'s' * (done > 1)} but no checkpoint.safetensors to resume from; "
-                "put that back, or train again in another directory."
+                f"{self.path} has {known} epochs in history.jsonl and {done} in checkpoint.safetensors; put back the file that "
+                "was lost, or train again in another directory."
             )
 
     def about(self) -> dict[str, Any]:
@@ -235,7 +176,7 @@ class RunDirectory:
             raise RunError(write_failure(self.path / "history.jsonl", error)) from error
 
     def history(self) -> list[dict[str, Any]]:
-        """The records of all finished epochs; a line cut short by a crash is not one."""
+        """The records of all finished epochs, numbers by their names; a line cut short by a crash is not one."""
         path = self.path / "history.jsonl"
         records = []
         for line in self._read(path.name).splitlines() if path.exists() else []:
@@ -243,7 +184,7 @@ class RunDirectory:
                 record = json.loads(line)
             except NOT_JSON:
                 break
-            if not isinstance(record, dict):
+            if not _is_record(record):
                 break
             records.append(record)
         return records
@@ -276,74 +217,76 @@ class RunDirectory:
         """The epoch and the step at which the checkpoint continues; (0, 0) if there is none."""
         if not self.has_checkpoint():
             return 0, 0
-        epoch, step, _ = self._position(read_metadata(self.path / "checkpoint.safetensors"))
-        return epoch, step
+        found = self._described(read_metadata(self.path / "checkpoint.safetensors"))
+        return found.epoch, found.step
 
-    def _position(self, metadata: dict[str, str]) -> tuple[int, int, float]:
-        """The epoch, the step and the seconds spent in the epoch."""
-        try:
-            position = int(metadata["epoch"]), int(metadata["step"]), float(metadata.get("seconds", 0))
-        except (KeyError, ValueError):
-            position = -1, -1, 0.0
-        if metadata.get("format") not in (FORMAT, FIRST_EDITION) or min(position) < 0 or not math.isfinite(position[2]):
+    def load_checkpoint(self, *, with_targets: bool = True) -> Checkpoint:
+        """The whole state, or all but the targets, which the network does not need."""
+        path = self.path / "checkpoint.safetensors"
+        flat, metadata = load_tensors(path, but="" if with_targets else "targets/")
+        checkpoint = self._described(metadata)
+        for key, tensor in flat.items():
+            part, _, name = key.partition("/")
+            checkpoint.tensors.setdefault(part, {})[name] = tensor
+        if any(part not in checkpoint.tensors for part in PARTS):
             raise self._damaged_checkpoint()
-        return position
+        return checkpoint
 
-    def without_checkpoint(self) -> RunError:
-        return RunError(f"{self.path} has no checkpoint yet; train it first (selfens.resume).")
+    def _described(self, metadata: dict[str, str]) -> Checkpoint:
+        """The checkpoint of this run that the strings of its file describe, without its tensors."""
+        try:
+            found = Checkpoint(
+                int(metadata["epoch"]),
+                int(metadata["step"]),
+                {},
+                json.loads(metadata["targets_file"]),
+                float(metadata["seconds"]),
+            )
+            of_this_run = (metadata["format"], metadata["run"]) == (FORMAT, self.about().get("id"))
+        except (KeyError, *NOT_JSON):
+            raise self._damaged_checkpoint() from None
+        has_file = isinstance(found.targets_file, dict) and all(isinstance(x, str) for x in found.targets_file.values())
+        if not of_this_run or not has_file or min(found.epoch, found.step) < 0 or not 0 <= found.seconds < math.inf:
+            raise self._damaged_checkpoint()
+        return found
 
     def _damaged_checkpoint(self) -> RunError:
         return RunError(f"the checkpoint of {self.path} is of another run, version or program, or damaged.")
 
-    def load_checkpoint(self, *, with_targets: bool = True) -> Checkpoint:
-        """The whole state, or all but the targets, which the network does not need."""
-        self.check_not_lost()
-        if not self.has_checkpoint():
-            raise self.without_checkpoint()
-        path = self.path / "checkpoint.safetensors"
-        flat, metadata = load_tensors(path, but="" if with_targets else "targets/")
-        epoch, step, seconds = self._position(metadata)
-        tensors: dict[str, dict[str, Tensor]] = {}
-        for key, tensor in flat.items():
-            part, _, name = key.partition("/")
-            tensors.setdefault(part, {})[name] = tensor
-        needed = PARTS if metadata["format"] == FORMAT else PARTS[:1]
-        about = self.about()
-        of_this_run = metadata["format"] == about["format"] and metadata.get("run", about.get("id")) == about.get("id")
-        if any(part not in tensors for part in needed) or not of_this_run:
-            raise self._damaged_checkpoint()
-        if metadata.get("targets") and with_targets:  # the first edition kept them in a file of each checkpoint's own
-            tensors["targets"], _ = load_tensors(self.path / metadata["targets"])
-        return Checkpoint(epoch, step, tensors, self._targets_file(metadata), seconds)
-
-    def _targets_file(self, metadata: dict[str, str]) -> dict[str, str]:
-        try:
-            found = json.loads(metadata.get("targets_file", "{}"))
-            if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
-                return found
-        except NOT_JSON:
-            pass
-        raise RunError(
-            f"the checkpoint of {self.path} does not say where its targets are; it is damaged, or of selfens 0.1."
-        )
-
     # Small files
-
-    def _write(self, name: str, text: str) -> None:
-        write_atomically(self.path / name, text.encode())
 
     def _read(self, name: str) -> str:
         try:
             check_regular(self.path / name)
             return (self.path / name).read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{self.path / name} cannot be read ({error}).") from None
+            raise RunError(
+                f"{self.path / name} cannot be read ({error}); expected a run made by selfens train."
+            ) from None
 
     def _read_json(self, name: str) -> Any:
         try:
             return json.loads(self._read(name))
         except NOT_JSON as error:
             raise RunError(f"{self.path / name} is damaged ({str(error)[:200]}).") from None
+
+
+def _is_sound(about: dict[str, Any]) -> bool:
+    """Whether run.json holds what readers rely on."""
+    match about:
+        case {"classes": [*names], "input_shape": [*sides], "environment": {"threads": int(threads)}}:
+            has_names = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+            has_shape = len(sides) in (1, 2, 3) and all(type(side) is int and side > 0 for side in sides)
+            has_rest = all(isinstance(about.get(key), kind) for key, kind in SIMPLE.items())
+            return has_names and has_shape and has_rest and 1 <= threads <= MAX_THREADS
+    return False
+
+
+def _is_record(found: Any) -> bool:
+    """Whether a line of the history is numbers by their names; None stands for what was not measured in an epoch."""
+    if not isinstance(found, dict) or found.get("epoch") is None or found.get("total") is None:
+        return False
+    return all(value is None or type(value) in (int, float) for value in found.values())
 
 
 def _digest(text: str) -> str:
@@ -365,24 +308,10 @@ def free_directory(path: Path) -> Path:
     return next(each for each in itertools.chain([path], numbered) if not (each / "config.json").exists())
 
 
-def check_free(path: Path, config: Config) -> None:
+def check_free(path: Path) -> None:
     """Refuse a directory that is taken, and say by what."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not (path / "config.json").is_file():
         raise RunError(f"{path} exists and is not a run; choose another directory.")
-    there = RunDirectory.open(path)
-    if difference := _first_difference(config, there.config()):
-        raise RunError(f"{path} holds a run of another configuration ({difference}); choose another directory.")
-    if there.reached()[0] >= config.schedule.epochs:
-        raise RunError(f"{path} already holds this run, and it is complete; choose another directory.")
-    raise RunError(f"{path} already holds this run; resume it, or choose another directory.")
-
-
-def _first_difference(mine: Config, other: Config) -> str | None:
-    there = other.to_dict()
-    for section, values in mine.to_dict().items():
-        for name, value in values.items():
-            if (found := there[section].get(name)) != value:
-                return f"{section}.{name} is {found} there and {value} here"
-    return None
+    raise RunError(f"{path} already holds a run; resume it, or choose another directory.")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,30 +24,9 @@ from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
 from selfens.errors import DataError, RunError
-from selfens.runs.directory import Checkpoint, RunDirectory
+from selfens.runs.directory import RunDirectory
 
 BLOCK_BYTES = 1 << 24
-
-
-class TrainingPredictions(NamedTuple):
-    """What a run makes of training rows."""
-
-    probabilities: NDArray[np.float32]
-    """[rows, classes] the ensemble's, if the run has one and it has seen the row; else the network's."""
-    variance: NDArray[np.float32] | None
-    """[rows, classes] of the predictions behind the ensemble; NaN for rows without any; None if it is not kept."""
-
-    @property
-    def predicted(self) -> NDArray[np.int64]:
-        """The most probable class of each row."""
-        return np.asarray(self.probabilities.argmax(axis=1))
-
-    @property
-    def deviation(self) -> NDArray[np.float32] | None:
-        """By how much the probability of each row's most probable class has varied, as a standard deviation."""
-        if self.variance is None:
-            return None
-        return np.sqrt(self.variance[np.arange(len(self.variance)), self.predicted])
 
 
 class Run:
@@ -97,25 +75,17 @@ class Run:
         return self.directory.labels()
 
     @cached_property
-    def checkpoint(self) -> Checkpoint:
-        return self.directory.load_checkpoint()
-
-    @cached_property
-    def network_checkpoint(self) -> Checkpoint:
-        """The checkpoint without its ensemble, which the network does not need."""
-        return self.directory.load_checkpoint(with_targets=False)
-
-    @cached_property
     def preprocess(self) -> nn.Module:
         return self.directory.preprocess().to(self.device)
 
     @cached_property
     def network(self) -> nn.Module:
         """The trained network, in evaluation mode: preprocessed inputs to logits."""
-        self.directory.check_not_lost()
         if self.directory.reached() == (0, 0):
-            raise self.directory.without_checkpoint()
-        tensors = self.network_checkpoint.tensors
+            raise RunError(
+                f"{self.path} has no checkpoint of a trained network; resume it, or put back its checkpoint.safetensors."
+            )
+        tensors = self.directory.load_checkpoint(with_targets=False).tensors
         weights = tensors.get("evaluated") or tensors["network"]
         with random_state_kept():  # weights are drawn before they are overwritten
             network = self._built_network() if self._given_network is None else self._given_network
@@ -140,9 +110,10 @@ class Run:
     @cached_property
     def ensemble(self) -> EnsembleTargets | None:
         """The targets of the last checkpoint, if the method keeps any; those in a file are read in place."""
-        if self.checkpoint.targets_file:
-            return EnsembleTargets.read(self.checkpoint.targets_file)
-        state = self.checkpoint.tensors.get("targets")
+        checkpoint = self.directory.load_checkpoint()
+        if checkpoint.targets_file:
+            return EnsembleTargets.read(checkpoint.targets_file)
+        state = checkpoint.tensors.get("targets")
         if state is None:
             return None
         try:
@@ -153,12 +124,6 @@ class Run:
         except (RuntimeError, KeyError, ValueError) as error:
             raise RunError(f"the targets of {self.path} are damaged ({str(error).splitlines()[0]}).") from None
         return ensemble
-
-    def on(self, device: str) -> Run:
-        """The same run on a device; on another than before, with a copy of a module of the user's own."""
-        if self.device.type == device:
-            return self
-        return Run(self.path, network=copy.deepcopy(self._given_network), device=device, dataset=self._dataset)
 
     def dataset(self, *, source: str | Path | None = None, offline: bool = False) -> Dataset:
         """The data the run was trained and tested on, loaded again.
@@ -171,29 +136,25 @@ class Run:
         if self.about["own_data"] and source is None:
             raise RunError(f"{self.path} was trained on arrays passed in Python; pass the dataset again.")
         config = self.config
-        if source is None and os.sep in config.data.name and not os.path.exists(config.data.name):
-            raise RunError(
-                f"{config.data.name}, the data of {self.path}, is not there any more; say where it is now "
-                "(run.dataset(source=PATH)), or put it back."
-            )
-        extra = config.data.extra
-        if extra is not None and os.sep in extra and not os.path.exists(extra):
-            raise RunError(
-                f"{extra}, the extra rows of {self.path}, is not there any more; put it back, or a link to it."
-            )
         if source is not None:
             place = {"folder": str(source)} if config.data.name in sources.SOURCES else {"name": str(source)}
             config = config.with_values("data", **place)
-        dataset = sources.from_config(config, offline=offline)
+        try:
+            dataset = sources.from_config(config, offline=offline)
+        except DataError as error:
+            reason = str(error).rstrip(".")
+            raise RunError(
+                f"the data of {self.path} cannot be loaded: {reason}; put it back, or say where it is now "
+                "(run.dataset(source=PATH))."
+            ) from None
         self.check_dataset(dataset)
         return dataset
 
     def check_dataset(self, dataset: Dataset) -> None:
         if dataset.fingerprint() != self.about["fingerprint"]:
-            extra = f", or that of its extra rows, {dataset.extra_name}," if dataset.extra_rows else ""
             raise RunError(
-                f"the data of {dataset.name}{extra} is not what {self.path} was trained on; its files have changed, or they "
-                "are other data."
+                f"the data of {dataset.name} is not what {self.path} was trained on; its files or its extra rows have changed, "
+                "or they are other data."
             )
 
     def predict_proba(self, inputs: ArrayLike) -> NDArray[np.float32]:
@@ -211,22 +172,18 @@ class Run:
         probabilities = [self._probabilities(piece) for piece in pieces(source, PIECE, rows)]
         return np.concatenate([np.empty((0, len(self.classes)), dtype=np.float32), *probabilities])
 
-    def predict_training_rows(self, dataset: Dataset, rows: NDArray[np.int64] | None = None) -> TrainingPredictions:
-        """What the run makes of its own training rows, all of them by default."""
+    def predict_training_rows(self, dataset: Dataset, rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+        """[rows, classes] probabilities for its own training rows, all of them by default: those of the ensemble, if there is
+        one and it has seen the row; else the network's."""
         self.check_dataset(dataset)
         numbers = np.arange(dataset.num_rows) if rows is None else np.asarray(rows)
-        ensemble = self.ensemble
-        if ensemble is None:
-            return TrainingPredictions(self.predict_rows(dataset.inputs, numbers), None)
-        at = torch.from_numpy(numbers)
-        targets = ensemble.get(at)
+        if self.ensemble is None:
+            return self.predict_rows(dataset.inputs, numbers)
+        targets = self.ensemble.get(torch.from_numpy(numbers))
         probabilities, unknown = targets.probabilities.cpu().numpy(), ~targets.known.cpu().numpy()
-        variance = None if ensemble.square is None else ensemble.variance(at).cpu().numpy()
         if unknown.any():
             probabilities[unknown] = self.predict_rows(dataset.inputs, numbers[unknown])
-            if variance is not None:
-                variance[unknown] = np.nan
-        return TrainingPredictions(probabilities, variance)
+        return np.asarray(probabilities)
 
     def training_blocks(self) -> Iterator[NDArray[np.int64]]:
         """The numbers of the training rows in parts, so that predictions for all of them need not be in memory at once."""

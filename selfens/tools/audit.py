@@ -58,48 +58,35 @@ class Suggestions:
 # Functions of labels and probabilities
 
 
-def label_scores(labels: ArrayLike, probabilities: ArrayLike) -> NDArray[np.float64]:
-    """How much more probable the label is than the best other class; lower is more suspicious, NaN is unlabeled.
-
-    >>> label_scores([0, 1, -1], [[0.9, 0.1], [0.75, 0.25], [0.5, 0.5]])
-    array([ 0.8, -0.5,  nan])
-    """
-    given, matrix = _checked(labels, probabilities)
-    known = np.flatnonzero(given != UNLABELED)
-    others = matrix.copy()
-    others[known, given[known]] = -np.inf
-    scores = np.full(len(given), np.nan)
-    scores[known] = matrix[known, given[known]] - others[known].max(axis=1)
-    return scores
-
-
 def rank(labels: ArrayLike, probabilities: ArrayLike) -> Audit:
-    """The labelled rows ranked by `label_scores`, with the class to use instead.
+    """The labelled rows by how much more probable the label is than the best other class, with the class to use instead.
 
-    >>> rank([0, 1, -1], [[0.9, 0.1], [0.75, 0.25], [0.5, 0.5]]).rows
-    array([1, 0])
+    >>> ranked = rank([0, 1, -1], [[0.9, 0.1], [0.75, 0.25], [0.5, 0.5]])
+    >>> ranked.rows, ranked.scores
+    (array([1, 0]), array([-0.5,  0.8]))
     """
     given, matrix = _checked(labels, probabilities)
-    scores = label_scores(given, matrix)
-    rows = np.argsort(scores, kind="stable")[: int((given != UNLABELED).sum())]  # NaN sorts last
-    return Audit(rows=rows, labels=given[rows], suggested=matrix[rows].argmax(axis=1), scores=scores[rows])
+    rows = np.flatnonzero(given != UNLABELED)
+    others = matrix[rows]
+    others[np.arange(len(rows)), given[rows]] = -np.inf
+    scores = matrix[rows, given[rows]] - others.max(axis=1)
+    order = np.argsort(scores, kind="stable")
+    rows = rows[order]
+    return Audit(rows=rows, labels=given[rows], suggested=matrix[rows].argmax(axis=1), scores=scores[order])
 
 
-def suggest(probabilities: ArrayLike, labelled: ArrayLike, count: int) -> Suggestions:
-    """Up to `count` rows to label next: the least certain of each predicted class in turn.
+def suggest(labels: ArrayLike, probabilities: ArrayLike, count: int) -> Suggestions:
+    """Up to `count` unlabeled rows to label next: the least certain of each predicted class in turn.
 
     Uncertainty by itself would pick one confused corner of the data over and over; taking the classes in turn spreads the
-    effort. `labelled` is a mask over the rows, and those rows are never suggested.
+    effort.
 
-    >>> suggest([[0.5, 0.5], [0.6, 0.4], [0.1, 0.9]], [False, False, False], 2).rows
+    >>> suggest([-1, -1, -1], [[0.5, 0.5], [0.6, 0.4], [0.1, 0.9]], 2).rows
     array([0, 2])
     """
-    matrix, mask = _checked_probabilities(probabilities), np.asarray(labelled)
-    if mask.shape != matrix.shape[:1] or mask.dtype != bool:
-        raise DataError(
-            f"labelled is {mask.dtype} of shape {mask.shape}; expected true or false for each of {len(matrix):,} rows."
-        )
-    return _in_turn([(np.flatnonzero(~mask), matrix[~mask])], count)
+    given, matrix = _checked(labels, probabilities)
+    rows = np.flatnonzero(given == UNLABELED)
+    return _in_turn([(rows, matrix[rows])], count)
 
 
 def _in_turn(parts: Iterable[tuple[Rows, Probabilities]], count: int) -> Suggestions:
@@ -126,7 +113,12 @@ def uncertainty_of(probabilities: Probabilities) -> NDArray[np.float64]:
 
 
 def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, Probabilities]:
-    given, matrix = np.asarray(labels), _checked_probabilities(probabilities)
+    given, matrix = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[1] < 2 or not np.isfinite(matrix).all() or (matrix < 0).any():
+        raise DataError(
+            f"the probabilities have shape {matrix.shape}; expected [rows, classes] of at least two classes, none of them "
+            "negative, NaN or infinite."
+        )
     is_fitting = given.shape == matrix.shape[:1] and given.dtype.kind in "iu"
     if not is_fitting or (len(given) and not (given.min() >= UNLABELED and given.max() < matrix.shape[1])):
         raise DataError(
@@ -134,17 +126,6 @@ def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, Proba
             f"or -1 if unknown, for each of {len(matrix):,} rows."
         )
     return given.astype(np.int64), matrix
-
-
-def _checked_probabilities(probabilities: ArrayLike) -> Probabilities:
-    matrix = np.asarray(probabilities, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[1] < 2:
-        raise DataError(
-            f"the probabilities have shape {matrix.shape}; expected [rows, classes] of at least two classes."
-        )
-    if not np.isfinite(matrix).all() or (matrix < 0).any():
-        raise DataError("the probabilities hold negative, NaN or infinite values.")
-    return matrix
 
 
 # Labels and probabilities of a run
@@ -158,7 +139,7 @@ def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
     check_kind("run", run, Run, "a Run, such as load_run(path) gives")
     labels = run_labels(run)
     rows = np.flatnonzero(labels != UNLABELED)
-    ranked = rank(labels[rows], run.predict_training_rows(dataset or run.dataset(), rows).probabilities)
+    ranked = rank(labels[rows], run.predict_training_rows(dataset or run.dataset(), rows))
     return replace(ranked, rows=rows[ranked.rows])
 
 
@@ -170,7 +151,7 @@ def suggest_run(run: Run, count: int, dataset: Dataset | None = None) -> Suggest
         raise DataError(f"every training row of {run.path} has a label, so there is none to label next.")
     data = dataset or run.dataset()
     blocks = (block[~labelled[block]] for block in run.training_blocks())
-    return _in_turn(((rows, run.predict_training_rows(data, rows).probabilities) for rows in blocks), count)
+    return _in_turn(((rows, run.predict_training_rows(data, rows)) for rows in blocks), count)
 
 
 def run_labels(run: Run) -> Labels:

@@ -1,4 +1,4 @@
-"""Export: a run's network and its preprocessing in one file, to be used without selfens.
+"""Export: a run's network and its preprocessing in one ONNX file, to be used without selfens.
 
 The file takes any number of raw rows, bytes or floats, and gives probabilities and logits. Class names and a model card are
 inside. It is written only if its probabilities are those of the run itself.
@@ -6,11 +6,10 @@ inside. It is written only if its probabilities are those of the run itself.
 
 from __future__ import annotations
 
-import io
+import copy
 import json
 import logging
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim
 
 from selfens import __version__, networks
 from selfens.core import evaluate
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs
-from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, RunError, SelfensError
 from selfens.files.tensors import write_atomically
 from selfens.runs.run import Run, load_run
@@ -35,9 +33,6 @@ CHECKED_ROWS = 256
 SPLITS = (1, 64, 128, 192)  # into batches of 1, 63 and 64 rows
 TOLERANCE = 1e-4
 INPUT, OUTPUTS = "inputs", ("probabilities", "logits")
-ANY_BATCH = ({0: Dim("batch", min=1)},)
-
-Predict = Callable[[Inputs], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -52,39 +47,36 @@ class Export:
 
 
 class Model(nn.Module):
-    """From raw inputs to probabilities and logits."""
+    """From raw inputs to probabilities and logits; copies on the CPU of what the run has on any device."""
 
-    def __init__(self, preprocess: nn.Module, network: nn.Module) -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__()
-        self.preprocess, self.network = preprocess, network
+        self.preprocess, self.network = copy.deepcopy(run.preprocess).cpu(), copy.deepcopy(run.network).cpu()
+        networks.fuse(self.network, False)  # fusing may be on if it was trained on a GPU in this process
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.network(self.preprocess(inputs)).float()
         return logits.softmax(dim=1), logits
 
 
-def export_run(run: Run | str | Path, path: str | Path, *, dataset: Dataset | None = None) -> Export:
+def export_run(run: Run | str | Path, path: str | Path) -> Export:
     """Write the trained network of a run, its preprocessing, class names and model card into one file.
 
-    run      a run or its directory; load_run(path, network=...) if it was given a module of your own
-    path     its suffix says the format: .onnx, or .pt2 for a program of torch.export
-    dataset  what the run was trained on, if it cannot be loaded by name; without it, blank rows are compared
+    run   a run or its directory; load_run(path, network=...) if it was given a module of your own
+    path  of the file, ending in .onnx
     """
     path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in FORMATS:
-        raise ConfigError(f"the suffix of {path} names no format; expected one of {', '.join(FORMATS)}.")
-    write, read = FORMATS[suffix]
-    if suffix == ".onnx":
-        optional.require("onnx", f"exporting to {path.name}")
-    run = run.on("cpu") if isinstance(run, Run) else load_run(run, device="cpu")
-    networks.fuse(run.network, False)  # fusing may be on if it was trained on a GPU in this process
-    rows, checked_on = _rows_to_check(run, dataset)
+    if path.suffix.lower() != ".onnx":
+        raise ConfigError(f"{path} is not the name of an ONNX file; expected one that ends in .onnx.")
+    optional.require("onnx", f"exporting to {path.name}")
+    run = run if isinstance(run, Run) else load_run(run, device="cpu")
+    rows, checked_on = _rows_to_check(run)
     entries = {"classes": _json(run.classes), "model_card": _json(model_card(run))}
+    model = Model(run)
     try:
-        content = write(_program(run, rows), entries)
-        difference = _difference(read(content), run, rows)
-    except Exception as error:  # a user's network may make the exporters raise anything
+        content = _onnx(model, rows, entries)
+        difference = _difference(content, model, rows)
+    except Exception as error:  # a user's network may make the exporter raise anything
         reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
         raise RunError(
             f"{run.path} could not be exported ({reason}); its network must take any number of rows and use "
@@ -101,7 +93,7 @@ def export_run(run: Run | str | Path, path: str | Path, *, dataset: Dataset | No
 
 def model_card(run: Run) -> dict[str, Any]:
     """What someone who has only the file wants to know about it."""
-    checkpoint = run.network_checkpoint
+    epoch, step = run.directory.reached()
     return {
         "data": Path(run.about.get("data", run.config.data.name)).name,
         "training_rows": run.about["rows"],
@@ -109,8 +101,8 @@ def model_card(run: Run) -> dict[str, Any]:
         "method": "the user's own" if run.about["own_method"] else run.config.method.name,
         "network": "the user's own" if run.about["own_network"] else run.config.network.name,
         "preprocessing": run.config.data.preprocess,
-        "epochs": checkpoint.epoch,
-        "test_error_percent": None if checkpoint.step else run.test_error,
+        "epochs": epoch,
+        "test_error_percent": None if step else run.test_error,
         "test_rows": run.about.get("test_rows"),
         "input": {"name": INPUT, "type": run.about["input_type"], "shape": ["batch", *run.input_shape]},
         "selfens": __version__,
@@ -122,76 +114,47 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace").decode()
 
 
-# The formats
-
-
-def _program(run: Run, rows: Inputs) -> ExportedProgram:
-    model = Model(run.preprocess, run.network).eval()
-    with torch.no_grad():
-        program = torch.export.export(model, (torch.from_numpy(rows[:2]),), dynamic_shapes=ANY_BATCH)
-    for name, tensor in program.state_dict.items():
-        own = tensor.detach().clone()  # after training, parameters are views of one flat tensor
-        program.state_dict[name] = nn.Parameter(own, False) if isinstance(tensor, nn.Parameter) else own
-    return program
-
-
-def _write_onnx(program: ExportedProgram, entries: dict[str, str]) -> bytes:
+def _onnx(model: Model, rows: Inputs, entries: dict[str, str]) -> bytes:
     # Neither notes on packages that are not needed nor deprecations inside torch's own exporter.
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
-    with warnings.catch_warnings():
+    any_batch = ({0: Dim("batch", min=1)},)
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        program = torch.export.export(model.eval(), (torch.from_numpy(rows[:2]),), dynamic_shapes=any_batch)
         exported = torch.onnx.export(
-            program, dynamo=True, verbose=False, input_names=[INPUT], output_names=OUTPUTS, dynamic_shapes=ANY_BATCH
+            program, dynamo=True, verbose=False, input_names=[INPUT], output_names=OUTPUTS, dynamic_shapes=any_batch
         )
     assert exported is not None
     exported.model.metadata_props.update(entries)
     return bytes(exported.model_proto.SerializeToString())
 
 
-def _read_onnx(content: bytes) -> Predict:
+# The check
+
+
+def _difference(content: bytes, model: Model, rows: Inputs) -> float:
+    """The largest difference of a probability between the file and the model, over batches of several sizes."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return lambda rows: np.asarray(session.run(["probabilities"], {INPUT: rows})[0])
-
-
-def _write_torch(program: ExportedProgram, entries: dict[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    torch.export.save(program, buffer, extra_files=entries)
-    return buffer.getvalue()
-
-
-def _read_torch(content: bytes) -> Predict:
-    module = torch.export.load(io.BytesIO(content)).module()
-    return lambda rows: np.asarray(module(torch.from_numpy(rows))[0].detach().numpy())
-
-
-FORMATS = {".onnx": (_write_onnx, _read_onnx), ".pt2": (_write_torch, _read_torch)}
-
-
-# The check
-
-
-def _difference(predict: Predict, run: Run, rows: Inputs) -> float:
-    """The largest difference of a probability, over batches of several sizes."""
-    batches = np.split(rows, SPLITS)
-    found = [np.abs(predict(batch) - _of_the_run(run, batch)).max() for batch in batches]
+    found = [
+        np.abs(session.run(["probabilities"], {INPUT: batch})[0] - _expected(model, batch)).max()
+        for batch in np.split(rows, SPLITS)
+    ]
     return float(np.max(found))  # NaN if one of them is
 
 
-def _of_the_run(run: Run, rows: Inputs) -> NDArray[np.float32]:
-    logits = evaluate.logits(run.network, preprocess.apply(run.preprocess, rows, "cpu"))
+def _expected(model: Model, rows: Inputs) -> NDArray[np.float32]:
+    logits = evaluate.logits(model.network, preprocess.apply(model.preprocess, rows, "cpu"))
     return np.asarray(logits.softmax(dim=1).numpy())
 
 
-def _rows_to_check(run: Run, dataset: Dataset | None) -> tuple[Inputs, str]:
+def _rows_to_check(run: Run) -> tuple[Inputs, str]:
     """Rows spread over the training data, some more than once if it is small; and a name for them."""
-    if dataset is not None:
-        run.check_dataset(dataset)
     try:
-        inputs = (dataset or run.dataset(offline=True)).inputs
+        inputs = run.dataset(offline=True).inputs
     except SelfensError as error:
         blank = np.zeros((CHECKED_ROWS, *run.input_shape), dtype=run.about["input_type"])
         return blank, f"blank rows only, since the data is not at hand: {error}"

@@ -46,18 +46,17 @@ def fold_predictions(
     for fold in range(folds):
         hidden = parts == fold
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
-        partly = replace(partly, name=f"{dataset.name}, fold {fold + 1} of {folds}")
         with tempfile.TemporaryDirectory() as folder:
             own = explicit
             if getattr(config.method, "targets", None) not in (None, *IN_MEMORY):  # that file belongs to another run
                 own = explicit.with_values("method", targets=str(Path(folder) / "targets"))
             try:
-                run = train(own, Path(folder) / "run", dataset=partly, progress=progress)
+                run = train(own, Path(folder) / f"fold-{fold + 1}-of-{folds}", dataset=partly, progress=progress)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(
                     f"stopped in fold {fold + 1} of {folds}; nothing was written; call again to start over."
                 ) from None
-            probabilities[hidden] = run.predict_training_rows(partly).probabilities[hidden]
+            probabilities[hidden] = run.predict_training_rows(partly)[hidden]
     return labels, probabilities
 
 

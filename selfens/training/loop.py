@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -86,7 +86,7 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
         group = stack.enter_context(distributed.joined(device))
         show = (progress or Silent()) if group.is_first else Progress()
         if resumed:
-            stack.enter_context(directory.locked(group.is_first))
+            stack.enter_context(directory.locked() if group.is_first else nullcontext())
         data = _load_data(path, config, given, resumed, group, show)
         prepared = setup.prepare_again(resumed, device, data) if resumed else setup.prepare(config, device, data, group)
         threads, seed = _threads(config, resumed), _process_seed(config, group)
@@ -102,7 +102,7 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
         else:
             _create(path, parts)
             notices.warn_about_data(parts, show)
-            stack.enter_context(directory.locked(group.is_first))
+            stack.enter_context(directory.locked() if group.is_first else nullcontext())
         _train_epochs(parts, directory, show, start)
     return Run(path, network=given.network, device=device.type, dataset=data)
 
@@ -113,7 +113,7 @@ def _load_data(path: Path, config: Config, given: Given, resumed: Run | None, gr
         if resumed:
             return given.dataset or resumed.dataset()
         if group.is_first:
-            check_free(path, config)
+            check_free(path)
         return given.dataset or sources.from_config(config, progress=show.talkative)
 
 
