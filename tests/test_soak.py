@@ -46,7 +46,7 @@ def test_the_cases_that_are_missing_follow_from_those_that_are_done():
 
 def test_a_tiny_soak_goes_on_where_it_was_and_counts_what_it_did(tmp_path):
     done = [soaked(tmp_path, "--kills", "0", "--files", "2"), (tmp_path / "done.jsonl").read_text()]
-    (tmp_path / "done.jsonl").write_text(done[1] + '{"case": "kil\n')  # as a kill leaves it
+    (tmp_path / "done.jsonl").write_text(done[1] + '{"case": "kil')  # as a kill leaves it
     ended = soaked(tmp_path, "--kills", "1", "--files", "4")
     assert "2 cases are done already" in ended.stderr
     assert (tmp_path / "done.jsonl").read_text().startswith(done[1])

@@ -58,6 +58,7 @@ def soak(folder: Path, seed: int, wanted: dict[str, int], jobs: int) -> dict[str
     for line in done.read_text().splitlines() if done.exists() else []:
         with contextlib.suppress(ValueError):  # cut short by a kill: that case is done again
             answers[json.loads(line)["case"]] = json.loads(line)
+    done.write_text("".join(json.dumps(answer) + "\n" for answer in answers.values()))
     say(f"{len(answers):,} cases are done already")
 
     def ask(case: str) -> Answer:

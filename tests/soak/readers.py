@@ -232,18 +232,14 @@ def damaged_file(words: list[str], random: Random, scratch: Path) -> dict[str, A
     shutil.rmtree(scratch / "new", ignore_errors=True)
     how = f"{path.relative_to(scratch)}: {damage(path, random)}"
     (scratch.parent / "damage").write_text(how)  # in case that it crashes or hangs
-    with watched(scratch.parent) as crimes:
-        outcome = read_damaged(reader, scratch, path, random, before)
-    return {"outcome": f"finding: forbidden: {crimes[0]}" if crimes else outcome, "damage": how}
-
-
-def read_damaged(reader: Reader, scratch: Path, path: Path, random: Random, before: Any) -> str:
     try:
-        is_same = reader.read(scratch, path, random) == before
-        return "harmless" if is_same or not reader.is_checked else "finding: read, but not what was there"
+        with watched(scratch.parent):
+            is_same = reader.read(scratch, path, random) == before
+        outcome = "harmless" if is_same or not reader.is_checked else "finding: read, but not what was there"
     except SelfensError as error:
-        return "refused" if str(error) and "\n" not in str(error) else f"finding: not one sentence: {str(error)!r}"
+        outcome = "refused" if "\n" not in str(error) else f"finding: not one sentence: {str(error)!r}"
     except BaseException as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/selfens/" in frame.filename]
         place = f" at {frames[-1].filename.split('/selfens/')[-1]}:{frames[-1].lineno}" if frames else ""
-        return f"finding: {type(error).__name__}: {str(error)[:700]}{place}"
+        outcome = f"finding: {type(error).__name__}: {str(error)[:700]}{place}"
+    return {"outcome": outcome, "damage": how}

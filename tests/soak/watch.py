@@ -1,4 +1,4 @@
-"""Limits for what a damaged file may cause: memory, and deeds that no file may cause."""
+"""Limits for what a damaged file may cause."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from typing import Any
 MEMORY = 2 << 30  # bytes that a case may ask for
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect", "pickle.find_class")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-state: dict[str, Any] = {"crimes": None}
+now: dict[str, Any] = {}  # the folder to stay in and what was done against the rules, while somebody watches
 
 
 @contextlib.contextmanager
-def watched(folder: Path) -> Iterator[list[str]]:
-    """With a limit of memory; yields the forbidden deeds: programs, connections, code by name, writing outside of a folder."""
-    if "hooked" not in state:
-        state["hooked"] = True  # an audit hook cannot be taken away
-        sys.addaudithook(_see)
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    crimes: list[str] = []
-    state.update(crimes=crimes, folder=os.path.realpath(folder))
+def watched(folder: Path) -> Iterator[None]:
+    """Limit the memory; raise at the end if a program was run, a connection made, a file written elsewhere, code imported."""
+    if not hasattr(sys, "soak_hook"):
+        sys.soak_hook = sys.addaudithook(_see)  # which cannot be taken away
+    limits, deeds = resource.getrlimit(resource.RLIMIT_AS), []
+    now.update(folder=os.path.realpath(folder), deeds=deeds)
     with contextlib.suppress(FileNotFoundError):  # macOS has none
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY, limits[1]))
     try:
-        yield crimes
+        yield
     finally:
-        state["crimes"] = None
+        now.clear()
         resource.setrlimit(resource.RLIMIT_AS, limits)
+        if deeds:
+            raise PermissionError(f"forbidden: {deeds[0]}")
 
 
-def _see(event: str, arguments: tuple[Any, ...]) -> None:
-    if state["crimes"] is None:
+def _see(event: str, words: tuple[Any, ...]) -> None:
+    if not now:
         return
-    if event in FORBIDDEN or (event == "import" and arguments[0] == "soak_canary"):
-        state["crimes"].append(f"{event} {arguments[:2]!r}"[:200])
-    elif event == "open" and isinstance(arguments[0], str | bytes) and (arguments[2] or 0) & WRITING:
-        path = os.path.realpath(os.fsdecode(arguments[0]))
-        if not path.startswith((state["folder"], "/dev/null")):
-            state["crimes"].append(f"{path} was opened for writing")
+    if event in FORBIDDEN or (event == "import" and words[0] == "soak_canary"):
+        now["deeds"].append(f"{event} {words[:2]!r}"[:200])
+    elif event == "open" and isinstance(words[0], str | bytes) and (words[2] or 0) & WRITING:
+        path = os.path.realpath(os.fsdecode(words[0]))
+        if not path.startswith((now["folder"], "/dev/null")):
+            now["deeds"].append(f"{path} was opened for writing")
