@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint types pytest docs install clean
+.PHONY: demo test lint types pytest soak docs install clean
 
 demo: install
 	$(BIN)/selfens demo
@@ -22,6 +22,15 @@ types: install
 pytest: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not alone"
 	$(BIN)/python -m pytest -q -m alone
+
+# Random kills, damaged files, full disks, two processes on one run: half an hour on two idle cores, and no part of `make test`.
+# A soak that was stopped goes on where it was; one in full writes results/soak.json.
+KILLS ?= 300
+FILES ?= 20000
+PAIRS ?= 120
+JOBS  ?= 2
+soak: install
+	$(BIN)/python -m tests.soak --kills $(KILLS) --files $(FILES) --pairs $(PAIRS) --jobs $(JOBS)
 
 # The page of all options, from the code.
 docs: install
