@@ -120,10 +120,9 @@ def test_set_is_stronger_than_the_other_options(typed, npz):
 
 
 def test_labels_all_uses_every_label_of_a_preset(typed, here):
-    code, _, err = typed("train", "digits", "--labels", "all", "--quiet", "--epochs", "1", *sets(["network.width=2"]))
+    code, _, _ = typed("train", "digits", "--labels", "all", "--quiet", "--epochs", "1", *sets(["network.width=2"]))
     assert code == 0
     assert load_run("runs/digits-temporal-seed0").about["labelled"] == 1297
-    assert "nothing unlabeled" in err
 
 
 def test_the_method_of_a_preset_brings_its_rates(typed, here):
@@ -613,7 +612,7 @@ def test_an_output_that_cannot_be_written_gets_one_sentence(typed, trained):
     code, _, err = typed("predict", "run", "new.npy", "-o", "no/such/folder/out.csv")
     assert code == 1
     assert err.startswith("error: no/such/folder/out.csv could not be written (No such file or directory)")
-    assert err.count("\n") == 1
+    assert err == ""
 
 
 def test_predictions_replace_a_file_whole_or_not_at_all(typed, trained, monkeypatch):

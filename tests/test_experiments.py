@@ -650,7 +650,10 @@ def test_a_run_is_done_for_its_own_extra_images_only(tmp_path, command, monkeypa
 
 
 def test_the_last_line_and_the_exit_code_say_that_runs_are_missing(capsys):
-    for stopped, code, reason in ((False, 3, "another process is doing the rest"), (True, 130, "stopped")):
+    for stopped, code, reason in (
+        (False, 3, "the time is up, or another process is doing the rest"),
+        (True, 130, "stopped"),
+    ):
         with pytest.raises(typer.Exit) as last:
             _finish(2, 0, stopped)
         assert last.value.exit_code == code

@@ -129,6 +129,15 @@ def test_a_fitted_module_is_pickled_once():
     assert len(pickle.dumps(model.network_)) < 2 * alone
 
 
+@pytest.mark.parametrize("wrong", [["weak"], (), (1,), None, "weak"])
+@pytest.mark.parametrize("name", ["views", "parts"])
+def test_names_that_are_no_tuple_are_refused(tmp_path, name, wrong):
+    method = type("Own", (Remembering,), {name: wrong})()
+    with pytest.raises(ConfigError, match=rf"Own\.{name} is .*; expected a tuple of names"):
+        train(config("supervised", epochs=1), tmp_path / "run", dataset=features(), method=method)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("network", "sentence"),
     [

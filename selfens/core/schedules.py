@@ -52,7 +52,7 @@ def warmup_cosine(end: float, warmup: float = 0.0) -> Schedule:
     def value(epoch: float) -> float:
         if epoch < warmup:
             return epoch / warmup
-        return (1 + math.cos(math.pi * min((epoch - warmup) / max(end - warmup, 1e-12), 1.0))) / 2
+        return (1 + math.cos(math.pi * (epoch - warmup) / (end - warmup))) / 2 if epoch < end else 0.0
 
     return value
 

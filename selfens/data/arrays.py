@@ -64,7 +64,7 @@ def _file_errors(path: Path) -> Iterator[None]:
     try:
         check_regular(path)
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise DataError(f"there is no file {path}; expected an array saved by numpy.") from None
     except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for damaged files
         reason = str(error).rstrip(".")

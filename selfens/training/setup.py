@@ -58,17 +58,20 @@ class Given(NamedTuple):
         if self.method is not None:
             check_kind("method", self.method, Method, "an instance of a Method, such as selfens.methods.Pi()")
             check_kind("method.options", getattr(self.method, "options", None), Options, "an instance of its Options")
+            for name in ("views", "parts"):
+                words = getattr(self.method, name)
+                if not words or type(words) is not tuple or {*map(type, words)} != {str}:
+                    raise ConfigError(f"{type(self.method).__name__}.{name} is {words!r}; expected a tuple of names.")
             if taken := RECORD_FIELDS & {*self.method.parts}:
                 raise ConfigError(
                     f"{type(self.method).__name__}.parts has '{min(taken)}', which the history uses itself; choose another "
                     "name."
                 )
-            for name, default in (("targets", "device"), ("certainty", False)):
-                if (value := getattr(config.method, name, default)) != default:
-                    raise ConfigError(
-                        f"method.{name} is {value!r}, but a method of your own was passed, which has its own options; leave it "
-                        "out."
-                    )
+            if (place := getattr(config.method, "targets", "device")) != "device":
+                raise ConfigError(
+                    f"method.targets is {place!r}, but a method of your own was passed, which has its own options; leave it "
+                    "out."
+                )
 
 
 @dataclass(frozen=True)
