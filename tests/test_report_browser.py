@@ -1,7 +1,6 @@
 """The pages in a real browser: a headless Chromium, driven by Playwright. Skipped if there is none."""
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
