@@ -384,8 +384,8 @@ def test_nothing_in_an_epoch_waits_for_the_device(method, switch):
     settings = [*SMALL, *(STRONG if method == "fixmatch" else ["augment.flip=true", "augment.translation=2"])]
     settings += [f"training.compile={switch}", f"training.capture={switch}"]
     parts, _, _ = parts_after(settings, method=method, device="cuda", kind=np.uint8)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for epoch in (8, 9):
             for rows in parts.visit(epoch):
                 parts.step.set(**rates_at(epoch, parts))
