@@ -183,10 +183,10 @@ def report(
     """Write a page about a run, or about several side by side."""
     from selfens.report.page import write_report
 
-    dataset = None
-    if data is not None:  # a page would only say in small print that the data does not fit
-        for run in runs:
-            dataset = _loaded(run, "cpu").dataset(source=data)
+    if data is not None and len(runs) > 1:
+        raise ConfigError(f"--data is for one run, and {len(runs)} were given; a comparison looks at no data.")
+    # A page would only say in small print that the data does not fit.
+    dataset = None if data is None else _loaded(runs[0], "cpu").dataset(source=data)
     _say(f"report written to {write_report(runs, output, dataset=dataset)}")
 
 

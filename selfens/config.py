@@ -44,7 +44,7 @@ class DataConfig(Section):
         "Which rows are labelled: drawn per class, drawn as the authors' code draws them, read from labels_file, or drawn "
         "per class with those of labels_file added.",
     )
-    labels_file: str | None = setting(None, "Rows, or row,label pairs, to use as the labels (JSON, text or CSV).")
+    labels_file: str | None = setting(None, "Rows, or row,label pairs, to use as the labels (text or CSV).")
     label_noise: float = setting(
         0.0, "Percentage of the labels in use that are redrawn uniformly over all classes.", at_least=0, at_most=100
     )

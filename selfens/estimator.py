@@ -233,7 +233,7 @@ def default_config(dataset: Dataset, method: str, *, on_gpu: bool = False) -> Co
     config = presets.for_arrays(dataset.name, images_side=side, on_gpu=on_gpu)
     steps_per_epoch = max(dataset.num_rows // config.training.batch_size, 1)
     epochs = min(max(STEPS // steps_per_epoch, MIN_EPOCHS), MAX_EPOCHS)
-    config = config.with_values("method", name=method).with_values("schedule", epochs=epochs)
+    config = presets.with_method(config, method, images=dataset.is_images).with_values("schedule", epochs=epochs)
     config = config.with_values("network", mean_momentum=MEAN_MOMENTUM)
     if not dataset.is_images:
         config = config.with_values("optimizer", learning_rate=FEATURES_LEARNING_RATE)

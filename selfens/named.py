@@ -33,7 +33,7 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
     config = presets.for_arrays(str(path.absolute()), images_side=side, rows=rows, on_gpu=on_gpu)
     if not is_arrays:
         config = config.with_values("data", image_size=side)
-    return presets.with_method(config, method or config.method.name)
+    return presets.with_method(config, method or config.method.name, images=side is not None)
 
 
 def with_absolute_paths(config: Config) -> Config:

@@ -476,7 +476,7 @@ def test_a_method_without_a_preset_has_its_own_options_on_the_data_set(start):
 
 def test_another_method_on_data_of_ones_own_has_its_own_options_and_the_same_learning_rate():
     config = Config(data=DataConfig(name="mine.npz")).with_values("optimizer", learning_rate=0.1)
-    assert presets.with_method(config, "pi") == replace(config, method=methods.options("pi"))
+    assert presets.with_method(config, "pi", images=True) == replace(config, method=methods.options("pi"))
 
 
 @pytest.mark.parametrize(

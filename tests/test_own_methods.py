@@ -11,8 +11,9 @@ from torch import nn
 
 from selfens import EnsembleTargets, SelfEnsemblingClassifier, load_run, resume, train
 from selfens.core.losses import supervised
-from selfens.errors import ConfigError
+from selfens.errors import ConfigError, RunError
 from selfens.methods import Losses, Method, Options
+from selfens.report.comparison import compare
 from selfens.report.page import write_report
 from selfens.training.progress import Silent
 
@@ -127,6 +128,41 @@ def test_a_fitted_module_is_pickled_once():
     alone = len(pickle.dumps(module))
     model = SelfEnsemblingClassifier("supervised", module, epochs=1, device="cpu").fit(x, y)
     assert len(pickle.dumps(model.network_)) < 2 * alone
+
+
+def test_a_method_of_ones_own_is_resumed_with_the_same_options(tmp_path):
+    settings, hard = config("supervised", epochs=EPOCHS), Remembering.Options(targets="hard")
+    with pytest.raises(StoppedHere):
+        train(settings, tmp_path / "run", dataset=features(), method=Remembering(hard), progress=StopAfter(1))
+    with pytest.raises(RunError, match=r"targets='hard'\); resume it with the same, not .*targets='soft'"):
+        resume(tmp_path / "run", dataset=features(), method=Remembering())
+    assert len(resume(tmp_path / "run", dataset=features(), method=Remembering(hard)).history) == EPOCHS
+
+
+def test_runs_of_methods_of_ones_own_with_other_options_are_no_seeds_of_each_other(tmp_path):
+    runs = []
+    for seed in (0, 1):
+        settings = config("supervised", f"seed.base={seed}", epochs=1)
+        method = Remembering(Remembering.Options(targets=("soft", "hard")[seed]))
+        runs.append(train(settings, tmp_path / f"seed{seed}", dataset=features(), method=method))
+    assert "other seed" not in compare(runs)["sentence"]
+
+
+def test_parts_that_the_history_uses_itself_or_that_come_twice_are_refused(tmp_path):
+    for parts in (("learning_rate",), ("ensemble_variance",), ("cost", "cost")):
+        method = type("Own", (Remembering,), {"parts": parts})()
+        with pytest.raises(ConfigError, match="choose another name|expected each name once"):
+            train(config("supervised", epochs=1), tmp_path / "run", dataset=features(), method=method)
+
+
+@pytest.mark.parametrize("wrong", [{"predictions": None}, {"parts": {"cost": 0.0}}])
+def test_losses_that_are_no_tensors_are_refused(tmp_path, wrong):
+    class Own(Remembering):
+        def losses(self, *arguments):
+            return super().losses(*arguments)._replace(**wrong)
+
+    with pytest.raises(ConfigError, match="no tensors"):
+        train(config("supervised", epochs=1), tmp_path / "run", dataset=features(), method=Own())
 
 
 @pytest.mark.parametrize("wrong", [["weak"], (), (1,), None, "weak"])

@@ -20,6 +20,7 @@ __all__ = ["IN_MEMORY", "losses", "targets", "teacher"]
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in ("losses", "targets", "teacher"):
+    try:
         return importlib.import_module(f"selfens.core.{name}")
-    raise AttributeError(f"module 'selfens.core' has no attribute '{name}'")
+    except ModuleNotFoundError:
+        raise AttributeError(f"module 'selfens.core' has no attribute '{name}'") from None

@@ -35,6 +35,8 @@ class Options(Section):
     section: ClassVar[str] = "method"
     name: ClassVar[str] = "own"
     """The method's name in the registry."""
+    place: ClassVar[str] = ""
+    """The option, if there is one, that only says where the method's memory is kept: in `IN_MEMORY`, or a file's path."""
 
     @classmethod
     def _noun(cls) -> str:

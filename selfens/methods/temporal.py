@@ -26,6 +26,7 @@ class Temporal(Method):
     @dataclass(frozen=True, kw_only=True)
     class Options(WeightedOptions):
         name: ClassVar[str] = "temporal"
+        place: ClassVar[str] = "targets"
         decay: float = setting(0.6, "The ensemble's momentum, alpha.", at_least=0, below=1)
         consistency: Literal["squared", "cross_entropy"] = setting("squared", "How two predictions are compared.")
         unseen_rows: Literal["skip", "zero"] = setting(

@@ -65,15 +65,17 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
 def _groups(runs: Sequence[Compared]) -> list[list[Compared]]:
     """The runs, those together that differ only in the seed.
 
-    A run that was stopped, or that repeats a seed, stays by itself: its error does not belong in a mean over seeds.
+    A run that was stopped, repeats a seed, or has a network of the user's own, of which nothing is known, stays by itself:
+    its error does not belong in a mean over seeds.
     """
     groups: dict[str, list[Compared]] = {}
     for each in runs:
         config, about = each.run.config, each.run.about
-        own = [about[f"own_{part}"] for part in ("data", "network", "method")]  # of these a config knows nothing
+        own = [about.get(name) for name in ("fingerprint", "own_method_options")]  # of these a config knows nothing
         alike = f"{decisive_fields(config, with_seed=False)} {own}"
         is_repeated = any(other.run.config.seed == config.seed for other in groups.get(alike, ()))
-        groups.setdefault(alike if each.is_complete and not is_repeated else each.name, []).append(each)
+        is_alone = about["own_network"] or is_repeated or not each.is_complete
+        groups.setdefault(each.name if is_alone else alike, []).append(each)
     return list(groups.values())
 
 

@@ -8,7 +8,6 @@ from selfens.config import Config
 
 WITHOUT_EFFECT = {
     "data": "folder",
-    "method": "targets",
     "training": "residence device precision compile capture kernels threads checkpoint_every",
 }
 """Fields that say where and how fast a run is computed. Precision and residence change the last digits at most."""
@@ -19,6 +18,7 @@ def decisive_fields(config: Config, *, with_seed: bool = True) -> str:
     sections = config.to_dict()
     if not with_seed:
         del sections["seed"]
+    sections["method"].pop(config.method.place, None)
     for section, names in WITHOUT_EFFECT.items():
         for name in names.split():
             sections[section].pop(name, None)

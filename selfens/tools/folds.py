@@ -48,8 +48,9 @@ def fold_predictions(
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
         with tempfile.TemporaryDirectory() as folder:
             own = explicit
-            if getattr(config.method, "targets", None) not in (None, *IN_MEMORY):  # that file belongs to another run
-                own = explicit.with_values("method", targets=str(Path(folder) / "targets"))
+            place = config.method.place
+            if place and getattr(config.method, place) not in IN_MEMORY:  # that file belongs to another run
+                own = explicit.with_values("method", **{place: str(Path(folder) / "targets")})
             try:
                 run = train(own, Path(folder) / f"fold-{fold + 1}-of-{folds}", dataset=partly, progress=progress)
             except KeyboardInterrupt:

@@ -255,6 +255,9 @@ def _check_given_again(run: Run, given: Given) -> None:
             raise RunError(
                 f"{run.path} was started {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
             )
+    before, now = run.about.get("own_method_options"), repr(given.method and given.method.options)
+    if before is not None and before != now:
+        raise RunError(f"{run.path} was started with a method of {before}; resume it with the same, not {now}.")
 
 
 def _threads(config: Config, resumed: Run | None) -> int | None:

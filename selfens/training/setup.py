@@ -39,7 +39,8 @@ from selfens.training.step import Step, start_compiler
 Rows = NDArray[np.int64]
 Rates = Callable[[float], dict[str, float]]
 LABELLED, WITHOUT_LABEL, HELD_OUT = range(3)
-RECORD_FIELDS = {"epoch", "total", "seconds", "images_per_second", "weight", "test_error", "validation_error"}
+RECORD_FIELDS = {"epoch", "total", "seconds", "images_per_second", "test_error", "validation_error"}
+RECORD_FIELDS |= {"learning_rate", "beta1", "weight", "ensemble_variance"}
 
 
 class Given(NamedTuple):
@@ -62,15 +63,19 @@ class Given(NamedTuple):
                 words = getattr(self.method, name)
                 if not words or type(words) is not tuple or {*map(type, words)} != {str}:
                     raise ConfigError(f"{type(self.method).__name__}.{name} is {words!r}; expected a tuple of names.")
+            if len({*self.method.parts}) < len(self.method.parts):
+                raise ConfigError(
+                    f"{type(self.method).__name__}.parts is {self.method.parts}; expected each name once."
+                )
             if taken := RECORD_FIELDS & {*self.method.parts}:
                 raise ConfigError(
                     f"{type(self.method).__name__}.parts has '{min(taken)}', which the history uses itself; choose another "
                     "name."
                 )
-            if (place := getattr(config.method, "targets", "device")) != "device":
+            if (place := getattr(config.method, config.method.place, "device")) != "device":
                 raise ConfigError(
-                    f"method.targets is {place!r}, but a method of your own was passed, which has its own options; leave it "
-                    "out."
+                    f"method.{config.method.place} is {place!r}, but a method of your own was passed, which has its own "
+                    "options; leave it out."
                 )
 
 
@@ -209,6 +214,7 @@ class Parts:
             "own_data": given.dataset is not None,
             "own_network": given.network is not None,
             "own_method": given.method is not None,
+            "own_method_options": None if given.method is None else repr(given.method.options),
         }
 
 

@@ -124,7 +124,10 @@ class Step:
         missing = [name for name in self.method.parts if name not in losses.parts]
         if missing:
             raise ConfigError(f"the method's losses lack the part '{missing[0]}' that its `parts` name; return it too.")
-        return [losses.parts[name] for name in self.method.parts]
+        reported = [losses.parts[name] for name in self.method.parts]
+        if not all(isinstance(each, Tensor) for each in (*reported, losses.predictions)):
+            raise ConfigError("the method's losses have parts or predictions that are no tensors; return tensors.")
+        return reported
 
     def _losses(self, rows: Tensor) -> Losses:
         batch = self.loader.batch(rows, self.method.views)
