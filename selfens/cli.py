@@ -6,7 +6,6 @@ Only typer is imported at the top: `selfens --help` must not wait for torch.
 from __future__ import annotations
 
 import io
-import math
 import os
 import shlex
 import sys
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from selfens.training.progress import Progress
 
 Result = TypeVar("Result")
-FEW_TEST_ROWS = 50
 
 app = typer.Typer(
     add_completion=False,
@@ -171,7 +169,7 @@ def predict(
         count, failures = predict_file(trained, inputs, output)
     for failure in failures:
         _complain(f"left out: {failure}")
-    _say(f"{count:,} predictions written to {output}")
+    _say(f"predictions of {count:,} row{'s' * (count != 1)} written to {output}")
 
 
 @app.command()
@@ -435,10 +433,8 @@ def _say_result(run: Run, quiet: bool) -> None:
     _say(f"{error} after {epochs} in {seconds:.0f} s; run in {run.path}")
     if quiet:
         return
-    tested = run.about["test_rows"]
-    if 0 < tested < FEW_TEST_ROWS:
-        points = 98 / math.sqrt(tested)  # half of the interval that holds 95 % of such counts, at an error of one half
-        _say(f"only {tested} rows were tested on, so the error is known to within {points:.0f} points")
+    if (points := run.error_margin) is not None:
+        _say(f"only {run.about['test_rows']} rows were tested on, so the error is known to within {points:.0f} points")
     if (run.path / REPORT).is_file():
         _say(f"report in {run.path / REPORT}")
     _say(f"to predict: selfens predict {shlex.quote(str(run.path))} INPUT -o out.csv")

@@ -39,7 +39,9 @@ def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5) ->
     if jobs is not None and jobs < 1:
         raise ConfigError(f"the demo was asked for {jobs} processes; expected at least 1.")
     if num_seeds < 2:
-        raise ConfigError(f"the demo was asked for {num_seeds} seeds; a deviation needs at least 2.")
+        raise ConfigError(
+            f"the demo was asked for {num_seeds} seed{'s' * (num_seeds != 1)}; a deviation needs at least 2."
+        )
     wanted = [(preset, seed) for seed in range(num_seeds) for preset in METHODS]
     processes, began = min(jobs or available_cores(), len(wanted)), time.monotonic()
     echo(f"digits, 50 labels, {num_seeds} seeds x {len(METHODS)} methods, {processes} processes of one thread")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Iterable, Sequence
+from types import UnionType
 
 
 class SelfensError(Exception):
@@ -39,7 +40,7 @@ class SelfensWarning(UserWarning):
     """Training goes on, but probably not as intended."""
 
 
-def check_kind(what: str, given: object, kind: type, expected: str) -> None:
+def check_kind(what: str, given: object, kind: type | UnionType, expected: str) -> None:
     """Refuse an argument of another kind, such as a path instead of what is there.
 
     >>> check_kind("config", "digits", dict, "a Config")

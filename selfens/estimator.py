@@ -25,12 +25,12 @@ from torch import nn
 
 from selfens import presets
 from selfens.config import Config
-from selfens.core import evaluate, launcher
+from selfens.core import IN_MEMORY, evaluate, launcher
 from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs, as_trained
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.errors import DataError, check_kind
+from selfens.errors import ConfigError, DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
 from selfens.training.loop import train
@@ -115,6 +115,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         labels[labelled] = numbers
         dataset = Dataset.from_arrays(inputs, labels, classes=[str(name) for name in self.classes_])
         self.config_ = self._config(dataset)
+        options, place = self.config_.method, self.config_.method.place
+        if self.run_dir is None and place and getattr(options, place) not in IN_MEMORY:
+            raise ConfigError(f"method.{place} is a file, which belongs to a run that is kept; give run_dir too.")
         module = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else None
         self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
         progress = for_terminal() if self.verbose else None
@@ -155,7 +158,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         seed = int(check_random_state(self.random_state).randint(2**31))
         if isinstance(self.config, Config):
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
-        check_kind("config", self.config or {}, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
+        own_fields = {} if self.config is None else self.config
+        check_kind("config", own_fields, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
+        check_kind("network", self.network, str | nn.Module, "a name, or a module from inputs to logits")
         on_gpu = self.device != "cpu" and torch.cuda.is_available()
         fields = {"training.device": self.device, "seed.base": seed}
         if isinstance(self.network, str) and self.network != "auto":
@@ -163,7 +168,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if self.epochs is not None:
             check_kind("epochs", self.epochs, Integral, "a whole number")
             fields["schedule.epochs"] = self.epochs
-        chosen = (fields | dict(self.config or {})).items()
+        chosen = (fields | dict(own_fields)).items()
         return default_config(dataset, self.method, on_gpu=on_gpu).with_overrides(
             f"{path}={value}" for path, value in chosen
         )

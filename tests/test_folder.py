@@ -368,16 +368,16 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
     assert run.test_error < 50
     assert typed(capsys, "evaluate", "run")[0] == 0
     code, out, _ = typed(capsys, "predict", "run", "digits/unlabeled", "-o", "out.csv")
-    assert (code, out) == (0, "18 predictions written to out.csv\n")
+    assert (code, out) == (0, "predictions of 18 rows written to out.csv\n")
     with open("out.csv", encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     assert list(lines[0]) == ["file", "class", "probability"]
     assert sum(line["class"] in line["file"] for line in lines) > 9
     code, out, _ = typed(capsys, "predict", "run", "digits/unlabeled/red0.jpg", "-o", "one.csv")
-    assert (code, out) == (0, "1 predictions written to one.csv\n")
+    assert (code, out) == (0, "predictions of 1 row written to one.csv\n")
     (tmp_path / "LIST.CSV").write_text("file\ndigits/unlabeled/red0.jpg\ndigits/beside.bmp\n")
     code, out, _ = typed(capsys, "predict", "run", "LIST.CSV", "-o", "two.csv")
-    assert (code, out) == (0, "2 predictions written to two.csv\n")
+    assert (code, out) == (0, "predictions of 2 rows written to two.csv\n")
 
 
 @pytest.mark.parametrize(

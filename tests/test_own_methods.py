@@ -155,14 +155,49 @@ def test_parts_that_the_history_uses_itself_or_that_come_twice_are_refused(tmp_p
             train(config("supervised", epochs=1), tmp_path / "run", dataset=features(), method=method)
 
 
-@pytest.mark.parametrize("wrong", [{"predictions": None}, {"parts": {"cost": 0.0}}])
+@pytest.mark.parametrize(
+    "wrong", [{"predictions": None}, {"predictions": torch.zeros(2, 3)}, {"parts": {"cost": 0.0}}, {"total": 0.5}]
+)
 def test_losses_that_are_no_tensors_are_refused(tmp_path, wrong):
     class Own(Remembering):
         def losses(self, *arguments):
             return super().losses(*arguments)._replace(**wrong)
 
-    with pytest.raises(ConfigError, match="no tensors"):
+    with pytest.raises(ConfigError, match="is no zero-dimensional tensor|are no tensor of|expected Losses"):
         train(config("supervised", epochs=1), tmp_path / "run", dataset=features(), method=Own())
+
+
+class Growing(nn.Linear):
+    """A buffer that changes its shape with every step."""
+
+    def __init__(self):
+        super().__init__(FEATURES, CLASSES)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        if self.training:
+            self.seen = torch.cat([self.seen, torch.zeros(1)])
+        return super().forward(x)
+
+
+class WithExtraState(nn.Linear):
+    def get_extra_state(self):
+        return {"calls": 3}
+
+
+def test_tensors_that_change_their_shape_are_noticed_at_the_next_checkpoint(tmp_path):
+    with pytest.raises(ConfigError, match="network/seen is not as it was when training began"):
+        train(config("supervised", epochs=2), tmp_path / "run", dataset=features(), network=Growing())
+
+
+def test_what_cannot_be_saved_is_refused_before_a_run_is_made(tmp_path):
+    network = WithExtraState(FEATURES, CLASSES)
+    with pytest.raises(ConfigError, match="network/_extra_state cannot be saved with the run"):
+        train(config("supervised", epochs=1), tmp_path / "run", dataset=features(), network=network)
+    untested = type("Own", (Remembering,), {"evaluated": lambda self, network: None})()
+    with pytest.raises(ConfigError, match="`evaluated` returns is None"):
+        train(config("supervised", epochs=1), tmp_path / "run", dataset=features(), method=untested)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("wrong", [["weak"], (), (1,), None, "weak"])

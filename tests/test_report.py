@@ -142,11 +142,12 @@ def test_a_network_that_is_always_sure_and_half_the_time_right_is_off_by_a_half(
 
 
 def test_the_page_of_a_run_says_its_result_and_shows_everything(trained, page):
-    error = f"{trained.test_error:.2f} % of 20 test rows misclassified after 3 of 3 epochs."
+    error = f"{trained.test_error:.2f} % of 20 test rows misclassified (so few rows tell it to within 22 points)"
+    error += " after 3 of 3 epochs."
     assert f"arrays, 12 of 60 rows labelled, temporal: {error}" in page.text
     assert page.charts == CHARTS + TEST_CHARTS
     assert len(page.all("svg")) == len(CHARTS + TEST_CHARTS)
-    for words in (*GALLERIES, "Expected calibration error", "20 of 20 shown."):
+    for words in (*GALLERIES, "Expected calibration error", "The predicted classes take turns."):
         assert words in page.text
 
 
@@ -308,7 +309,6 @@ def test_all_suggestions_are_shown_at_once(trained, data, tmp_path):
     suggestions = audit.suggest_run(trained, 30, data)
     page = Page(write_suggestions_page(tmp_path / "page.html", suggestions, data))
     assert len(page.all("figure", class_="tile")) == 30
-    assert "30 of 30 shown." in page.text
 
 
 def test_suggestions_of_feature_vectors_are_a_table(tmp_path):
@@ -321,7 +321,7 @@ def test_the_page_of_an_audit_shows_the_most_suspicious_labels_first(tmp_path, d
     ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.3, 0.3, 0.4]])
     page = Page(write_audit_page(tmp_path / "page.html", ranked, data, "Somehow."))
     assert "1 of 3 labels of arrays are disputed." in page.text
-    assert "Somehow. 3 of 3 shown." in page.text
+    assert "Somehow." in page.text
     assert "given 1 suggested 0 score -0.60 row 1" in page.text
     assert [image["alt"] for image in page.all("img")] == ["row 1", "row 2", "row 0"]
 
@@ -349,7 +349,7 @@ def test_the_page_of_a_killed_run_ends_at_its_checkpoint(tmp_path, data, monkeyp
     run = killed(tmp_path / "run", data, monkeypatch, epoch=1)
     assert len(load_run(run).history) == 2
     page = written(run, dataset=data)
-    assert "test rows misclassified after 1 of 3 epochs." in page.text
+    assert "points) after 1 of 3 epochs." in page.text
     assert page.charts == [*CHARTS[:2], *TEST_CHARTS]  # in one epoch nothing else has changed
 
 

@@ -79,7 +79,7 @@ def print_table(result: dict[str, Any]) -> None:
     console, about = wide_console(WIDTH), result["environment"]
     console.print(
         f"{result['network']}, batch {result['batch_size']}, {result['data']}; {about['device']}, "
-        f"torch {about['torch']}, {about['precision']}, {about['threads']} threads",
+        f"torch {about['torch']}, {about['precision']}, threads: {about['threads']}",
         highlight=False,
     )
     table = Table()

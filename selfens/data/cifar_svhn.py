@@ -101,7 +101,8 @@ def _place(folder: Path, published: Published) -> Path:
 
 
 def _not_here(folder: Path, published: Published, why: str) -> DataError:
-    return DataError(f"there is no {published.target} in {folder}, and {why}; put it there, from {published.url}.")
+    how = "put it there" if published.target.endswith(".mat") else "unpack it there"
+    return DataError(f"there is no {published.target} in {folder}, and {why}; {how}, from {published.url}.")
 
 
 def _download(published: Published, folder: Path, progress: bool) -> None:

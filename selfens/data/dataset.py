@@ -86,8 +86,8 @@ class Dataset:
         y, test_y = numbers[: len(given)], numbers[len(given) :]
         if (test_y == UNLABELED).any():
             raise DataError(
-                f"{int((test_y == UNLABELED).sum())} test rows have no label or one no training row has; "
-                "every test row needs a known label."
+                f"{int((test_y == UNLABELED).sum())} test rows have no label, or one that no training row has; give each a "
+                "label of the training rows, or leave it out."
             )
         return cls(inputs=x, labels=y, test_inputs=test_x, test_labels=test_y, classes=names, name=name)
 

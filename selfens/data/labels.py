@@ -42,14 +42,20 @@ class LabelChoice:
     @classmethod
     def from_json(cls, text: str) -> LabelChoice:
         raw = json.loads(text)
-        return cls(**{name: np.array(raw[name], dtype=np.int64) for name in cls.__dataclass_fields__})
+        lists = {name: np.array(raw[name]) for name in cls.__dataclass_fields__}
+        if any(len(numbers) and numbers.dtype != np.int64 for numbers in lists.values()):
+            raise ValueError("lists of whole numbers")
+        return cls(**{name: numbers.astype(np.int64) for name, numbers in lists.items()})
 
     def check(self, *, num_rows: int, num_classes: int) -> None:
         """Raise ValueError if this cannot be a choice of labels for so many rows and classes."""
         for rows, labels in ((self.rows, self.labels), (self.validation, self.validation_labels)):
             inside = ((rows >= 0) & (rows < num_rows)).all() and ((labels >= 0) & (labels < num_classes)).all()
-            if len(rows) != len(labels) or not inside:
+            if rows.ndim != 1 or rows.shape != labels.shape or not inside:
                 raise ValueError("rows of the training set, with a label among the classes each")
+        every = np.concatenate([self.rows, self.validation])
+        if not len(self.rows) or len(np.unique(every)) < len(every) or not np.isin(self.corrupted, self.rows).all():
+            raise ValueError("labelled rows, each once")
 
     def training_labels(self, num_rows: int) -> Labels:
         """A label for every training row, -1 if it is not known or not used."""

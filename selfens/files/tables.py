@@ -58,5 +58,6 @@ def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] 
     changed = sum(known.get(line[row], "") != line[label] for line in lines if len(line) > max(row, label))
     if changed:
         raise DataError(
-            f"{path} holds labels that were put in by hand ({changed:,}); choose another file name, or move that file away."
+            f"{path} holds labels that are not this run's ({changed:,}): corrections by hand, or another run's; choose another "
+            "file name, or move that file away."
         )

@@ -57,8 +57,8 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
         "sentence": f"Lowest {words}: {labels[best]}.",
         "tested_alike": quantity != "test_error" or len(tested) == 1,
         "chart": epochs_chart(f"{words.capitalize()} per epoch", dict(zip(labels, lines, strict=True)), words),
-        "headers": (*HEADERS, words),
-        "rows": [(*_table_row(each), "" if (last := each.last(quantity)) is None else f"{last:.2f}") for each in every],
+        "headers": (HEADERS[0], words, *HEADERS[1:]),
+        "rows": [_table_row(each, each.last(quantity)) for each in every],
     }
 
 
@@ -87,8 +87,15 @@ def _label(group: Sequence[Compared], results: Sequence[float]) -> str:
     return f"{first.name}{seeds}{stopped}, {mean_and_deviation(results)}"
 
 
-def _table_row(each: Compared) -> tuple[str, ...]:
+def _table_row(each: Compared, result: float | None) -> tuple[str, ...]:
     """Texts under the headers."""
     run, labels = each.run, f"{len(each.run.labels.rows):,}"
-    about = (each.name, data_words(run), method_words(run), labels, str(run.config.seed.base))
+    about = (
+        each.name,
+        "" if result is None else f"{result:.2f}",
+        data_words(run),
+        method_words(run),
+        labels,
+        str(run.config.seed.base),
+    )
     return *about, each.epochs, time_words(each.history)

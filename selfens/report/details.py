@@ -79,6 +79,8 @@ def _sentence(run: Run, history: History) -> str:
     last = history[-1]
     if last.get("test_error") is not None:
         result = f"{last['test_error']:.2f} % of {run.about.get('test_rows', 0):,} test rows misclassified"
+        if run.error_margin is not None:
+            result += f" (so few rows tell it to within {run.error_margin:.0f} points)"
     elif last.get("validation_error") is not None:
         result = f"{last['validation_error']:.2f} % of {len(run.labels.validation):,} validation rows misclassified"
     else:

@@ -47,8 +47,11 @@ from selfens.files.tensors import (
 FORMAT = "2"
 NOT_JSON = (ValueError, RecursionError)
 """What reading text that is not JSON may raise: too deep, or with numbers of thousands of digits."""
+LARGEST = 1e300
+"""A number of the history; larger ones are none that was measured."""
 REPORT = "report.html"
-SIMPLE = {"fingerprint": str, "rows": int, "input_type": str, "own_data": bool, "own_network": bool, "own_method": bool}
+SIMPLE = {"fingerprint": str, "rows": int, "test_rows": int, "input_type": str}
+SIMPLE |= {"parameters": int, "unreadable": list, "own_data": bool, "own_network": bool, "own_method": bool}
 """What run.json must hold beside classes, input shape and threads."""
 PARTS = ("network", "optimizer", "step", "random")
 """What a checkpoint must hold."""
@@ -178,13 +181,13 @@ class RunDirectory:
     def history(self) -> list[dict[str, Any]]:
         """The records of all finished epochs, numbers by their names; a line cut short by a crash is not one."""
         path = self.path / "history.jsonl"
-        records = []
+        records: list[dict[str, Any]] = []
         for line in self._read(path.name).splitlines() if path.exists() else []:
             try:
                 record = json.loads(line)
             except NOT_JSON:
                 break
-            if not _is_record(record):
+            if not _is_record(record) or record["epoch"] != len(records):
                 break
             records.append(record)
         return records
@@ -246,7 +249,8 @@ class RunDirectory:
         except (KeyError, *NOT_JSON):
             raise self._damaged_checkpoint() from None
         has_file = isinstance(found.targets_file, dict) and all(isinstance(x, str) for x in found.targets_file.values())
-        if not of_this_run or not has_file or min(found.epoch, found.step) < 0 or not 0 <= found.seconds < math.inf:
+        is_within = 0 <= found.epoch <= self.config().schedule.epochs and found.step >= 0
+        if not of_this_run or not has_file or not is_within or not 0 <= found.seconds < math.inf:
             raise self._damaged_checkpoint()
         return found
 
@@ -260,8 +264,9 @@ class RunDirectory:
             check_regular(self.path / name)
             return (self.path / name).read_text()
         except (OSError, UnicodeDecodeError) as error:
+            reason = "it is not there" if isinstance(error, FileNotFoundError) else error
             raise RunError(
-                f"{self.path / name} cannot be read ({error}); expected a run made by selfens train."
+                f"{self.path / name} cannot be read ({reason}); expected a run made by selfens train."
             ) from None
 
     def _read_json(self, name: str) -> Any:
@@ -286,7 +291,7 @@ def _is_record(found: Any) -> bool:
     """Whether a line of the history is numbers by their names; None stands for what was not measured in an epoch."""
     if not isinstance(found, dict) or found.get("epoch") is None or found.get("total") is None:
         return False
-    return all(value is None or type(value) in (int, float) for value in found.values())
+    return all(value is None or (type(value) in (int, float) and not abs(value) > LARGEST) for value in found.values())
 
 
 def _digest(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,8 @@ from selfens.errors import DataError, RunError
 from selfens.runs.directory import RunDirectory
 
 BLOCK_BYTES = 1 << 24
+
+FEW_TEST_ROWS = 50
 
 
 class Run:
@@ -69,6 +72,13 @@ class Run:
         """In percent, after the checkpoint's epoch, whose weights predict: never the best epoch's."""
         records = self.history[: self.directory.reached()[0]]  # a crash may have left later ones
         return records[-1].get("test_error") if records else None
+
+    @property
+    def error_margin(self) -> float | None:
+        """In points, if there are so few test rows that it matters: half of the interval that holds 95 % of such counts, at
+        an error of one half."""
+        tested = self.about["test_rows"]
+        return 98 / math.sqrt(tested) if 0 < tested < FEW_TEST_ROWS else None
 
     @property
     def labels(self) -> LabelChoice:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from selfens.core.device import generator
 from selfens.core.randomness import PROCESS, stream
-from selfens.errors import RunError
+from selfens.errors import ConfigError, RunError, check_kind
 from selfens.runs.directory import Checkpoint, RunDirectory
 from selfens.training.setup import Parts, Rows
 
@@ -18,6 +18,11 @@ Position = tuple[int, int, float]
 
 def save(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds: float = 0.0) -> None:
     """A checkpoint that continues at `step` of `epoch`, in which so many seconds have been spent by then."""
+    if changed := {*shapes(parts).items()} ^ {*parts.shapes.items()}:
+        raise ConfigError(
+            f"{min(changed)[0]} is not as it was when training began, so no checkpoint could be loaded; tensors of a network "
+            "or method must keep name, type and shape."
+        )
     if step:
         average(parts)
     ensemble, targets, targets_file = parts.method.ensemble, {}, {}
@@ -60,7 +65,7 @@ def load(parts: Parts, checkpoint: Checkpoint) -> Position:
         raise RunError(
             f"the checkpoint does not fit the run ({str(error).splitlines()[0]}); it is damaged, or of another run."
         ) from None
-    if step >= parts.loader.steps_per_epoch or checkpoint.epoch > parts.config.schedule.epochs:
+    if step >= parts.loader.steps_per_epoch:
         raise RunError(
             f"the checkpoint is of epoch {checkpoint.epoch}, step {checkpoint.step}, beyond the end of the run; it is damaged."
         )
@@ -79,6 +84,20 @@ def average(parts: Parts) -> None:
 
 
 # Parts that are the same in all processes
+
+
+def shapes(parts: Parts) -> dict[str, str]:
+    """Type and shape of what is saved of the network and the method. What cannot be saved is refused."""
+    evaluated = parts.method.evaluated(parts.network)
+    check_kind("what the method's `evaluated` returns", evaluated, nn.Module, "a network")
+    states = _states(parts)
+    named = {
+        f"{part}/{name}": each for part in ("network", "evaluated", "method") for name, each in states[part].items()
+    }
+    for name, each in named.items():
+        if not isinstance(each, Tensor) or each.layout != torch.strided:
+            raise ConfigError(f"{name} cannot be saved with the run; expected a tensor that is not sparse.")
+    return {name: f"{each.dtype} {tuple(each.shape)}" for name, each in named.items()}
 
 
 def _states(parts: Parts) -> dict[str, State]:

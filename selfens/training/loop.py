@@ -92,6 +92,7 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
         threads, seed = _threads(config, resumed), _process_seed(config, group)
         stack.enter_context(torch_settings(config.training.precision, threads, device, seed))
         parts = Parts(prepared, given, group, show.warn)
+        parts.shapes = checkpoints.shapes(parts)
         if parts.method.ensemble is not None:
             stack.callback(parts.method.ensemble.close)
         start = 0, 0, 0.0

@@ -141,6 +141,7 @@ class Parts:
     rates       from progress in epochs to the values that `step.set` takes
     weight_max  the largest unsupervised weight, scaled
     evaluated   the rows on which the network is evaluated, by the name of the error in the history
+    shapes      type and shape of what a checkpoint holds of network and method
     """
 
     def __init__(self, prepared: Prepared, given: Given, group: Group, warn: Callable[[str], None]) -> None:
@@ -182,6 +183,7 @@ class Parts:
             warn=warn,
         )
         self.rates = _rates(config, self.weight_max)
+        self.shapes: dict[str, str] = {}
         self.evaluated = _evaluated_rows(prepared, group)
 
     def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
@@ -305,7 +307,7 @@ def _check_output(network: nn.Module, inputs: Tensor, num_classes: int) -> None:
     try:
         with torch.no_grad(), evaluation_mode(network):
             made = network(inputs)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except Exception as error:  # a user's network may raise anything
         raise ConfigError(
             f"the network cannot take inputs of shape {tuple(inputs.shape)} ({root_cause(error)})."
         ) from error

@@ -115,7 +115,7 @@ class Step:
         self.update(rows, parts, losses.predictions, self.group.means(gradients))
 
     def _parts(self, losses: Losses) -> list[Tensor]:
-        is_made = isinstance(losses, Losses) and isinstance(losses.parts, dict)
+        is_made = isinstance(losses, Losses) and isinstance(losses.parts, dict) and isinstance(losses.total, Tensor)
         if not is_made or losses.total.ndim or not losses.total.requires_grad:
             raise ConfigError(
                 f"the method's losses are a {type(losses).__name__}; expected Losses(total, parts, predictions), the total a "
@@ -125,8 +125,13 @@ class Step:
         if missing:
             raise ConfigError(f"the method's losses lack the part '{missing[0]}' that its `parts` name; return it too.")
         reported = [losses.parts[name] for name in self.method.parts]
-        if not all(isinstance(each, Tensor) for each in (*reported, losses.predictions)):
-            raise ConfigError("the method's losses have parts or predictions that are no tensors; return tensors.")
+        if not all(isinstance(each, Tensor) and not each.ndim for each in reported):
+            raise ConfigError("the method's losses have a part that is no zero-dimensional tensor; return tensors.")
+        rows = self.loader.batch_size
+        if not isinstance(losses.predictions, Tensor) or losses.predictions.shape[:1] != (rows,):
+            raise ConfigError(
+                f"the method's predictions are no tensor of {rows} rows; return one, a row for each input."
+            )
         return reported
 
     def _losses(self, rows: Tensor) -> Losses:

@@ -141,7 +141,7 @@ def test_a_download_that_fails_leaves_nothing_and_says_what_to_do(tmp_path, monk
 
     monkeypatch.setenv("SELFENS_OFFLINE", value)
     monkeypatch.setattr("pooch.retrieve", fail)
-    with pytest.raises(DataError, match=r"the download failed \(no route to host\); put it there"):
+    with pytest.raises(DataError, match=r"the download failed \(no route to host\); unpack it there"):
         sources.load("cifar10", data_dir=tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
