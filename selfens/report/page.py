@@ -23,7 +23,7 @@ Source = Run | str | Path
 def write_report(runs: Source | Sequence[Source], path: str | Path, *, dataset: Dataset | None = None) -> Path:
     """Write one page about a run, or one that compares several, and return its path.
 
-    runs     runs or their directories; `load_run(path, network=...)` if a run was given a module of your own
+    runs     runs or their directories; `load_run(path, ...)` if one needs a module of your own or code that you trust
     dataset  what a run was trained on, if it is in memory, was passed to `train` or was moved; otherwise it is loaded
     """
     given = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, Source) else runs)]

@@ -62,7 +62,7 @@ class Model(nn.Module):
 def export_run(run: Run | str | Path, path: str | Path) -> Export:
     """Write the trained network of a run, its preprocessing, class names and model card into one file.
 
-    run   a run or its directory; load_run(path, network=...) if it was given a module of your own
+    run   a run or its directory; load_run(path, ...) if it needs a module of your own or code that you trust
     path  of the file, ending in .onnx
     """
     path = Path(path)
