@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from selfens.core import launcher
-from selfens.errors import ConfigError, SelfensError
+from selfens.errors import ConfigError, SelfensError, visible
 from selfens.experiments.command import reproduce
 from selfens.methods import METHODS
 
@@ -45,6 +45,9 @@ ReportOption = Annotated[bool, typer.Option("--report/--no-report", help="Write 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
 DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="PATH", help="Where the run's data is now, if it was moved.")
+]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-code", help="Import the code that the run names for its network (module:factory).")
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any field of the config.")
@@ -112,6 +115,7 @@ def resume(
     data: DataOption = None,
     report: ReportOption = True,
     tensorboard: TensorBoardOption = False,
+    trust_code: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Continue a run from its last checkpoint."""
@@ -125,7 +129,11 @@ def resume(
         _say_result(before, quiet)
         return
     moved = before.dataset(source=data) if data else None
-    _train(lambda show: loop.resume(run, dataset=moved, progress=show), run, report, tensorboard, quiet)
+
+    def go_on(show: Progress) -> Run:
+        return loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
+
+    _train(go_on, run, report, tensorboard, quiet)
 
 
 @app.command()
@@ -133,9 +141,10 @@ def evaluate(
     run: RunArgument,
     data: DataOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
+    trust_code: TrustOption = False,
 ) -> None:
     """Compute a run's test error again, over every test row."""
-    trained = _loaded(run, device)
+    trained = _loaded(run, trust_code, device)
     result = trained.evaluate(trained.dataset(source=data))
     _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
     for name, error in result["per_class"].items():
@@ -155,13 +164,14 @@ def predict(
     ] = False,
     data: DataOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
+    trust_code: TrustOption = False,
 ) -> None:
     """Predict the class of each row of a file, or of each image of a folder."""
     from selfens.tools.predict import predict_file, predict_training_rows
 
     if training_rows == (inputs is not None):
         raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
-    trained = _loaded(run, device)
+    trained = _loaded(run, trust_code, device)
     failures: list[str] = []
     if inputs is None:
         count = predict_training_rows(trained, trained.dataset(source=data), output)
@@ -177,26 +187,30 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs; several are compared.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     data: DataOption = None,
+    trust_code: TrustOption = False,
 ) -> None:
     """Write a page about a run, or about several side by side."""
+    from selfens import load_run
     from selfens.report.page import write_report
 
     if data is not None and len(runs) > 1:
         raise ConfigError(f"--data is for one run, and {len(runs)} were given; a comparison looks at no data.")
+    loaded = [load_run(run, trust_code=trust_code) for run in runs]
     # A page would only say in small print that the data does not fit.
-    dataset = None if data is None else _loaded(runs[0], "cpu").dataset(source=data)
-    _say(f"report written to {write_report(runs, output, dataset=dataset)}")
+    dataset = None if data is None else loaded[0].dataset(source=data)
+    _say(f"report written to {write_report(loaded, output, dataset=dataset)}")
 
 
 @app.command()
 def export(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    trust_code: TrustOption = False,
 ) -> None:
     """Write the network into one file that needs no selfens. Preprocessing, classes and a model card are in it."""
     from selfens.tools.export import export_run
 
-    done = export_run(_loaded(run, "cpu"), output)
+    done = export_run(_loaded(run, trust_code, "cpu"), output)
     _say(f"{output} written; its probabilities are the run's to within {done.difference:.1g} on {done.checked_on}")
 
 
@@ -210,6 +224,7 @@ def audit(
         int | None, typer.Option(help="Train this many times, each time with a part of the labels hidden.")
     ] = None,
     data: DataOption = None,
+    trust_code: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Rank a run's labels by how much its predictions disagree."""
@@ -219,13 +234,14 @@ def audit(
     from selfens.training import progress
 
     page = _page_beside(output)
-    trained = _loaded(run)
+    trained = _loaded(run, trust_code)
     auditing.check_audit_replaceable(output, trained)
     dataset = trained.dataset(source=data)
     if folds is None:
         result = auditing.audit_run(trained, dataset)
         how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K asks one that was not"
     else:
+        trained.check_code()  # the folds are new runs, which trust the config they are given
         show = progress.for_terminal(quiet)
         result = _until_stopped(lambda: folding.audit_folds(trained.config, dataset, folds, progress=show))
         how = f"each judged by one of {folds} runs that did not see it"
@@ -243,6 +259,7 @@ def suggest(
         Path, typer.Option("--output", "-o", help="The CSV to write, with an empty column to fill in.")
     ] = Path("suggestions.csv"),
     data: DataOption = None,
+    trust_code: TrustOption = False,
 ) -> None:
     """Say which unlabeled rows to label next. The least certain, spread over the predicted classes."""
     from selfens.files.tables import check_replaceable
@@ -251,7 +268,7 @@ def suggest(
 
     page = _page_beside(output)
     check_replaceable(output, auditing.OF_SUGGESTIONS, labels={})
-    trained = _loaded(run)
+    trained = _loaded(run, trust_code)
     dataset = trained.dataset(source=data)
     result = auditing.suggest_run(trained, count, dataset)
     auditing.write_suggestions(output, result, trained.classes, dataset.row_names)
@@ -266,7 +283,8 @@ def presets(name: Annotated[str | None, typer.Argument(help="Print this preset's
     from selfens.presets import PRESETS, about, get
 
     if name is not None:
-        _say(get(name).to_json().rstrip())
+        for line in get(name).to_json().splitlines():
+            _say(line)
         return
     for preset in PRESETS:
         _say(f"{preset:<20} {about(preset)}")
@@ -285,7 +303,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="List this method's 
     options = find(name).Options.describe()
     _say(f"{name}: {_summary(find(name))}")
     for option, default, expected, doc in options:
-        _say(f"  method.{option} = {default}   ({expected})\n      {doc}")
+        _say(f"  method.{option} = {default}   ({expected})")
+        _say(f"      {doc}")
     if not options:
         _say("  no options")
 
@@ -385,11 +404,11 @@ def _page_beside(output: Path) -> Path:
     return page
 
 
-def _loaded(path: Path, device: str = "auto") -> Run:
+def _loaded(path: Path, trust_code: bool, device: str = "auto") -> Run:
     """A run to be used, with a note if it is not finished."""
     from selfens import load_run
 
-    run = load_run(path, device=device)
+    run = load_run(path, device=device, trust_code=trust_code)
     done, epochs = run.directory.reached()[0], run.config.schedule.epochs
     if done < epochs:
         _complain(f"note: {path} has done {done} of {epochs} epochs; 'selfens resume {path}' completes it.")
@@ -442,12 +461,12 @@ def _say_result(run: Run, quiet: bool) -> None:
 
 def _say(text: str) -> None:
     if launcher.rank() == 0:
-        print(text)  # noqa: T201
+        print(visible(text))  # noqa: T201
 
 
 def _complain(text: str) -> None:
     name = f"process {launcher.rank()}: " if launcher.rank() else ""
-    print(f"{name}{text}", file=sys.stderr)  # noqa: T201
+    print(visible(f"{name}{text}"), file=sys.stderr)  # noqa: T201
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -7,9 +7,13 @@ sentence and exits with a code other than 0; in Python every one of them is a `S
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable, Sequence
 from types import UnionType
+
+# Control characters, line separators, marks that turn text round (bidirectional), and bytes that are not UTF-8.
+UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class SelfensError(Exception):
@@ -69,6 +73,15 @@ def nearest(given: str, known: Sequence[str]) -> str:
     """
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else "."
+
+
+def visible(text: str) -> str:
+    """One line of text, with each character escaped that would change the line or the terminal instead of being seen.
+
+    >>> visible("a\\nb \\x1b[31m \\u202e")
+    'a\\\\nb \\\\x1b[31m \\\\u202e'
+    """
+    return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def root_cause(error: BaseException) -> str:

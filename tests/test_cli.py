@@ -680,6 +680,20 @@ def test_a_word_that_is_nothing_gets_the_nearest_preset_or_folder(typed, here):
     assert "did you mean 'digits'?" in typed("train", "digit")[2]
 
 
+def test_a_report_replaces_reports_only(typed, trained):
+    assert typed("report", "run", "-o", "page.html")[0] == 0
+    assert typed("report", "run", "-o", "page.html")[0] == 0
+    Path("notes.txt").write_text("mine")
+    before = Path("run/checkpoint.safetensors").read_bytes()
+    for path in ("notes.txt", "run/checkpoint.safetensors"):
+        code, _, err = typed("report", "run", "-o", path)
+        assert (code, "exists and is not a file that this command writes" in err) == (1, True)
+    assert (Path("notes.txt").read_text(), Path("run/checkpoint.safetensors").read_bytes()) == ("mine", before)
+    Path("link.html").symlink_to("page.html")
+    assert typed("report", "run", "-o", "link.html")[0] == 0
+    assert Path("link.html").is_symlink()
+
+
 def test_predictions_can_go_through_a_pipe(typed, trained):
     np.save("new.npy", blobs()[0])
     os.mkfifo("pipe")

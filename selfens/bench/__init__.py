@@ -16,6 +16,7 @@ from selfens.bench.steps import BATCH, CPU_MODES, MODES, conditions, config_for,
 from selfens.core.device import resolve_device
 from selfens.data import sources
 from selfens.errors import ConfigError, DataError, unknown_name
+from selfens.files.tables import write_output
 from selfens.methods import METHODS
 from selfens.training.progress import wide_console
 
@@ -101,8 +102,4 @@ def print_table(result: dict[str, Any]) -> None:
 
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=2) + "\n")
-    except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror}); choose another file.") from None
+    write_output(path, (json.dumps(result, indent=2) + "\n").encode(), beginning=b'{\n  "environment"')

@@ -24,6 +24,7 @@ from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.images import decode_all, is_image
 from selfens.errors import DataError
 from selfens.files import check_regular
+from selfens.files.tables import from_cell
 
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
@@ -178,7 +179,7 @@ def read_table(path: Path, columns: str) -> list[list[str]]:
         first = next((line for line in text.splitlines() if line.strip()), "")
         separator = next((mark for mark in ";\t" if mark in first and "," not in first), ",")
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-        return [[cell.strip() for cell in line] for line in lines if any(map(str.strip, line))]
+        return [[from_cell(cell.strip()) for cell in line] for line in lines if any(map(str.strip, line))]
     except (OSError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a CSV of {columns} ({error}).") from None
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
-from selfens.errors import SelfensError
+from selfens.errors import SelfensError, visible
 from selfens.experiments.data import Source
 from selfens.experiments.records import Store
 from selfens.experiments.tables import Task
@@ -88,7 +88,7 @@ def _run(task: Task, device: str, store: Store, source: Source) -> None:
     try:
         run_cell(task, device, store, source)
     except SelfensError as error:
-        sys.exit(str(error))  # prints it; the exit code is 1
+        sys.exit(visible(str(error)))  # prints it; the exit code is 1
     except KeyboardInterrupt:
         pass
 

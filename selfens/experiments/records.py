@@ -24,7 +24,6 @@ from selfens.config import Config
 from selfens.errors import RunError
 from selfens.experiments.tables import Cell, Task
 from selfens.files import locks
-from selfens.report.render import shown
 from selfens.runs.experiment import same_experiment
 from selfens.settings import Bounds, Section
 from selfens.upgrade import upgrade_config
@@ -190,7 +189,7 @@ class Store:
 
 def one_line(error: Exception) -> str:
     """An error's message as a part of a sentence."""
-    return shown(str(error).rstrip("."), 300) or type(error).__name__
+    return " ".join(str(error).rstrip(".").split())[:300] or type(error).__name__
 
 
 @contextmanager

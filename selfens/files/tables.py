@@ -1,17 +1,48 @@
-"""The tables that commands write as CSV files, and which files they may replace: none that somebody has worked on."""
+"""The tables that commands write as CSV files, and which files they may replace: none that somebody has worked on.
+
+A name may hold what a CSV or a spreadsheet would change: a newline, bytes that are not UTF-8, the beginning of a formula.
+Such a cell is written as a JSON string, quotes and all, and only what was written so is read back as one.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from selfens.errors import DataError
-from selfens.files.tensors import write_atomically
+from selfens.errors import UNSEEN, DataError
+
+FORMULA = re.compile(r"(^|[;\t])\s*[=+\-@]")  # a spreadsheet may take a semicolon for the end of a cell
+NUMBER = re.compile(r"-?[0-9.]+")
+
+
+def as_cell(text: str) -> str:
+    """The text itself, or if it would not survive in a cell, a JSON string.
+
+    >>> as_cell("cat"), as_cell("-0.5"), as_cell("=cat")
+    ('cat', '-0.5', '"=cat"')
+    """
+    is_formula = FORMULA.search(text) and not NUMBER.fullmatch(text)
+    if not (is_formula or UNSEEN.search(text) or text.startswith('"') or text != text.strip()):
+        return text
+    quoted = json.dumps(text, ensure_ascii=False).replace(";", "\\u003b")
+    return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+
+
+def from_cell(cell: str) -> str:
+    """What `as_cell` made a cell of; any other cell is what it is, such as a name in quotes that somebody typed."""
+    try:
+        text = json.loads(cell) if cell.startswith('"') else cell
+    except (ValueError, RecursionError):
+        return cell
+    return text if as_cell(text) == cell else cell
 
 
 def cells(values: Iterable[float]) -> list[str]:
@@ -20,14 +51,26 @@ def cells(values: Iterable[float]) -> list[str]:
 
 
 def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
-    """A table at `path`, whole or not at all; a pipe or device such as /dev/stdout is written to directly."""
+    """A table at `path`."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    content = text.getvalue().encode("utf-8", "surrogateescape")
-    if path.is_file() or not path.exists():
-        write_atomically(path.resolve() if path.is_symlink() else path, content)
+    writer.writerows([as_cell(str(value)) for value in line] for line in zip(*columns.values(), strict=True))
+    write_output(path, text.getvalue().encode())
+
+
+def write_output(path: Path, content: bytes, beginning: bytes = b"") -> None:
+    """A file for the user, whole or not at all; a pipe or device such as /dev/stdout is written to directly.
+
+    beginning  of files of this kind: one that begins otherwise is somebody else's, and is not replaced
+    """
+    from selfens.files.tensors import write_atomically  # reading a CSV must not wait for torch
+
+    target = _behind_links(path)
+    if target.is_file() or not target.exists():
+        if _beginning(target, len(beginning)) not in (b"", beginning):
+            raise DataError(f"{path} exists and is not a file that this command writes; choose another file name.")
+        write_atomically(target, content)
         return
     try:
         path.write_bytes(content)
@@ -35,12 +78,27 @@ def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
         raise DataError(f"{path} could not be written ({error.strerror}).") from None
 
 
+def _beginning(path: Path, length: int) -> bytes:
+    if not path.exists():
+        return b""
+    with open(path, "rb") as file:
+        return file.read(length)
+
+
+def _behind_links(path: Path) -> Path:
+    """The file that a link leads to, which is written to, so that the link stays."""
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if target.is_symlink():
+        raise DataError(f"{path} is a link that leads to itself; remove it, or choose another file name.")
+    return target
+
+
 def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] | None = None) -> None:
     """Refuse to replace a file that is not a table beginning with our `own` columns, or that has labels put in by hand.
 
     labels  what we write ourselves into the column 'label', by row; any other label is somebody's work
     """
-    if not path.is_file() or path.stat().st_size == 0:
+    if not _behind_links(path).is_file() or path.stat().st_size == 0:
         return
     try:
         with open(path, newline="", encoding="utf-8") as file:
@@ -54,7 +112,7 @@ def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] 
     if labels is None:
         return
     row, label = header.index("row"), header.index("label")
-    known = {str(number): name for number, name in labels.items()}
+    known = {str(number): as_cell(name) for number, name in labels.items()}
     changed = sum(known.get(line[row], "") != line[label] for line in lines if len(line) > max(row, label))
     if changed:
         raise DataError(

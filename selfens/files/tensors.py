@@ -6,6 +6,7 @@ A file is written under a temporary name, flushed to the disk and renamed: it is
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +21,12 @@ from selfens.errors import RunError
 from selfens.files import check_regular
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`, or leave it as it was."""
+def write_atomically(path: Path, *content: bytes | memoryview) -> None:
+    """Replace `path` by `content`, one piece after the other, or leave it as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            file.write(content)
+            file.writelines(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -44,9 +45,14 @@ def write_failure(path: Path, error: OSError) -> str:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """The same bytes for the same tensors and strings, which safetensors itself writes in an order that changes."""
     # Copies, because tensors that share memory (tied weights, a teacher kept twice) are refused otherwise.
     plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(plain, metadata))
+    content = memoryview(save(plain, metadata))
+    start = 8 + int.from_bytes(content[:8], "little")
+    names = json.dumps(json.loads(bytes(content[8:start])), sort_keys=True, separators=(",", ":")).encode()
+    names += b" " * (-len(names) % 8)  # tensors begin at a multiple of 8 bytes
+    write_atomically(path, len(names).to_bytes(8, "little"), names, content[start:])
 
 
 @contextmanager

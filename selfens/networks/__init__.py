@@ -37,6 +37,7 @@ __all__ = [
     "calibrate",
     "conv13",
     "fuse",
+    "is_factory",
     "mlp",
     "small",
     "update_running_means",
@@ -45,12 +46,17 @@ __all__ = [
 
 def build(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """The network that `options.name` says: one of `NETWORKS`, or a user's package.module:factory."""
-    if ":" in options.name:
+    if is_factory(options.name):
         return _from_factory(options.name, input_shape, num_classes)
     if options.name not in NETWORKS:
         hint = " A factory of your own is written package.module:factory."
         raise ConfigError(unknown_name("network", options.name, NETWORKS) + hint)
     return NETWORKS[options.name](input_shape, num_classes, options)
+
+
+def is_factory(name: str) -> bool:
+    """Whether building the network of this name imports a user's code."""
+    return ":" in name
 
 
 def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:

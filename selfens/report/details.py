@@ -99,11 +99,12 @@ def data_words(run: Run) -> str:
 
 
 def _facts(run: Run, history: History) -> str:
-    network = "a module of your own" if run.about["own_network"] else run.config.network.name
-    size, device = f"{run.about.get('parameters', 0):,} parameters", run.about["environment"].get("device", "?")
+    network = "a module of your own" if run.about["own_network"] else shown(run.config.network.name)
+    size, device = f"{run.about.get('parameters', 0):,} parameters", shown(str(run.about["environment"].get("device")))
     seed, unreadable = run.config.seed.base, len(run.about.get("unreadable", []))
     left_out = f", {unreadable:,} unreadable files left out (run.json lists them)" if unreadable else ""
-    return shown(f"{run.path}: {network} with {size}, seed {seed}, {time_words(history)} on {device}{left_out}")
+    about = f"{network} with {size}, seed {seed}, {time_words(history)} on {device}{left_out}"
+    return f"{shown(str(run.path))}: {about}"
 
 
 def time_words(history: History) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from selfens.data.dataset import Dataset
 from selfens.errors import RunError
-from selfens.files.tensors import write_atomically
+from selfens.files.tables import write_output
 from selfens.report.comparison import compare
 from selfens.report.details import details
 from selfens.report.gallery import audit_gallery, suggestions_gallery
@@ -23,7 +23,7 @@ Source = Run | str | Path
 def write_report(runs: Source | Sequence[Source], path: str | Path, *, dataset: Dataset | None = None) -> Path:
     """Write one page about a run, or one that compares several, and return its path.
 
-    runs     runs or their directories; `load_run(path, network=...)` if a run was given a module of your own
+    runs     runs or their directories; `load_run(path, ...)` if one needs a module of your own or code that you trust
     dataset  what a run was trained on, if it is in memory, was passed to `train` or was moved; otherwise it is loaded
     """
     given = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, Source) else runs)]
@@ -58,5 +58,5 @@ def write_suggestions_page(path: str | Path, suggestions: Suggestions, dataset: 
 
 
 def _write(path: str | Path, template: str, values: Mapping[str, Any]) -> Path:
-    write_atomically(Path(path), render(template, **values).encode("utf-8", "replace"))
+    write_output(Path(path), render(template, **values).encode("utf-8", "replace"), beginning=b"<!doctype html>")
     return Path(path)

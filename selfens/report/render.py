@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import statistics
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from selfens.errors import visible
+
 TEMPLATES = Path(__file__).parent / "templates"
+ISOLATE, END_ISOLATE = "\u2068", "\u2069"  # of Unicode, because <bdi> is not possible in a chart or an attribute
 
 
 def render(template: str, *, folder: Path | None = None, **values: Any) -> str:
@@ -27,13 +31,16 @@ def render(template: str, *, folder: Path | None = None, **values: Any) -> str:
 
 
 def shown(text: str, limit: int | None = None) -> str:
-    """A name as one line of valid text, cut if it is too long.
+    """A name as one line of valid text, cut if it is too long; letters written leftward do not turn what is beside it.
 
     >>> shown("a  very\\nlong name", 9)
     'a very l…'
     """
     line = " ".join(text.encode("utf-8", "replace").decode().split())  # file names may hold bytes that are not UTF-8
-    return line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…"
+    line = visible(line)
+    line = line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…"
+    leftward = any(unicodedata.bidirectional(letter) in ("R", "AL", "AN") for letter in line)
+    return f"{ISOLATE}{line}{END_ISOLATE}" if leftward else line
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:

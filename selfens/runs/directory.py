@@ -21,7 +21,6 @@ import itertools
 import json
 import math
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +84,8 @@ class RunDirectory:
         path = Path(path)
         check_free(path)
         draft = path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.tmp")
-        identity = {"format": FORMAT, "id": secrets.token_hex(16), "config": _digest(config.to_json())}
+        made_of = json.dumps([config.to_json(), choice.to_json(), about])  # equal runs leave equal files
+        identity = {"format": FORMAT, "id": _digest(made_of)[:32], "config": _digest(config.to_json())}
         try:
             draft.mkdir(parents=True)
             write_atomically(draft / "run.json", (json.dumps(identity | about, indent=2) + "\n").encode())

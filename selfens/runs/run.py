@@ -35,8 +35,9 @@ FEW_TEST_ROWS = 50
 class Run:
     """Everything a run left behind.
 
-    network  the module to load the weights into, needed only if the run was given a module of your own
-    dataset  what the run was trained on, if it is in memory already
+    network     the module to load the weights into, needed only if the run was given a module of your own
+    dataset     what the run was trained on, if it is in memory already
+    trust_code  import the code that the run's config names for its network (module:factory)
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Run:
         network: nn.Module | None = None,
         device: str = "auto",
         dataset: Dataset | None = None,
+        trust_code: bool = False,
     ) -> None:
         self.directory = RunDirectory.open(path)
         self.path = self.directory.path
@@ -55,7 +57,7 @@ class Run:
         self.input_shape: tuple[int, ...] = tuple(self.about["input_shape"])
         self.device = resolve_device(device)
         self._given_network = network
-        self._dataset = dataset
+        self._dataset, self._trust_code = dataset, trust_code
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -115,7 +117,17 @@ class Run:
             raise RunError(
                 f"{self.path} was trained with a module of your own; pass it, in Python: load_run(path, network=...)."
             )
+        self.check_code()
         return networks.build(self.config.network, self.input_shape, len(self.classes))
+
+    def check_code(self) -> None:
+        """Refuse to build a network of code that the run names, which may be anybody's, unless the caller trusts it."""
+        name = self.config.network.name
+        if networks.is_factory(name) and not self._trust_code and self._given_network is None:
+            raise RunError(
+                f"{self.path} names code for its network, '{name}', which is imported only if you trust it; say so "
+                "(trust_code=True), or pass the network itself (network=...)."
+            )
 
     @cached_property
     def ensemble(self) -> EnsembleTargets | None:
@@ -231,6 +243,8 @@ class Run:
         return f"Run({str(self.path)!r}, epochs={epochs}, test_error={self.test_error})"
 
 
-def load_run(path: str | Path, *, network: nn.Module | None = None, device: str = "auto") -> Run:
-    """A run from its directory."""
-    return Run(path, network=network, device=device)
+def load_run(
+    path: str | Path, *, network: nn.Module | None = None, device: str = "auto", trust_code: bool = False
+) -> Run:
+    """A run from its directory. Code that it names for its network is imported only with `trust_code`."""
+    return Run(path, network=network, device=device, trust_code=trust_code)

@@ -25,7 +25,7 @@ from selfens.core import evaluate
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs
 from selfens.errors import ConfigError, RunError, SelfensError
-from selfens.files.tensors import write_atomically
+from selfens.files.tables import write_output
 from selfens.runs.run import Run, load_run
 from selfens.tools import optional
 
@@ -62,7 +62,7 @@ class Model(nn.Module):
 def export_run(run: Run | str | Path, path: str | Path) -> Export:
     """Write the trained network of a run, its preprocessing, class names and model card into one file.
 
-    run   a run or its directory; load_run(path, network=...) if it was given a module of your own
+    run   a run or its directory; load_run(path, ...) if it needs a module of your own or code that you trust
     path  of the file, ending in .onnx
     """
     path = Path(path)
@@ -87,7 +87,7 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
             f"{path} was not written: its probabilities differ from the run's by up to {difference:.2g} on {checked_on}; "
             f"at most {TOLERANCE:g} was expected."
         )
-    write_atomically(path, content)
+    write_output(path, content)
     return Export(path, difference, checked_on)
 
 

@@ -58,7 +58,8 @@ def train(
     check_kind("config", config, Config, "a Config, such as presets.get('digits')")
     given, path = Given(dataset, network, method), Path(run_dir)
     if launcher.restarts() and (path / "config.json").is_file() and RunDirectory.open(path).config() == config:
-        return resume(path, dataset=dataset, network=network, method=method, progress=progress)
+        # The caller's config names the same code as the run's.
+        return resume(path, dataset=dataset, network=network, method=method, progress=progress, trust_code=True)
     return _run(path, config, given, progress)
 
 
@@ -69,11 +70,16 @@ def resume(
     network: nn.Module | None = None,
     method: Method | None = None,
     progress: Progress | None = None,
+    trust_code: bool = False,
 ) -> Run:
-    """Continue a run from its last checkpoint. Data, network and method passed to `train` must be passed again."""
-    run, given = Run(run_dir, network=network), Given(dataset, network, method)
+    """Continue a run from its last checkpoint. Data, network and method passed to `train` must be passed again.
+
+    trust_code  import the code that the run's config names for its network (module:factory)
+    """
+    run, given = Run(run_dir, network=network, trust_code=trust_code), Given(dataset, network, method)
     run.directory.check_resumable()
     _check_given_again(run, given)
+    run.check_code()
     return _run(run.path, run.config, given, progress, resumed=run)
 
 
@@ -105,7 +111,7 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
             notices.warn_about_data(parts, show)
             stack.enter_context(directory.locked() if group.is_first else nullcontext())
         _train_epochs(parts, directory, show, start)
-    return Run(path, network=given.network, device=device.type, dataset=data)
+    return Run(path, network=given.network, device=device.type, dataset=data, trust_code=True)  # it has run just now
 
 
 def _load_data(path: Path, config: Config, given: Given, resumed: Run | None, group: Group, show: Progress) -> Dataset:

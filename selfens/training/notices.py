@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from selfens.core.device import environment
+from selfens.errors import visible
 from selfens.methods.base import WeightedOptions
 from selfens.runs.directory import RunDirectory
 from selfens.training.progress import Progress
@@ -26,8 +27,8 @@ def title(parts: Parts, directory: RunDirectory) -> str:
     epochs = "1 epoch" if config.schedule.epochs == 1 else f"{config.schedule.epochs} epochs"
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
     return (
-        f"{data.name}: {len(rows.visited):,} rows, {extra}{labelled} labelled, "
-        f"{parts.evaluated['test_error'].total:,} to test on; run in {directory.path}\n"
+        f"{visible(data.name)}: {len(rows.visited):,} rows, {extra}{labelled} labelled, "
+        f"{parts.evaluated['test_error'].total:,} to test on; run in {visible(str(directory.path))}\n"
         f"{method}, {network} ({parts.optimizer.flat.numel():,} parameters), {parts.prepared.device.type} {parts.precision}; "
         f"{epochs}{weight}, learning rate {config.optimizer.learning_rate:g}; inputs {data.input_shape} from {parts.residence}"
     )

@@ -8,7 +8,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from selfens.errors import SelfensWarning
+from selfens.errors import SelfensWarning, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +49,7 @@ class Quiet(Progress):
     """Only warnings, as lines."""
 
     def warn(self, message: str) -> None:
-        print(f"warning: {message}", file=sys.stderr)  # noqa: T201
+        print(f"warning: {visible(message)}", file=sys.stderr)  # noqa: T201
 
 
 class Lines(Quiet):
@@ -104,7 +104,7 @@ class Bar(Quiet):
         self.bar.update(self.task, completed=done * self.steps, latest=latest, epoch=f"{done}/{self.epochs}")
 
     def warn(self, message: str) -> None:
-        self.console.print("warning: ", message, sep="", highlight=False, markup=False)
+        self.console.print("warning: ", visible(message), sep="", highlight=False, markup=False)
 
     def close(self) -> None:
         self.bar.stop()

@@ -1,0 +1,317 @@
+"""What the files of others can do: a run's directory, names of files and classes, what is printed of them."""
+
+import csv
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
+from support import SMALL_IMAGES, config, contents, features, images, selfens, sets, write_npz
+from torch import nn
+
+from selfens import load_run, resume, train
+from selfens.cli import main
+from selfens.data.folder import read_table
+from selfens.errors import UNSEEN, RunError
+from selfens.files.tables import as_cell, from_cell, write_csv
+from selfens.report.page import write_report
+from selfens.tools import audit
+
+FACTORY = """
+from pathlib import Path
+from torch import nn
+
+Path("imported").touch()
+
+
+def make(input_shape, num_classes):
+    return nn.Linear(input_shape[0], num_classes)
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("evilnet", None)
+
+
+@pytest.fixture
+def foreign(here):
+    """A run that was trained elsewhere; its code lies in the current directory and has not been imported."""
+    (here / "evilnet.py").write_text(FACTORY)
+    words = ["network.name=evilnet:make", f"data.name={write_npz(here / 'blobs.npz')}", "data.labels=none"]
+    np.save(here / "new.npy", features().test_inputs)
+    train(config("pi", *words), here / "run")
+    sys.modules.pop("evilnet")
+    (here / "imported").unlink()
+    return here / "run"
+
+
+def typed(capsys, *words):
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    return stopped.value.code or 0, *capsys.readouterr()
+
+
+# Code that a run names
+
+USES = {
+    "evaluate": ("evaluate", "run"),
+    "predict": ("predict", "run", "new.npy", "-o", "out.csv"),
+    "predict training rows": ("predict", "run", "--training-rows", "-o", "out.csv"),
+    "audit": ("audit", "run"),
+    "audit by folds": ("audit", "run", "--folds", "2", "--quiet"),
+    "suggest": ("suggest", "run", "-n", "2"),
+    "export": ("export", "run", "-o", "net.onnx"),
+}
+
+
+@pytest.mark.parametrize("words", USES.values(), ids=USES)
+def test_a_command_imports_what_a_run_names_only_if_it_is_trusted(foreign, here, capsys, words):
+    code, _, err = typed(capsys, *words)
+    assert (code, (here / "imported").exists()) == (1, False)
+    assert "names code for its network, 'evilnet:make', which is imported only if you trust it" in err
+    assert err.count("\n") == 1
+    code, _, err = typed(capsys, *words, "--trust-code")
+    assert (code, (here / "imported").exists()) == (0, True), err
+
+
+def test_a_report_shows_what_needs_no_code(foreign, here, capsys):
+    assert typed(capsys, "report", "run")[0] == 0
+    assert not (here / "imported").exists()
+    assert "which is imported only if you trust it" in (here / "report.html").read_text()
+    assert typed(capsys, "report", "run", "--trust-code")[0] == 0
+    assert "Confusion matrix" in (here / "report.html").read_text()
+    assert (here / "imported").exists()
+
+
+def test_a_resume_imports_what_a_run_names_only_if_it_is_trusted(foreign, here, capsys):
+    settings = load_run(foreign).config.with_values("training", checkpoint_every=1)
+    stopping = here / "stopped"
+    with pytest.raises(ZeroDivisionError):
+        train(settings, stopping, progress=Stopping())
+    sys.modules.pop("evilnet")
+    (here / "imported").unlink()
+    code, _, err = typed(capsys, "resume", "stopped", "--tensorboard")
+    assert (code, "imported only if you trust it" in err, (here / "imported").exists()) == (1, True, False)
+    with pytest.raises(RunError, match=r"trust_code=True"):
+        resume(stopping)
+    assert typed(capsys, "resume", "stopped", "--trust-code", "--no-report")[0] == 0
+    assert load_run(stopping).finished
+
+
+class Stopping:
+    """A progress that ends a training after its first epoch."""
+
+    talkative = False
+
+    def start(self, title, **counts): ...
+    def step(self, epoch, step): ...
+    def warn(self, message): ...
+    def close(self): ...
+
+    def epoch(self, record):
+        raise ZeroDivisionError
+
+
+def test_in_python_a_run_is_trusted_or_given_its_network(foreign, here):
+    run, rows = load_run(foreign), features().test_inputs
+    assert (len(run.history), run.finished) == (3, True)
+    with pytest.raises(RunError, match=r"names code .* \(trust_code=True\), or pass the network itself"):
+        run.predict(rows)
+    given = load_run(foreign, network=nn.Linear(*reversed(evil_weights(foreign).shape)))
+    expected = given.predict_proba(rows)
+    assert not (here / "imported").exists()
+    np.testing.assert_array_equal(load_run(foreign, trust_code=True).predict_proba(rows), expected)
+
+
+def evil_weights(path):
+    return load_run(path).directory.load_checkpoint().tensors["network"]["weight"]
+
+
+def test_a_run_that_claims_a_module_of_ones_own_does_not_import_either(foreign, here):
+    about = json.loads((foreign / "run.json").read_text())
+    (foreign / "run.json").write_text(json.dumps(about | {"own_network": True}))
+    with pytest.raises(RunError, match="trained with a module of your own; pass it"):
+        load_run(foreign).predict(features().test_inputs)
+    with pytest.raises(RunError, match="started with a network of your own"):
+        resume(foreign)
+    assert not (here / "imported").exists()
+
+
+@pytest.mark.parametrize("field", ["data.name", "method.name", "optimizer.name", "data.preprocess", "data.extra"])
+def test_no_other_name_in_a_run_is_imported(foreign, here, field):
+    raw, (section, name) = json.loads((foreign / "config.json").read_text()), field.split(".")
+    raw["network"]["name"] = "mlp"
+    raw[section][name] = "evilnet:make"
+    (foreign / "config.json").write_text(json.dumps(raw))
+    for use in (lambda: load_run(foreign).evaluate(), lambda: resume(foreign)):
+        with pytest.raises(RunError):
+            use()
+    assert not (here / "imported").exists()
+
+
+def test_a_training_that_is_started_again_needs_no_trust(foreign, here):
+    """torchrun repeats the command, which names the code."""
+    settings = load_run(foreign).config
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
+    try:
+        assert train(settings, foreign).finished
+    finally:
+        del os.environ["TORCHELASTIC_RESTART_COUNT"]
+    assert write_report(load_run(foreign, trust_code=True), here / "page.html").is_file()
+
+
+# Names in tables
+
+NAMES = [
+    "two\nlines",
+    "carriage\rreturn",
+    "caf\udce9",
+    "=1+1",
+    "+plus",
+    "-minus",
+    "@at",
+    " spaces ",
+    '"quoted"',
+    "a;=b",
+]
+ORDINARY = ["cat", "größe 日本", "it's", 'in "quotes"', "-0.500000", "12", "a-b", "C:\\cat", "a;b"]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(['"', "\\", ";", "=", "\udce9"])))
+@example('"\\u003b"')
+@example('"=a"')
+def test_any_name_survives_in_a_cell(name):
+    cell = as_cell(name)
+    cell.encode()
+    assert from_cell(cell.strip()) == name
+    assert "\n" not in cell
+    assert not re.match(r"\s*[=+@]|\s*-[^0-9.]", cell)
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_an_ordinary_name_is_its_own_cell(name):
+    assert as_cell(name) == name == from_cell(name)
+
+
+def test_what_somebody_typed_in_quotes_keeps_them():
+    assert [from_cell(typed) for typed in ('"cat"', '"', '"a', "=cat")] == ['"cat"', '"', '"a', "=cat"]
+
+
+@pytest.fixture
+def odd_folder(here):
+    """A folder whose classes have names that a CSV or a spreadsheet would change."""
+    for number, name in enumerate(NAMES):
+        (here / "photos" / name).mkdir(parents=True)
+        for picture in range(3):
+            pixels = np.full((8, 8, 3), 25 * number, np.uint8)
+            Image.fromarray(pixels).save(here / "photos" / name / f"{name}{picture}.png")
+    return here / "photos"
+
+
+def test_an_audit_of_odd_names_is_a_labels_file(odd_folder, here, capsys):
+    words = ["--epochs", "1", "--no-report", "--quiet", "--set", "network.width=4"]
+    assert typed(capsys, "train", "./photos", "--run", "first", *words)[0] == 0
+    for _ in range(2):  # the second writes over the first, which nobody has changed
+        assert typed(capsys, "audit", "first", "-o", "issues.csv")[0] == 0
+    text = (here / "issues.csv").read_text(encoding="utf-8")
+    cells = [cell for line in csv.reader(text.splitlines()) for cell in line]
+    assert not [cell for cell in cells if re.match("[=+@]|-[^0-9.]", cell)]
+    assert typed(capsys, "train", "./photos", "--run", "second", "--labels-file", "issues.csv", *words)[0] == 0
+    first, second = load_run("first"), load_run("second")
+    assert sorted(first.classes) == sorted(NAMES)
+    np.testing.assert_array_equal(audit.run_labels(first), audit.run_labels(second))
+    assert typed(capsys, "predict", "first", "photos", "-o", "out.csv")[0] == 0
+    header, *lines = read_table(here / "out.csv", "file")
+    assert header == ["file", "class", "probability"]
+    assert {line[0] for line in lines} == {str(file.relative_to(here)) for file in odd_folder.rglob("*.png")}
+    assert typed(capsys, "predict", "first", "out.csv", "-o", "again.csv")[0] == 0
+    assert (here / "again.csv").read_bytes() == (here / "out.csv").read_bytes()
+
+
+@pytest.mark.parametrize("command", ["predict", "audit", "suggest"])
+def test_a_link_to_itself_is_no_file_to_write(here, capsys, command):
+    train(config("pi", f"data.name={write_npz(here / 'blobs.npz')}", "data.labels=none"), here / "run")
+    (here / "out.csv").symlink_to("out.csv")
+    words = ["--training-rows"] if command == "predict" else []
+    code, _, err = typed(capsys, command, "run", *words, "-o", "out.csv")
+    assert (code, err) == (
+        1,
+        "error: out.csv is a link that leads to itself; remove it, or choose another file name.\n",
+    )
+    assert (here / "out.csv").is_symlink()
+
+
+def test_what_a_link_leads_to_is_written(here):
+    for name, target in (("new", "there"), ("old", "here")):
+        (here / name).symlink_to(target)
+    (here / "here").write_text("x\n1\n")
+    for name, target in (("new", "there"), ("old", "here")):
+        write_csv(here / name, {"x": [2]})
+        assert ((here / name).is_symlink(), (here / target).read_text()) == (True, "x\n2\n")
+
+
+# What is printed and shown of names
+
+TURNED = "cat \u202e12.34\u2066 \x1b[31m\x9b"
+
+
+def test_an_error_sentence_of_a_foreign_files_content_is_one_harmless_line(here, capsys):
+    (here / "rows.csv").write_text("row,label\n0,\x1b]0;owned\x07\u202ecat\n")
+    code, _, err = typed(capsys, "train", "digits", "--labels-file", "rows.csv")
+    assert code == 1
+    assert r"'\x1b]0;owned\x07\u202ecat'" in err
+    assert not UNSEEN.search(err.rstrip("\n"))
+
+
+def test_a_name_in_the_output_is_one_harmless_line(here, capsys):
+    names, data = np.array([TURNED, "a\nb", "c"]), features()
+    labels = {"y_train": names[data.labels], "y_test": names[data.test_labels]}
+    np.savez(here / "odd.npz", x_train=data.inputs, x_test=data.test_inputs, **labels)
+    train(config("pi", f"data.name={here / 'odd.npz'}", "data.labels=none"), here / "run")
+    code, out, err = typed(capsys, "evaluate", "run")
+    assert (code, err, out.count("\n")) == (0, "", 4)
+    assert r"cat \u202e12.34\u2066 \x1b[31m\x9b" in out
+    assert not UNSEEN.search(out.replace("\n", ""))
+
+
+def test_the_progress_of_a_training_shows_no_raw_name(here, capsys):
+    folder = here / "a \x1b[31m\nb"
+    folder.mkdir()
+    code, out, err = typed(capsys, "train", write_npz(folder / "\u202ex.npz"), "--epochs", "1", "--run", folder / "run")
+    assert (code, r"\u202ex.npz" in out, r"\x1b[31m\nb" in out) == (0, True, True)
+    assert not UNSEEN.search((out + err).replace("\n", ""))
+
+
+def test_a_page_isolates_names_so_that_numbers_stay(here):
+    data = replace(images(), classes=(TURNED, "שלום", "c"), name="\u202eedata")
+    settings = config("pi", *SMALL_IMAGES, epochs=1)
+    runs = [train(settings, here / name, dataset=data) for name in ("חתול", "a\u202eb")]
+    pages = [write_report(each, here / "page.html", dataset=data).read_text() for each in (runs[0], runs)]
+    for page in pages:
+        assert "\u2068חתול\u2069" in page
+        assert not UNSEEN.search(page.replace("\n", "").replace("\u2068", "").replace("\u2069", ""))
+        assert page.count("\u2068") == page.count("\u2069") > 0
+        assert not re.search("[א-ת]", re.sub("\u2068[^\u2069]*\u2069", "", page))
+    assert r"\u202eedata" in pages[0]
+
+
+# Equal files
+
+
+def test_equal_runs_write_equal_checkpoints(here):
+    """In processes of their own, because the order in which safetensors writes strings changes from one to the next."""
+    write_npz(here / "blobs.npz")
+    for name in ("one", "two"):
+        words = ["train", "blobs.npz", "--epochs", "2", "--no-report", "--run", name, *sets(["training.threads=1"])]
+        assert selfens(*words, cwd=here).returncode == 0
+    one, two = (contents(here / name) for name in ("one", "two"))
+    assert [name for name in one if one[name] != two[name]] == ["history.jsonl"]  # seconds
