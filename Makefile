@@ -23,8 +23,8 @@ pytest: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not alone"
 	$(BIN)/python -m pytest -q -m alone
 
-# Random kills, damaged files, full disks, two processes on one run: half an hour on two idle cores, and no part of `make test`.
-# A soak that was stopped goes on where it was; one in full writes results/soak.json.
+# Random kills, damaged files, full disks, two processes on one run: half an hour on two idle cores, and not part of `make test`.
+# A soak that was stopped continues where it was; one in full writes results/soak.json.
 KILLS ?= 300
 FILES ?= 20000
 PAIRS ?= 120

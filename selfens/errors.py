@@ -41,7 +41,7 @@ class DivergedError(SelfensError, ArithmeticError):
 
 
 class SelfensWarning(UserWarning):
-    """Training goes on, but probably not as intended."""
+    """Training continues, but probably not as intended."""
 
 
 def check_kind(what: str, given: object, kind: type | UnionType, expected: str) -> None:

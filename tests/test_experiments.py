@@ -324,7 +324,7 @@ def test_a_run_interrupted_goes_on_from_its_checkpoint(tmp_path, capsys, monkeyp
     assert [line.partition(",")[0] for line in lines] == [
         "started",
         "epoch 10/12",
-        "goes on after epoch 10/12",
+        "continues after epoch 10/12",
         "finished",
     ]
     assert outcomes(store, [task]) == undisturbed(tmp_path, [task])
@@ -401,7 +401,7 @@ def changed(section, **values):
         (lambda path: (path / "checkpoint.safetensors").write_text("x"), "checkpoint.safetensors"),
         (lambda path: (path / "labels.json").write_text("x"), "labels.json is damaged"),
         (lambda path: (path / "history.jsonl").write_text("5\n" * 12), "has 0 epochs in history.jsonl"),
-        (changed("training", device="cuda"), "it was begun with the device cuda and can go on only there"),
+        (changed("training", device="cuda"), "it was begun with the device cuda and can continue only there"),
         (changed("optimizer", beta2=0.5), "it was begun with another configuration"),
     ],
 )
@@ -548,7 +548,7 @@ def test_a_run_that_is_killed_or_cannot_go_on_does_not_stop_the_others(tmp_path)
     assert run_pool(store.root, wanted, say=lines.append) == (2, False)
     thread.join()
     assert [line for line in lines if "warning" in line] == [
-        f"warning: {task} was left out (exit code {code}); call again to go on."
+        f"warning: {task} was left out (exit code {code}); run it again to continue."
         for task, code in zip(wanted, (-9, 1), strict=False)
     ]
     assert [store.has(task) for task in wanted] == [False, False, True]
@@ -657,7 +657,7 @@ def test_the_last_line_and_the_exit_code_say_that_runs_are_missing(capsys):
         with pytest.raises(typer.Exit) as last:
             _finish(2, 0, stopped)
         assert last.value.exit_code == code
-        assert capsys.readouterr().out == f"{reason}; 2 runs are missing. Call again to go on.\n"
+        assert capsys.readouterr().out == f"{reason}; 2 runs are missing. Run it again to continue.\n"
     with pytest.raises(RunError, match="2 runs are missing, 1 of them because of the errors above"):
         _finish(2, 1, False)
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from selfens.bench.steps import BATCH, CPU_MODES, MODES, conditions, config_for, made_up, measure
 from selfens.core.device import resolve_device
 from selfens.data import sources
-from selfens.errors import ConfigError, DataError, unknown_name
+from selfens.errors import ConfigError, unknown_name
 from selfens.files.tables import write_output
 from selfens.methods import METHODS
 from selfens.training.progress import wide_console

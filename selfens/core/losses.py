@@ -59,14 +59,14 @@ def _sum(counted: Tensor | None, each: Tensor) -> Tensor:
 CONSISTENCY = {"squared": squared_difference, "cross_entropy": consistency_cross_entropy}
 
 
-def align(probabilities: Tensor, present: Tensor, wanted: Tensor) -> Tensor:
+def align(probabilities: Tensor, predicted: Tensor, wanted: Tensor) -> Tensor:
     """Distribution alignment (ReMixMatch): classes predicted more often than they should be lose probability.
 
-    present  [classes] how often each class is predicted, on average
-    wanted   [classes] how often it should be
+    predicted  [classes] how often each class is predicted, on average
+    wanted     [classes] how often it should be
 
     >>> align(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5]))
     tensor([[0.2000, 0.8000]])
     """
-    scaled = probabilities * (wanted / present.clamp_min(1e-6))
+    scaled = probabilities * (wanted / predicted.clamp_min(1e-6))
     return scaled / scaled.sum(dim=1, keepdim=True).clamp_min(1e-12)

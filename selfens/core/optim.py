@@ -121,7 +121,7 @@ class _Moments(Optimizer):
 
 @final
 class Adam(_Moments):
-    """The authors' Adam: step size lr sqrt(1 - beta2^t) / (1 - beta1^t) with the present beta1, which the schedule lowers,
+    """The authors' Adam: step size lr sqrt(1 - beta2^t) / (1 - beta1^t) with the current beta1, which the schedule lowers,
     and epsilon added to the uncorrected root. Unlike theirs, NaNs are not replaced by zeros; the trainer stops instead.
     """
 

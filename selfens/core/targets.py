@@ -174,21 +174,21 @@ class EnsembleTargets:
 
     def _blend_in(self, chunk: Arrays, written: Tensor) -> Tensor | float:
         """Update the averages of the rows written; returns the sum of their variances."""
-        rows, present = written[:, None], chunk["pending"].float()
-        mean = torch.where(rows, self._blend(chunk["mean"], present), chunk["mean"])
+        rows, new = written[:, None], chunk["pending"].float()
+        mean = torch.where(rows, self._blend(chunk["mean"], new), chunk["mean"])
         chunk["mean"].copy_(mean)
         chunk["count"] += written
         if "square" not in chunk:
             return 0.0
-        square = torch.where(rows, self._blend(chunk["square"], present.square()), chunk["square"])
+        square = torch.where(rows, self._blend(chunk["square"], new.square()), chunk["square"])
         chunk["square"].copy_(square)
         correction = self._correction(chunk["count"])
         each = square.float().sum(dim=1) / correction - mean.float().square().sum(dim=1) / correction**2
         return torch.where(written, each.clamp_min(0), 0.0).sum()
 
-    def _blend(self, old: Tensor, present: Tensor) -> Tensor:
+    def _blend(self, old: Tensor, new: Tensor) -> Tensor:
         """In separate roundings, which are the same on every device and for every chunk size."""
-        return (old.float() * self.decay).add_(present * (1 - self.decay))
+        return (old.float() * self.decay).add_(new * (1 - self.decay))
 
     def _correction(self, count: Tensor) -> Tensor:
         """1 - decay^count, which undoes the start at zero; 1 for rows never seen."""

@@ -1,6 +1,6 @@
 """Prefetch: inputs that stay in RAM or in a file, brought to the device a little before they are needed.
 
-A thread copies the raw rows of the next few steps into a buffer while the present ones train. On a GPU the buffer is pinned,
+A thread copies the raw rows of the next few steps into a buffer while the current ones train. On a GPU the buffer is pinned,
 and from there the rows are copied and preprocessed on a CUDA stream of their own, into one of two windows while steps read
 the other. Order, views and random draws are the loader's, so a batch is the same as one from inputs on the device (but for
 the last digits of a matrix product, which depend on how many rows are multiplied at once).
@@ -62,7 +62,7 @@ class Prefetch:
         raw = torch.uint8 if source.dtype == "uint8" else torch.float32
         kind = raw if preprocess is None else torch.float32
         self.staged = torch.zeros(shape, dtype=kind, device=device)
-        """The inputs of the present step: always the same memory, as a recorded step wants it."""
+        """The inputs of the current step: always the same memory, as a recorded step wants it."""
         self.buffers = [torch.empty(STEPS_AHEAD, *shape, dtype=raw, pin_memory=self.on_gpu) for _ in range(2)]
         self.windows = [torch.empty(STEPS_AHEAD, *shape, dtype=kind, device=device) for _ in range(2)]
         if self.on_gpu:

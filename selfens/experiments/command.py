@@ -31,7 +31,7 @@ def reproduce(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Everything small, on digits, to try it out.")] = False,
     max_minutes: Annotated[
-        float | None, typer.Option(help="Stop at a checkpoint then (exit code 3); call again to go on.")
+        float | None, typer.Option(help="Stop at a checkpoint then (exit code 3); run it again to continue.")
     ] = None,
     report: Annotated[bool, typer.Option("--report", help="Write README.md from the records.")] = False,
     extra: Annotated[
@@ -178,12 +178,12 @@ def _finish(missing: int, failed: int, stopped: bool) -> None:
     """The last line, and the exit code."""
     left = "1 run is missing" if missing == 1 else f"{missing} runs are missing"
     if stopped:
-        typer.echo(f"stopped; {left}. Call again to go on.")
+        typer.echo(f"stopped; {left}. Run it again to continue.")
         raise typer.Exit(130)
     if missing and failed:
-        raise RunError(f"{left}, {failed} of them because of the errors above; call again to go on.")
+        raise RunError(f"{left}, {failed} of them because of the errors above; run it again to continue.")
     if missing:
-        typer.echo(f"the time is up, or another process is doing the rest; {left}. Call again to go on.")
+        typer.echo(f"the time is up, or another process is doing the rest; {left}. Run it again to continue.")
         raise typer.Exit(3)
     typer.echo("all runs asked for are done; --report writes a page of them.")
 

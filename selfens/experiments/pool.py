@@ -1,6 +1,6 @@
 """The pool: every run in a process of its own, as many at a time as there are devices to run on.
 
-Kill it at any moment and start it again: what was finished is not repeated, what was begun goes on from its checkpoint.
+Kill it at any moment and start it again: what was finished is not repeated, what was begun continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run_all(
                     free.append(device)
                     if process.exitcode and not store.has(task):
                         failed += 1
-                        say(f"warning: {task} was left out (exit code {process.exitcode}); call again to go on.")
+                        say(f"warning: {task} was left out (exit code {process.exitcode}); run it again to continue.")
                     say(f"{sum(map(store.has, tasks))} of {len(tasks)} runs done")
         finally:  # if our own output is gone or the disk is full, the runs stop at a checkpoint too
             for process, _, _ in running.values():

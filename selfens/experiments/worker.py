@@ -35,7 +35,7 @@ SHARED = "shared device"  # a run's notes are this and commits
 
 
 def run_cell(task: Task, device: str, store: Store, source: Source) -> Record | None:
-    """Do a run, or go on with it, and write its record; None if it is done already or another process is doing it.
+    """Do a run, or continue it, and write its record; None if it is done already or another process is doing it.
 
     device  `cpu`, or the number of a GPU, which must be the only one that this process sees
     """
@@ -78,12 +78,12 @@ def _train(task: Task, device: str, path: Path, data: Dataset, watch: _Watch) ->
             begun.check_dataset(data)
             return begun
         if begun.config.training.device != device:
-            raise RunError(f"it was begun with the device {begun.config.training.device} and can go on only there")
+            raise RunError(f"it was begun with the device {begun.config.training.device} and can continue only there")
         return resume(path, dataset=data, progress=watch)
     except SelfensError as error:
         if watch.epochs:  # it has gone on, and something else was wrong then
             raise
-        reason = f"{task} was begun and cannot go on ({one_line(error)}); remove {path} to do it again."
+        reason = f"{task} was begun and cannot continue ({one_line(error)}); remove {path} to do it again."
         raise RunError(reason) from None
 
 
@@ -124,7 +124,7 @@ class _Watch(Silent):
         self.epochs = epochs
         if self.commit:
             self.store.note(self.task, self.commit)
-        self.say(f"goes on after epoch {first_epoch}/{epochs}" if first_epoch else f"started, {epochs} epochs")
+        self.say(f"continues after epoch {first_epoch}/{epochs}" if first_epoch else f"started, {epochs} epochs")
 
     def epoch(self, record: dict[str, Any]) -> None:
         if self.is_shared():  # noted at every epoch, because what is not noted is not known after a kill

@@ -137,7 +137,7 @@ class TargetsFile:
         return self._halves[self._half]
 
     def unseal(self) -> None:
-        """Before anything changes: if a checkpoint relies on the half in use, go on in a copy of it, in the other half."""
+        """Before anything changes: if a checkpoint relies on the half in use, continue in a copy of it, in the other half."""
         if not self.is_writable:
             raise RunError(f"{self.path} is open for reading only, so its targets cannot be changed here.")
         old, other = self.arrays, 1 - self._half

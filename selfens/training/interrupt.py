@@ -1,4 +1,4 @@
-"""Stopping on request: the first Ctrl-C (or SIGTERM) lets the present step end and a checkpoint be written."""
+"""Stopping on request: the first Ctrl-C (or SIGTERM) lets the current step end and a checkpoint be written."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class Step:
         self.warm_up -= 1
 
     def _capture(self) -> None:
-        """Record the body without running it; if that fails, steps go on without a graph."""
+        """Record the body without running it; if that fails, steps run without a graph."""
         graph = torch.cuda.CUDAGraph()
         source = generator(self.device)
         before = source.clone_state()  # a failed capture leaves the generator unusable
