@@ -28,7 +28,7 @@ from selfens.config import Config
 from selfens.core import evaluate, launcher
 from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
 from selfens.data import preprocess
-from selfens.data.arrays import Inputs, as_trained
+from selfens.data.arrays import Inputs, as_trained, check_probabilities
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.errors import DataError, check_kind
 from selfens.runs.directory import free_directory
@@ -133,7 +133,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         with prediction_settings(precision, device):
             prepared = preprocess.apply(self.preprocess_, inputs, "cpu").to(device)
             logits = evaluate.logits(network, prepared, precision)
-        return np.asarray(logits.double().softmax(dim=1).cpu().numpy())
+        probabilities = np.asarray(logits.double().softmax(dim=1).cpu().numpy())
+        check_probabilities(probabilities)
+        return probabilities
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row."""

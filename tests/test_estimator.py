@@ -511,3 +511,16 @@ def test_columns_with_missing_labels_keep_their_type(names, kind):
     dataset = Dataset.from_arrays(x, y)
     assert dataset.classes == tuple(map(str, names))
     assert dataset.labels.tolist() == [0, 1, -1] * 10
+
+
+def test_values_too_large_for_the_network_are_refused_by_row():
+    x, y = blobs()
+    fitted = classifier(epochs=1).fit(x / 1000, y)
+    large = x.copy()
+    large[3], large[5, 0] = 1e38, -3e38
+    for method in (fitted.predict, fitted.predict_proba, lambda rows: fitted.score(rows, y)):
+        with pytest.raises(DataError, match=r"too large for the network in 2 rows \(the first is row 3\)"):
+            method(large)
+    large[:10], large[10:] = 3e38, -3e38
+    with pytest.raises(DataError, match=r"^the training inputs hold values too large to compute with in \d+ rows"):
+        classifier(epochs=1).fit(large, y)

@@ -97,7 +97,12 @@ def prepare(config: Config, device: torch.device, data: Dataset, group: Group) -
     fitted_on = None  # all rows
     if data.extra_rows or len(labels.validation):
         fitted_on = np.setdiff1d(np.arange(data.main_rows), labels.validation)
-    fitted = preprocess.fit(config.data.preprocess, data.inputs, device, fitted_on).to(device)
+    kind, sets = config.data.preprocess, {"training": data.inputs, "test": data.test_inputs}
+    if kind != "channel":  # which takes no squares of raw values in float32, and makes large ones small
+        preprocess.check_range(preprocess.Nothing(), sets, device)
+    fitted = preprocess.fit(kind, data.inputs, device, fitted_on).to(device)
+    if kind == "channel":
+        preprocess.check_range(fitted, sets, device)
     group.broadcast([*fitted.state_dict().values()])
     return Prepared(config, device, data, labels, fitted)
 
