@@ -31,6 +31,7 @@ from torch import Tensor
 
 from selfens.errors import RunError
 from selfens.files import check_regular, locks
+from selfens.files.tensors import is_disk_full, write_failure
 
 FORMAT = "selfens targets 2"
 PAGE = 4096
@@ -195,6 +196,8 @@ def _one_sentence(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:  # also a loop of links, a null byte
+        if isinstance(error, OSError) and is_disk_full(error):
+            raise RunError(write_failure(Path(path), error)) from None
         raise RunError(
             f"{str(path)!r} cannot be used for the targets ({error}); put it back, or name another."
         ) from None
