@@ -236,7 +236,7 @@ def test_a_damaged_record_is_refused_with_its_path(tmp_path):
         Store(tmp_path).read([PI])
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
 def test_what_is_no_file_is_neither_waited_for_nor_read(tmp_path, make):
     store, task = Store(tmp_path), Task(PI, 0)
     for path in (store.record_path(task), store.unfinished_path(task).with_suffix(".lock")):

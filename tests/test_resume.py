@@ -688,7 +688,10 @@ def test_a_read_only_run_cannot_be_resumed(tmp_path, read_only):
     before = contents(read_only)
     assert finish(child(tmp_path / "out", run_cli_without_privileges, ["resume", str(read_only)])) == 1
     said = (tmp_path / "out").read_text()
-    assert said == f"error: {read_only}/lock could not be written (Permission denied); what was saved before is untouched.\n"
+    assert (
+        said
+        == f"error: {read_only}/lock could not be written (Permission denied); what was saved before is untouched.\n"
+    )
     assert contents(read_only) == before
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfens.core import memory
 from selfens.errors import DataError
 from selfens.files import check_regular
 
@@ -46,6 +47,9 @@ def decode_all(paths: list[Path], size: int, source: str | Path, progress: bool 
     from rich.console import Console
     from rich.progress import track
 
+    memory.check(
+        len(paths) * 3 * size * size, f"{len(paths):,} images of {size} x {size} pixels", "choose a smaller size"
+    )
     images = np.empty((len(paths), 3, size, size), dtype=np.uint8)
 
     def read(number: int) -> str | None:

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfens.core import memory
 from selfens.errors import RunError
 from selfens.files import check_regular, locks
 from selfens.files.tensors import is_disk_full, write_failure
@@ -95,6 +96,7 @@ class Layout:
 
     def allocate(self, device: torch.device) -> Arrays:
         """Zeros in the memory of a device."""
+        memory.check(self.half_size, f"targets of {self}", "keep them in a file, or use fewer rows or classes", device)
         # From numpy, which asks for huge pages: rows are visited at random, and half of the time was page lookup.
         kinds = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
         return {name: torch.from_numpy(np.zeros(*kind)).to(device) for name, kind in kinds.items()}

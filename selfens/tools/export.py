@@ -96,7 +96,9 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
 def _system_error(error: BaseException | None) -> OSError | None:
     """What the system refused, if that made the exporter fail, which may write files of its own."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno is not None:  # not one of `inspect`, for source code it cannot find
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # not one of `inspect`, for source code it cannot find
             return error
         error = error.__cause__ or error.__context__
     return None
