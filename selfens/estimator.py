@@ -28,8 +28,8 @@ from selfens.config import Config
 from selfens.core import IN_MEMORY, evaluate, launcher
 from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
 from selfens.data import preprocess
-from selfens.data.arrays import Inputs, as_trained
-from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.arrays import Inputs, as_trained, check_probabilities
+from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.errors import ConfigError, DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
@@ -106,9 +106,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
-        """Train on all rows of X; y holds a class for each, or -1, None, NaN or "" for unlabeled."""
+        """Train on all rows of X; y holds a class for each, or -1, None, NaN, pandas' NA or "" for unlabeled."""
         launcher.check_single_process(type(self).__name__)
-        inputs, given = validate_data(self, X, _without_nan(y), allow_nd=True, ensure_min_samples=2)
+        inputs, given = validate_data(self, X, _without_missing(y), allow_nd=True, ensure_min_samples=2)
         labelled = is_labelled(given)
         self.classes_, numbers = _numbered(_known(given, labelled))
         labels = np.full(len(given), UNLABELED)
@@ -136,7 +136,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         with prediction_settings(precision, device):
             prepared = preprocess.apply(self.preprocess_, inputs, "cpu").to(device)
             logits = evaluate.logits(network, prepared, precision)
-        return np.asarray(logits.double().softmax(dim=1).cpu().numpy())
+        probabilities = np.asarray(logits.double().softmax(dim=1).cpu().numpy())
+        check_probabilities(probabilities)
+        return probabilities
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row."""
@@ -145,7 +147,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Accuracy over the rows that have a label; those labelled -1 are left out."""
-        given = column_or_1d(y)
+        given = column_or_1d(_without_missing(y))
         labelled = is_labelled(given)
         if not labelled.any():
             raise DataError("no row has a label to compare with; every one of y is -1.")
@@ -189,12 +191,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return as_trained(checked, self.input_shape_, self.takes_bytes_, "this classifier", "X's rows")
 
 
-def _without_nan(y: Any) -> Any:
+def _without_missing(y: Any) -> Any:
     """Missing labels, as a table has them, as -1: scikit-learn's checks let no NaN pass."""
-    labels = np.asarray(y)
-    if labels.ndim != 1 or labels.dtype.kind not in "fO":
-        return y
-    missing = labels != labels
+    labels = np.asarray(y, dtype=object)  # whole numbers stay whole
+    missing = np.array([is_missing(label) for label in labels], dtype=bool) if labels.ndim == 1 else np.False_
     return np.where(missing, UNLABELED, labels) if missing.any() else y
 
 

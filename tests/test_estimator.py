@@ -19,6 +19,7 @@ from support import blobs, environment, images
 from torch import nn
 
 from selfens.config import Config
+from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, DataError, RunError, SelfensWarning
 from selfens.estimator import SelfEnsemblingClassifier, default_config, is_labelled
 from selfens.runs.run import load_run
@@ -474,3 +475,53 @@ def test_labels_that_are_missing_may_be_nan(kind):
     ]
     assert fitted[1].classes_.tolist() == fitted[0].classes_.tolist()
     np.testing.assert_array_equal(fitted[0].predict_proba(x), fitted[1].predict_proba(x))
+
+
+class Missing:
+    """Behaves as pandas' NA does: a comparison with it is neither true nor false."""
+
+    def __eq__(self, other):
+        return self
+
+    __ne__, __hash__ = __eq__, None
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+def nullable(values, kind):
+    """A column of a table with missing values: pandas' own, or what numpy makes of it if there is no pandas."""
+    if kind == "objects":
+        return np.array([Missing() if value is None else value for value in values], dtype=object)
+    return pytest.importorskip("pandas").Series(values, dtype=kind)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [([3, 7], "objects"), ("ab", "objects"), ([3, 7], "Int64"), ("ab", "string"), ("ab", "str"), ("ab", "category")],
+)
+def test_columns_with_missing_labels_keep_their_type(names, kind):
+    x, y = np.random.default_rng(0).normal(size=(30, 4)), nullable([*names, None] * 10, kind)
+    fitted = SelfEnsemblingClassifier(epochs=1, device="cpu", random_state=0).fit(x, y)
+    assert fitted.classes_.tolist() == list(names)
+    assert fitted.classes_.dtype.kind in "iUO"
+    plain = [*names, -1] * 10
+    np.testing.assert_array_equal(fitted.label_distributions_, clone(fitted).fit(x, plain).label_distributions_)
+    assert fitted.score(x, y) == fitted.score(x, np.array(plain, dtype=object))
+    dataset = Dataset.from_arrays(x, y)
+    assert dataset.classes == tuple(map(str, names))
+    assert dataset.labels.tolist() == [0, 1, -1] * 10
+
+
+def test_values_too_large_for_the_network_are_refused_by_row():
+    x, y = blobs()
+    fitted = classifier(epochs=1).fit(x / 1000, y)
+    large = x.copy()
+    large[3], large[5, 0] = 1e38, -3e38
+    for method in (fitted.predict, fitted.predict_proba, lambda rows: fitted.score(rows, y)):
+        with pytest.raises(DataError, match=r"too large for the network in 2 rows \(the first is row 3\)"):
+            method(large)
+    large[:10], large[10:] = 3e38, -3e38
+    large = large.astype(float)  # in which scikit-learn can add them
+    with pytest.raises(DataError, match=r"^the training inputs hold values too large to compute with in \d+ rows"):
+        classifier(epochs=1).fit(large, y)

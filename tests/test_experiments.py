@@ -26,10 +26,11 @@ from typer.testing import CliRunner
 
 from selfens import Dataset, load_run
 from selfens.config import Config
+from selfens.data import cifar_svhn, sources
 from selfens.errors import ConfigError, DataError, RunError
 from selfens.experiments import command as command_module
 from selfens.experiments import data, pool, worker
-from selfens.experiments.command import _finish, _tasks, choose_cells, parse_devices, parse_seeds, reproduce
+from selfens.experiments.command import _finish, _tasks, check_data, choose_cells, parse_devices, parse_seeds, reproduce
 from selfens.experiments.data import Source
 from selfens.experiments.pool import run_all
 from selfens.experiments.records import Images, Record, Store
@@ -236,7 +237,7 @@ def test_a_damaged_record_is_refused_with_its_path(tmp_path):
         Store(tmp_path).read([PI])
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
 def test_what_is_no_file_is_neither_waited_for_nor_read(tmp_path, make):
     store, task = Store(tmp_path), Task(PI, 0)
     for path in (store.record_path(task), store.unfinished_path(task).with_suffix(".lock")):
@@ -706,6 +707,15 @@ def test_quick_from_the_command_to_the_report(tmp_path, command):
     assert (record.quick, record.extra) == (True, Images(source="digits again", rows=1297))
     assert record.final_error < 85  # 90 is chance
     assert "runs done" not in command(*words).output
+
+
+def test_files_that_are_not_the_official_ones_are_mentioned_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sources, "load", lambda *_, **__: Dataset.from_arrays(np.zeros((2, 2)), [0, 1]))
+    monkeypatch.setattr(data, "OFFICIAL_ROWS", {})
+    monkeypatch.setattr(cifar_svhn, "unofficial_files", lambda name, folder: [folder / "data_batch_1"])
+    check_data([Task(PI, seed) for seed in range(5)], Store(tmp_path / "results"), Source(data_dir=tmp_path))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("warning: the official MD5 checksums of cifar10 do not fit 1 of its files, the first ")
 
 
 def test_files_that_cannot_be_the_papers_are_refused(tmp_path, command):

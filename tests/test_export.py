@@ -1,7 +1,9 @@
 """Exported files: used without selfens, and compared with the run."""
 
 import csv
+import errno
 import json
+import os
 import shutil
 import signal
 import sys
@@ -358,6 +360,19 @@ def test_a_network_that_cannot_be_exported_is_one_sentence(network, tmp_path):
 
 
 # The extras
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_disk_too_full_for_the_exporter_is_not_the_networks_fault(trained, tmp_path, monkeypatch, wrapped):
+    def full(*_):
+        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if not wrapped:
+            raise error
+        raise RuntimeError("conversion failed") from error
+
+    monkeypatch.setattr(export, "_onnx", full)
+    with pytest.raises(RunError, match=r"^\S*model.onnx could not be written because the disk is full; free some room"):
+        export_run(trained, tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("package", EXTRAS["onnx"])

@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
-from support import child, finish, run_cli_without_privileges
+from support import SMALL_IMAGES, child, config, finish, run_cli_without_privileges
 
 from selfens import load_run
 from selfens.cli import main
 from selfens.data import images
 from selfens.data.folder import load_folder
 from selfens.data.images import decode
-from selfens.errors import DataError
+from selfens.errors import DataError, SelfensWarning
+from selfens.tools.predict import predict_file
+from selfens.training.loop import train
 
 QUICKLY = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
@@ -298,6 +300,24 @@ def test_a_pipe_is_an_unreadable_file_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "l.csv")
     with pytest.raises(DataError, match="l.csv cannot be read as a CSV"):
         load_folder(tmp_path / "l.csv", size=8)
+
+
+def test_what_is_no_regular_file_is_left_out_however_much_there_is_of_it(tmp_path):
+    root = photos(tmp_path / "p")
+    names = load_folder(root, size=8).row_names
+    for number in range(40):
+        os.mkfifo(root / "red" / f"pipe{number}.png")
+        (root / "blue" / f"zero{number}.png").symlink_to("/dev/zero")
+        (root / f"gone{number}.png").symlink_to(tmp_path / "nowhere")
+    found = load_folder(root, size=8)
+    assert found.row_names == names
+    assert len(found.unreadable) == 120
+    settings = config("pi", *SMALL_IMAGES, "data.image_size=8", name=str(root), epochs=1)
+    with pytest.warns(SelfensWarning, match=r"left out 120 files that could not be read, the first .*zero0.png"):
+        train(settings, tmp_path / "run")
+    os.mkfifo(tmp_path / "one.png")
+    with pytest.raises(DataError, match=r"1 of 1 images in .* cannot be read .*it is not a regular file"):
+        predict_file(load_run(tmp_path / "run"), tmp_path / "one.png", tmp_path / "out.csv")
 
 
 def test_a_folder_of_which_most_is_unreadable_is_refused(tmp_path):

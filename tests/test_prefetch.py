@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -352,7 +353,7 @@ def test_a_prefetched_run_resumed_in_mid_epoch_is_exact(tmp_path, stop, kind):
 
 def test_what_does_not_fit_is_prefetched_and_a_resume_does_as_the_run_did(tmp_path, monkeypatch):
     folder = str(write_npy(tmp_path / "big", images()))
-    monkeypatch.setattr("selfens.data.prefetch.memory_left", lambda: 10)
+    monkeypatch.setattr("selfens.data.prefetch.memory", SimpleNamespace(left=lambda device: 10))
     with pytest.raises(KeyboardInterrupt):
         train(image_config(name=folder), tmp_path / "run", progress=StopAt(2))
     assert load_run(tmp_path / "run").about["residence"] == "file"

@@ -6,9 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import whitening as twin
+from support import FEATURES, blobs, config
 
 from selfens.data import preprocess
-from selfens.errors import RunError
+from selfens.data.dataset import Dataset
+from selfens.errors import DataError, RunError
+from selfens.tools.predict import predict_file
+from selfens.training.loop import train
 
 
 def images(rows=60, shape=(2, 3, 4), seed=0, kind="uint8"):
@@ -166,3 +170,47 @@ def test_file_of_another_kind_is_refused(tmp_path):
     preprocess.save_tensors(tmp_path / "p.safetensors", {"x": torch.ones(1)}, {"kind": "pca"})
     with pytest.raises(RunError, match=r"kind 'pca'; expected one of none, image, channel, zca"):
         preprocess.load_preprocess(tmp_path / "p.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["none", "image", "zca", "channel"])
+@pytest.mark.parametrize("of", ["training", "test"])
+@pytest.mark.parametrize("later", [False, True])
+def test_values_too_large_to_compute_with_are_refused_by_row(tmp_path, kind, of, later):
+    x, y = np.random.default_rng(0).normal(size=(20, 2, 3)).astype(np.float32), np.arange(20) % 2
+    large = x.copy()
+    large[7], large[9, 0, 0], large[11:] = 3e38, -3e38, -2e38
+    data = Dataset.from_arrays(*((large, y, x, y) if of == "training" else (x, y, large, y)))
+    settings = config("pi", f"data.preprocess={kind}", f"data.preprocess_after_views={later}", "data.labels=4")
+    with pytest.raises(
+        DataError, match=rf"^the {of} inputs hold values too large to compute with in 1?\d rows \(the first is"
+    ):
+        train(settings, tmp_path / "run", dataset=data)
+    assert not (tmp_path / "run").exists()
+
+
+def test_large_features_that_become_small_are_no_fault(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    data = Dataset.from_arrays(1e25 + 1e24 * x, y)
+    run = train(config("pi", "data.labels=4", epochs=1), tmp_path / "run", dataset=data)
+    assert np.isfinite(run.predict_proba(1e25 + 1e24 * x)).all()
+
+
+def test_a_feature_of_the_smallest_numbers_is_a_constant_one():
+    tiny = np.array([[1e-40, 1.0], [1.1e-40, 2.0]], dtype=np.float32) * np.float32([1e-5, 1])
+    assert np.isfinite(applied(preprocess.fit("channel", tiny), tiny)).all()
+
+
+def test_predictions_name_rows_of_which_the_network_makes_nothing(tmp_path):
+    x, y = blobs()
+    run = train(config(epochs=1), tmp_path / "run", dataset=Dataset.from_arrays(x / 1000, y))
+    x = np.zeros((8000, FEATURES), dtype=np.float32)
+    x[[6001, 7000]] = 1e38
+    for rows, first in ((None, 6001), (np.array([7000, 3]), 7000)):
+        with pytest.raises(DataError, match=rf"too large for the network in \d rows \(the first is row {first}\)"):
+            run.predict_rows(x, rows)
+    with pytest.raises(DataError, match=r"in 2 rows \(the first is row 6001\); fill, remove or rescale them"):
+        run.predict(x)
+    np.savez(tmp_path / "x.npz", x=x)
+    with pytest.raises(DataError, match="row 6001"):
+        predict_file(run, tmp_path / "x.npz", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()

@@ -640,6 +640,20 @@ def test_a_disk_that_fills_up_at_any_write_is_one_sentence_and_the_run_goes_on_l
     assert differences(left_behind(run), whole(config(epochs=4))) == []
 
 
+def test_a_disk_too_full_for_the_lock_is_not_called_read_only(tmp_path, half, monkeypatch):
+    (half / "lock").unlink()
+    genuine = open
+
+    def full(path, *words, **named):
+        if Path(path).name == "lock":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return genuine(path, *words, **named)
+
+    monkeypatch.setattr("builtins.open", full)
+    with pytest.raises(RunError, match="lock could not be written because the disk is full; free some room"):
+        resume(half)
+
+
 def test_a_disk_too_full_for_a_history_line(tmp_path, whole, monkeypatch):
     def full(self, record):
         with open(self.path / "history.jsonl", "a") as file:
@@ -674,7 +688,10 @@ def test_a_read_only_run_cannot_be_resumed(tmp_path, read_only):
     before = contents(read_only)
     assert finish(child(tmp_path / "out", run_cli_without_privileges, ["resume", str(read_only)])) == 1
     said = (tmp_path / "out").read_text()
-    assert said == f"error: {read_only} cannot be trained in (Permission denied); is it read-only?\n"
+    assert (
+        said
+        == f"error: {read_only}/lock could not be written (Permission denied); what was saved before is untouched.\n"
+    )
     assert contents(read_only) == before
 
 

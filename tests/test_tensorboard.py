@@ -4,9 +4,10 @@ import sys
 import warnings
 
 import pytest
-from support import STEPS, Crash, config, crashed, features, write_npz
+from support import STEPS, Crash, config, crashed, differences, features, left_behind, write_npz
 
 from selfens import load_run, resume, train
+from selfens.errors import SelfensWarning
 from selfens.tools.tensorboard import TensorBoard
 from selfens.training.progress import Silent
 
@@ -160,3 +161,21 @@ def test_a_place_that_cannot_be_written_is_one_sentence(typed, tmp_path):
     assert code == 1
     assert err.startswith("error: run/tensorboard could not be written (")
     assert len(err.splitlines()) == 1
+
+
+def test_a_full_disk_ends_the_logging_and_not_the_run(tmp_path):
+    class Filling(Silent):
+        def epoch(self, record):
+            if record["epoch"] == 0:
+                shown.file.unlink()
+                shown.file.symlink_to("/dev/full")
+
+    shown = TensorBoard(tmp_path / "a", Filling())
+    with pytest.warns(
+        SelfensWarning, match="no more epochs of this run: .*tensorboard could not be .* the disk is full"
+    ) as told:
+        run = train(config(epochs=4), tmp_path / "a", dataset=features(), progress=shown)
+    train(config(epochs=4), tmp_path / "b", dataset=features())
+    assert differences(left_behind(tmp_path / "a"), left_behind(tmp_path / "b")) == []
+    assert run.finished
+    assert len(told) == 1

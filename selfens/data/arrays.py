@@ -203,9 +203,21 @@ def matching(extra: Source, main: Source, name: str) -> Source:
 
 def _check_finite(x: Inputs, what: str) -> None:
     bad = [~np.isfinite(piece.reshape(len(piece), -1)).all(axis=1) for piece in pieces(x, PIECE)]
-    rows = np.flatnonzero(np.concatenate(bad))
+    refuse_rows(np.concatenate(bad), f"{what} hold NaN or infinite values (or beyond 3.4e38)")
+
+
+def check_probabilities(probabilities: NDArray[Any], rows: NDArray[np.int64] | None = None) -> None:
+    """Refuse inputs of which a network makes no probabilities, because numbers in between overflow.
+
+    rows  their numbers, if they are not counted from 0
+    """
+    refuse_rows(~np.isfinite(probabilities).all(axis=1), "the inputs hold values too large for the network", rows)
+
+
+def refuse_rows(bad: NDArray[np.bool_], found: str, numbers: NDArray[np.int64] | None = None) -> None:
+    """Raise an error that names the bad rows, if there are any."""
+    rows = np.flatnonzero(bad) if numbers is None else numbers[bad]
     if len(rows):
         raise DataError(
-            f"{what} hold NaN or infinite values (or beyond 3.4e38) in {len(rows)} rows (the first is row {rows[0]}); fill, "
-            "remove or rescale them first."
+            f"{found} in {len(rows)} rows (the first is row {rows[0]}); fill, remove or rescale them first."
         )

@@ -5,6 +5,7 @@ Rows keep the order of the files, because choosing labels by seed depends on it.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import pickletools
@@ -75,6 +76,22 @@ PUBLISHED = {
         Published(f"{_SVHN}/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", "svhn/test_32x32.mat"),
     ],
 }
+CHECKSUMS = {  # MD5 of what is in the archives
+    "cifar10": {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+        "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+    },
+    "cifar100": {
+        "train": "16019d7e3df5f24257cddd939b257f8d",
+        "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+        "meta": "7973b15100ade9c7d40fb424638fde48",
+    },
+}
 
 
 # Downloads: renamed once the checksum is right, and once unpacked, so that an interrupted one leaves nothing that looks
@@ -92,6 +109,18 @@ def load(name: str, folder: Path, *, offline: bool, progress: bool) -> Dataset:
             except (OSError, ValueError, ImportError, EOFError, zlib.error, tarfile.TarError) as error:
                 raise _not_here(folder, published, f"the download failed ({_short(error)})") from error
     return read_cifar(folder, name) if name in LAYOUTS else read_svhn(folder)
+
+
+def unofficial_files(name: str, folder: Path) -> list[Path]:
+    """The files of an official data set that are in `folder` and, by their checksums, not as published."""
+    place = _place(folder, PUBLISHED[name][0])
+    known = {place / file: md5 for file, md5 in CHECKSUMS.get(name, {}).items()}
+    known = known or {_place(folder, published): published.md5 for published in PUBLISHED[name]}
+    return [path for path, md5 in known.items() if _md5(path) != md5]
+
+
+def _md5(path: Path) -> str:
+    return hashlib.md5(_read_bytes(path), usedforsecurity=False).hexdigest()
 
 
 def _place(folder: Path, published: Published) -> Path:

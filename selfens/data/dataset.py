@@ -62,7 +62,7 @@ class Dataset:
 
         inputs   images [rows, height, width, channels] or [rows, channels, height, width] or [rows, height, width],
                  uint8 or float; or feature vectors [rows, features]
-        labels   one per row: integers or strings; -1, None, NaN or "" if the label is unknown
+        labels   one per row: integers or strings; -1, None, NaN, pandas' NA or "" if the label is unknown
         classes  names of the classes; integer labels are then positions in it
         layout   "NHWC" or "NCHW" if the shape does not tell
         """
@@ -197,17 +197,29 @@ def numbered(name: str, rows: Iterable[int]) -> list[str]:
 
 def _label_values(labels: ArrayLike, *, rows: int, what: str) -> list[Any]:
     """Labels as a list of int, str or None (unknown)."""
-    array = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
+    array = np.asarray(labels, dtype=object)  # whole numbers stay whole, even in a table's column with missing ones
     if array.shape != (rows,):
         shape = " x ".join(map(str, array.shape)) or "a single value"
         raise DataError(f"{what} are {shape} for {rows} rows; expected one label per row, -1 for unknown.")
     return [_label_value(value, what) for value in array.tolist()]
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a label is what a table has for none: None, NaN, NaT or pandas' NA.
+
+    >>> is_missing(float("nan")), is_missing("")
+    (True, False)
+    """
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # of NA, whose comparisons are neither true nor false
+        return True
+
+
 def _label_value(value: Any, what: str) -> int | str | None:
     if isinstance(value, str):
         return None if value in ("", str(UNLABELED)) else str(value)  # numpy's strings become Python's
-    if value is None or value != value:  # NaN is the only value unequal to itself
+    if is_missing(value):
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfens.core import memory
 from selfens.errors import DataError
 from selfens.files import check_regular
 
-TOO_MANY_FAILURES = 0.5
 USUAL_SIZE, SMALLEST_SIZE = 32, 8
 DRAFT = 2  # a JPEG may be decoded at a fraction of its size, this many times ours or more
 ENDINGS = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".webp"}
@@ -40,10 +40,16 @@ def is_image(path: Path) -> bool:
 
 
 def decode_all(paths: list[Path], size: int, source: str | Path, progress: bool = False) -> Decoded:
-    """Every image of `source`, decoded by as many threads as there are cores; refused if most are unreadable."""
+    """Every image of `source`, decoded by as many threads as there are cores; refused if most are damaged.
+
+    What is not a regular file, such as a pipe or a link that leads nowhere, is left out too, but does not count as an image.
+    """
     from rich.console import Console
     from rich.progress import track
 
+    memory.check(
+        len(paths) * 3 * size * size, f"{len(paths):,} images of {size} x {size} pixels", "choose a smaller size"
+    )
     images = np.empty((len(paths), 3, size, size), dtype=np.uint8)
 
     def read(number: int) -> str | None:
@@ -58,8 +64,9 @@ def decode_all(paths: list[Path], size: int, source: str | Path, progress: bool 
         if progress and sys.stderr.isatty():
             results = track(results, "reading images", len(paths), console=Console(stderr=True), transient=True)
         failed = {number: failure for number, failure in enumerate(results) if failure}
-    failures = list(failed.values())
-    if len(failures) > TOO_MANY_FAILURES * len(paths):
+    failures, num_readable = list(failed.values()), len(paths) - len(failed)
+    damaged = sum(os.path.isfile(paths[number]) for number in failed)
+    if failed and (not num_readable or damaged > num_readable):
         raise DataError(
             f"{len(failures)} of {len(paths)} images in {source} cannot be read (the first: {failures[0]}); "
             "are they images?"

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from selfens.core import memory
 from selfens.data.preprocess import apply, transform
-from selfens.data.rows import Numbers, Source, is_mapped, memory_left, read_into
+from selfens.data.rows import Numbers, Source, is_mapped, read_into
 from selfens.errors import ConfigError
 
 STEPS_AHEAD = 16  # in a window: enough to hide a page from disk, few enough to take no memory worth mentioning
@@ -36,8 +37,7 @@ def choose_residence(wanted: str, source: Source, name: str, device: torch.devic
         )
     if wanted != "auto":
         return wanted
-    left = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_left()
-    if math.prod(source.shape) * (source.dtype.itemsize if raw else torch.float32.itemsize) <= left // 2:
+    if math.prod(source.shape) * (source.dtype.itemsize if raw else torch.float32.itemsize) <= memory.left(device) // 2:
         return "device"
     return "file" if is_mapped(source) else "ram"
 

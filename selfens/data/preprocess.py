@@ -5,6 +5,7 @@ Each kind is a module from raw inputs (uint8, scaled to 0..1, or float) to float
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from selfens.core.device import float32_mode, prediction_settings
+from selfens.data.arrays import refuse_rows
 from selfens.data.rows import Numbers, Source, pieces
 from selfens.errors import RunError
 from selfens.files.tensors import load_tensors, save_tensors
 
 ZCA_EPSILON = 1e-5
 CHUNK = 5000
+LARGEST = 1e15  # input: beyond it, squares in preprocessing or in the network may be too large for float32
 ROUNDING = 1e-5  # a deviation this small compared with the values is float32's rounding, not the image's
 
 
@@ -84,6 +87,15 @@ def fit(kind: str, inputs: Source, device: torch.device | str = "cpu", rows: Num
     return (PerImage() if kind == "image" else Nothing()).to(device)
 
 
+def check_range(preprocess: nn.Module, sets: Mapping[str, Source], device: torch.device | str) -> None:
+    """Refuse rows that hold values beyond LARGEST once preprocessed; the sets of inputs are given by their names."""
+    for name, inputs in sets.items():
+        if inputs.dtype != np.uint8 and len(inputs):
+            made = (transform(preprocess, torch.from_numpy(piece).to(device)) for piece in pieces(inputs, CHUNK))
+            bad = [~(piece.flatten(1).abs() <= LARGEST).all(dim=1).cpu() for piece in made]
+            refuse_rows(torch.cat(bad).numpy(), f"the {name} inputs hold values too large to compute with")
+
+
 def apply(preprocess: nn.Module | None, inputs: Source, device: torch.device | str) -> Tensor:
     """All of `inputs` on the device, preprocessed; or raw, bytes or float32, if there is no preprocessing."""
     kind = torch.uint8 if preprocess is None and inputs.dtype == np.uint8 else torch.float32
@@ -113,9 +125,9 @@ def _fit_channels(inputs: Source, rows: Numbers | None) -> PerChannel:
     squares = (
         sum(np.square(piece - mean.reshape(shape)).sum(axis=axes) for piece in pieces(inputs, CHUNK, rows)) / count
     )
-    deviation = np.sqrt(squares) / scale
+    deviation = (np.sqrt(squares) / scale).astype(np.float32)
     deviation[deviation == 0] = 1.0  # a constant feature carries nothing; leave it at zero
-    return PerChannel(torch.from_numpy(mean / scale).float(), torch.from_numpy(deviation).float())
+    return PerChannel(torch.from_numpy(mean / scale).float(), torch.from_numpy(deviation))
 
 
 def fit_zca(inputs: Source, device: torch.device | str = "cpu", rows: Numbers | None = None) -> Zca:

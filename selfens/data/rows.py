@@ -6,14 +6,11 @@ when asked, so a data set larger than memory is used like any other.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from selfens.core import launcher
 
 Numbers = NDArray[np.int64]
 
@@ -63,16 +60,6 @@ class LazyRows:
 
 
 Source = NDArray[Any] | LazyRows
-
-
-def memory_left() -> int:
-    """Bytes of RAM that are available, shared equally among the processes that train together on this machine."""
-    sharing = launcher.size_here()
-    try:
-        with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024 // sharing
-    except (OSError, StopIteration, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // sharing
 
 
 def is_mapped(source: Source) -> bool:

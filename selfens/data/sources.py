@@ -89,6 +89,17 @@ def load(
     )
 
 
+def doubt(name: str, data_dir: str | Path | None = None) -> str:
+    """A sentence about an official data set whose files, which are there, are not as published; else empty."""
+    files = cifar_svhn.unofficial_files(name, data_folder(data_dir)) if name in cifar_svhn.PUBLISHED else []
+    if not files:
+        return ""
+    return (
+        f"the official MD5 checksums of {name} do not fit {len(files)} of its files, the first {files[0]}; results may differ "
+        "from those of the official data."
+    )
+
+
 def is_npy_folder(source: str | Path) -> bool:
     """Whether the folder holds a data set as .npy files."""
     return os.path.isfile(Path(source) / "x_train.npy")  # also False if the folder cannot be read

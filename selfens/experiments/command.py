@@ -164,6 +164,7 @@ def _run(
 def check_data(tasks: Sequence[Task], store: Store, source: Source) -> None:
     """Read, and if need be download, each data set once before several processes want it. A cell whose records have other
     extra images is refused."""
+    from selfens.data import sources
     from selfens.experiments.records import Images
 
     needed = [task for task in tasks if task.cell.extra or not store.has(task)]
@@ -172,6 +173,9 @@ def check_data(tasks: Sequence[Task], store: Store, source: Source) -> None:
         for record in store.read({each.cell for each in needed if each.cell.extra == task.cell.extra is not None}):
             if record.extra != images:
                 raise RunError(f"{record.key} has runs with {record.extra}, not {images}; use another results folder.")
+    for name in dict.fromkeys(task.cell.config.data.name for task in needed):
+        if doubt := sources.doubt(name, source.data_dir):
+            typer.echo(f"warning: {doubt}")
 
 
 def _finish(missing: int, failed: int, stopped: bool) -> None:

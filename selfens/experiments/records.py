@@ -23,7 +23,7 @@ from typing import Any
 from selfens.config import Config
 from selfens.errors import RunError
 from selfens.experiments.tables import Cell, Task
-from selfens.files import locks
+from selfens.files import check_regular, locks
 from selfens.runs.experiment import same_experiment
 from selfens.settings import Bounds, Section
 from selfens.upgrade import upgrade_config
@@ -132,7 +132,8 @@ class Store:
         """Whether the run is ours to do, for as long as the context lasts; False if another process has it."""
         path = self.unfinished_path(task).with_suffix(".lock")
         with writable(self.record_path(task).parent), writable(path.parent):  # now, so that no run is trained in vain
-            file = open(path, "a+")  # noqa: SIM115  closed below; reading too, because a pipe would wait for a reader
+            check_regular(path)
+            file = open(path, "a")  # noqa: SIM115  closed below
         with file:
             yield locks.take(file)
 
@@ -143,7 +144,7 @@ class Store:
 
     def notes(self, task: Task) -> list[str]:
         path = self.unfinished_path(task) / NOTES
-        return path.read_text().splitlines() if path.exists() else []
+        return path.read_text().splitlines() if path.is_file() else []
 
     def write(self, task: Task, record: Record) -> None:
         """First the record is written, then the run directory removed: a kill at any moment loses nothing."""

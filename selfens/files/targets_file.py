@@ -29,8 +29,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfens.core import memory
 from selfens.errors import RunError
 from selfens.files import check_regular, locks
+from selfens.files.tensors import is_disk_full, write_failure
 
 FORMAT = "selfens targets 2"
 PAGE = 4096
@@ -94,6 +96,7 @@ class Layout:
 
     def allocate(self, device: torch.device) -> Arrays:
         """Zeros in the memory of a device."""
+        memory.check(self.half_size, f"targets of {self}", "keep them in a file, or use fewer rows or classes", device)
         # From numpy, which asks for huge pages: rows are visited at random, and half of the time was page lookup.
         kinds = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
         return {name: torch.from_numpy(np.zeros(*kind)).to(device) for name, kind in kinds.items()}
@@ -195,6 +198,8 @@ def _one_sentence(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:  # also a loop of links, a null byte
+        if isinstance(error, OSError) and is_disk_full(error):
+            raise RunError(write_failure(Path(path), error)) from None
         raise RunError(
             f"{str(path)!r} cannot be used for the targets ({error}); put it back, or name another."
         ) from None

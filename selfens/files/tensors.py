@@ -35,9 +35,13 @@ def write_atomically(path: Path, *content: bytes | memoryview) -> None:
         raise RunError(write_failure(path, error)) from error
 
 
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def write_failure(path: Path, error: OSError) -> str:
     """The sentence for a file that could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if is_disk_full(error):
         return (
             f"{path} could not be written because the disk is full; free some room, what was saved before is untouched."
         )

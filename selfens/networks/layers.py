@@ -60,7 +60,8 @@ class NormalizedLayer(nn.Module, ABC):
         self.calibrating = False
         self.over_processes: Callable[[Tensor], Tensor] | None = None
         """Averages a batch mean over several processes, if the means are to be theirs together."""
-        nn.init.normal_(self.direction, std=INITIAL_DEVIATION)
+        if not self.direction.is_meta:  # on which there is nothing to draw, and torch takes seconds for it
+            nn.init.normal_(self.direction, std=INITIAL_DEVIATION)
 
     @abstractmethod
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -121,7 +121,7 @@ class RunDirectory:
             check_regular(self.path / "lock")
             file = open(self.path / "lock", "a")  # noqa: SIM115  held open on purpose
         except OSError as error:
-            raise RunError(f"{self.path} cannot be trained in ({error.strerror}); is it read-only?") from None
+            raise RunError(write_failure(self.path / "lock", error)) from None
         with file:
             if not locks.take(file):
                 raise RunError(f"{self.path} is being trained by another process; wait for it or stop it.")

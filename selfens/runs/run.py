@@ -20,7 +20,7 @@ from selfens.core import evaluate
 from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
 from selfens.core.targets import EnsembleTargets
 from selfens.data import preprocess, sources
-from selfens.data.arrays import PIECE, Inputs, as_trained
+from selfens.data.arrays import PIECE, Inputs, as_trained, check_probabilities
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
@@ -182,7 +182,7 @@ class Run:
     def predict_proba(self, inputs: ArrayLike) -> NDArray[np.float32]:
         """[rows, classes] probabilities for raw inputs of the kind the run was trained on."""
         takes_bytes = self.about["input_type"] == "uint8"
-        return self._probabilities(as_trained(inputs, self.input_shape, takes_bytes, str(self.path)))
+        return self.predict_rows(as_trained(inputs, self.input_shape, takes_bytes, str(self.path)))
 
     def predict(self, inputs: ArrayLike) -> NDArray[np.str_]:
         """The name of the most probable class of each row."""
@@ -191,8 +191,10 @@ class Run:
 
     def predict_rows(self, source: Source, rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
         """The same for inputs of a data set, all or those of some rows, read a piece at a time."""
-        probabilities = [self._probabilities(piece) for piece in pieces(source, PIECE, rows)]
-        return np.concatenate([np.empty((0, len(self.classes)), dtype=np.float32), *probabilities])
+        parts = [self._probabilities(piece) for piece in pieces(source, PIECE, rows)]
+        probabilities = np.concatenate([np.empty((0, len(self.classes)), dtype=np.float32), *parts])
+        check_probabilities(probabilities, rows)
+        return probabilities
 
     def predict_training_rows(self, dataset: Dataset, rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
         """[rows, classes] probabilities for its own training rows, all of them by default: those of the ensemble, if there is

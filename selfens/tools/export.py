@@ -26,6 +26,7 @@ from selfens.data import preprocess
 from selfens.data.arrays import Inputs
 from selfens.errors import ConfigError, RunError, SelfensError
 from selfens.files.tables import write_output
+from selfens.files.tensors import write_failure
 from selfens.runs.run import Run, load_run
 from selfens.tools import optional
 
@@ -77,6 +78,8 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
         content = _onnx(model, rows, entries)
         difference = _difference(content, model, rows)
     except Exception as error:  # a user's network may make the exporter raise anything
+        if system := _system_error(error):
+            raise RunError(write_failure(path, system)) from error
         reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
         raise RunError(
             f"{run.path} could not be exported ({reason}); its network must take any number of rows and use "
@@ -89,6 +92,17 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
         )
     write_output(path, content)
     return Export(path, difference, checked_on)
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """What the system refused, if that made the exporter fail, which may write files of its own."""
+    while error is not None:
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # not one of `inspect`, for source code it cannot find
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def model_card(run: Run) -> dict[str, Any]:

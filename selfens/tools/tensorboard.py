@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,39 +25,57 @@ class TensorBoard(Progress):
         self.shown = shown or Silent()
         self.talkative = self.shown.talkative
         self.run = RunDirectory(run_dir)
-        self.writer: Any = None
+        self.file: Path | None = None
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         """Write all epochs of the history again, so that a resume neither doubles nor skips one."""
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import SessionLog
 
         folder = self.run.path / FOLDER
+        self.file = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         try:
+            folder.mkdir(exist_ok=True)
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
-            self.writer = SummaryWriter(folder, purge_step=0)  # a TensorBoard that is open forgets what it has read
+            self._append({"file_version": "brain.Event:2"})
+            # A TensorBoard that is open forgets what it has read.
+            self._append({"step": 0, "session_log": SessionLog(status=SessionLog.START)})
+            for record in self.run.history():
+                self._append(_scalars(record))
         except OSError as error:
             raise RunError(write_failure(folder, error)) from error
-        for record in self.run.history():
-            self._write(record)
         self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
 
     def step(self, epoch: int, step: int) -> None:
         self.shown.step(epoch, step)
 
     def epoch(self, record: dict[str, Any]) -> None:
-        self._write(record)
+        try:
+            self._append(_scalars(record))
+        except OSError as error:  # which ends the logging, not the run
+            self.warn(f"TensorBoard gets no more epochs of this run: {write_failure(self.run.path / FOLDER, error)}")
+            self.file = None
         self.shown.epoch(record)
 
     def warn(self, message: str) -> None:
         self.shown.warn(message)
 
     def close(self) -> None:
-        self.writer.close()
         self.shown.close()
 
-    def _write(self, record: dict[str, Any]) -> None:
-        for name, value in record.items():
-            if name != "epoch" and value is not None:
-                self.writer.add_scalar(name, value, record["epoch"])
-        self.writer.flush()
+    def _append(self, event: dict[str, Any]) -> None:
+        """Not by SummaryWriter, whose thread prints a traceback if the disk is full."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        if self.file is not None:
+            with open(self.file, "ab") as file:
+                RecordWriter(file).write(Event(wall_time=time.time(), **event).SerializeToString())
+
+
+def _scalars(record: dict[str, Any]) -> dict[str, Any]:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    numbers = {name: value for name, value in record.items() if name != "epoch" and value is not None}
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+    return {"step": record["epoch"], "summary": Summary(value=values)}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from selfens.core.device import environment
+from selfens.data import sources
 from selfens.errors import visible
 from selfens.methods.base import WeightedOptions
 from selfens.runs.directory import RunDirectory
@@ -40,6 +41,9 @@ def warn_about_data(parts: Parts, progress: Progress) -> None:
     if data.unreadable:
         count = f"{len(data.unreadable)} files that" if len(data.unreadable) > 1 else "1 file that"
         progress.warn(f"left out {count} could not be read, the first {data.unreadable[0]}; run.json lists them.")
+    for name in (config.name, config.extra or "") if parts.given.dataset is None else ():
+        if doubt := sources.doubt(name, config.folder):
+            progress.warn(doubt)
     if Path(config.name).is_dir() and data.row_names and config.labels is None and (data.labels >= 0).all():
         progress.warn("every image is in the folder of a class; put images without a class into unlabeled/.")
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from selfens import methods, networks
 from selfens.config import Config
-from selfens.core import optim, schedules
+from selfens.core import memory, optim, schedules
 from selfens.core.device import environment, resolve_precision
 from selfens.core.evaluate import evaluation_mode
 from selfens.core.teacher import EmaTeacher
@@ -102,7 +102,12 @@ def prepare(config: Config, device: torch.device, data: Dataset, group: Group) -
     fitted_on = None  # all rows
     if data.extra_rows or len(labels.validation):
         fitted_on = np.setdiff1d(np.arange(data.main_rows), labels.validation)
-    fitted = preprocess.fit(config.data.preprocess, data.inputs, device, fitted_on).to(device)
+    kind, sets = config.data.preprocess, {"training": data.inputs, "test": data.test_inputs}
+    if kind != "channel":  # which takes no squares of raw values in float32, and makes large ones small
+        preprocess.check_range(preprocess.Nothing(), sets, device)
+    fitted = preprocess.fit(kind, data.inputs, device, fitted_on).to(device)
+    if kind == "channel":
+        preprocess.check_range(fitted, sets, device)
     group.broadcast([*fitted.state_dict().values()])
     return Prepared(config, device, data, labels, fitted)
 
@@ -149,6 +154,7 @@ class Parts:
         config, device, data = prepared.config, prepared.device, prepared.data
         self.prepared, self.given, self.group, self.config = prepared, given, group, config
         if given.network is None:
+            _check_memory(prepared, group)
             self.network = networks.build(config.network, data.input_shape, data.num_classes)
         else:
             self.network = given.network
@@ -284,6 +290,19 @@ def _evaluated_rows(prepared: Prepared, group: Group) -> dict[str, EvaluatedRows
 
 
 # Network, method, optimizer, rates
+
+
+def _check_memory(prepared: Prepared, group: Group) -> None:
+    """Refuse a network whose weights, gradients, moments and a batch do not fit."""
+    config, data = prepared.config, prepared.data
+    if config.network.name not in networks.NETWORKS:  # a user's own may do anything when it is built
+        return
+    weights, kept = networks.footprint(config.network, data.input_shape, data.num_classes)
+    rows = min(config.training.batch_size, max(data.num_rows // group.size, 1))
+    bytes_each = 2 if resolve_precision(config.training.precision, prepared.device) == "bf16" else 4
+    copies = 3 if config.optimizer.name == "sgd" else 4
+    what = f"training the network '{config.network.name}' in batches of {rows} inputs of shape {data.input_shape}"
+    memory.check(4 * copies * weights + bytes_each * rows * kept, what, networks.SMALLER, prepared.device)
 
 
 def _set_up_network(network: nn.Module, prepared: Prepared, loader: Loader, group: Group, *, is_new: bool) -> None:

@@ -4,17 +4,22 @@ import functools
 import hashlib
 import http.server
 import io
+import re
 import sys
 import tarfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pooch
 import pytest
 
+from selfens.config import Config
 from selfens.data import cifar_svhn, sources
 from selfens.errors import DataError
+from selfens.training.loop import train
+from selfens.training.progress import Progress
 
 
 @pytest.fixture(autouse=True)
@@ -225,3 +230,47 @@ def test_two_processes_may_download_at_once(tmp_path, official, published_cifar1
     monkeypatch.setattr(pooch, "retrieve", other_is_faster)
     assert sources.load("cifar10", data_dir=target).num_rows == 15
     assert [path.name for path in target.iterdir()] == ["cifar-10-batches-py"]
+
+
+QUICK = ["network.name=mlp", "network.width=2", "schedule.epochs=1", "data.preprocess=none", "training.threads=1"]
+
+
+def written(official, folder, name):
+    """Files of a data set that are not the official ones."""
+    _ = official.svhn(folder) if name == "svhn" else official.cifar(folder, name, "python2")
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn"])
+def test_files_that_are_not_the_official_ones_are_mentioned_once(tmp_path, official, monkeypatch, name):
+    files = written(official, tmp_path / "data", name)
+    assert len(files) == {"cifar10": 7, "cifar100": 3, "svhn": 2}[name]
+    sentence = rf"^the official MD5 checksums of {name} do not fit {len(files)} of its files, the first .*; results may"
+    assert re.search(sentence, sources.doubt(name, tmp_path / "data"))
+    settings = Config().with_overrides([f"data.name={name}", f"data.folder={tmp_path}/data", *QUICK])
+    seen = []
+
+    class Watch(Progress):
+        def warn(self, message):
+            seen.append(message)
+
+    data = sources.load(name, data_dir=tmp_path / "data")
+    monkeypatch.setattr(sources, "from_config", lambda *_, **__: data.with_labels(np.arange(len(data.labels)) % 2))
+    monkeypatch.setattr("selfens.data.labels._check_every_class", lambda *_: None)
+    train(settings, tmp_path / "run", progress=Watch())
+    assert len([message for message in seen if re.search(sentence, message)]) == 1
+    train(settings, tmp_path / "given", progress=Watch(), dataset=sources.from_config())
+    assert len([message for message in seen if re.search(sentence, message)]) == 1
+
+
+@pytest.mark.parametrize("name", ["cifar10", "svhn"])
+def test_official_files_are_not_mentioned(tmp_path, official, monkeypatch, name):
+    files = written(official, tmp_path / "data", name)
+    sums = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in files}
+    monkeypatch.setitem(cifar_svhn.CHECKSUMS, "cifar10", sums)
+    known = [replace(part, md5=sums.get(Path(part.target).name, "")) for part in cifar_svhn.PUBLISHED[name]]
+    monkeypatch.setitem(cifar_svhn.PUBLISHED, name, known)
+    assert sources.doubt(name, tmp_path / "data") == ""
+    files[0].write_bytes(files[0].read_bytes() + b"\0")
+    assert f"1 of its files, the first {files[0]}" in sources.doubt(name, tmp_path / "data")
+    assert sources.doubt("digits") == sources.doubt("a.npz") == ""

@@ -1,0 +1,127 @@
+"""What would not fit into memory is refused before any of it is taken."""
+
+import resource
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support import SMALL_IMAGES, config, differences, features, images, left_behind, selfens, write_npz
+
+from selfens import load_run, networks, train
+from selfens.config import NetworkConfig
+from selfens.core import memory
+from selfens.core.targets import EnsembleTargets
+from selfens.data.dataset import Dataset
+from selfens.data.folder import load_folder
+from selfens.errors import ConfigError
+
+GIB = 2**30
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """A machine with so many bytes left."""
+    return lambda size: monkeypatch.setattr(memory, "left", lambda device=None: size)
+
+
+def test_an_absurd_width_is_refused_before_memory_is_taken(tmp_path):
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(
+        ConfigError, match=r"^training the network 'small' .* at least 1,[\d,.]+ GiB, and there are .* left; ch"
+    ):
+        train(config("pi", *SMALL_IMAGES, "network.width=65536"), tmp_path / "run", dataset=images())
+    with pytest.raises(ConfigError, match=r"the network 'small' would take at least"):
+        networks.build(NetworkConfig(name="small", width=65536), (3, 32, 32), 10)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 100_000  # kilobytes
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_says_so_in_one_sentence(tmp_path):
+    npz = write_npz(tmp_path / "x.npz")
+    done = selfens(
+        "train", npz, "--run", tmp_path / "run", "--set", "network.width=65536", "--device", "cpu", cwd=tmp_path
+    )
+    if memory.left() < 64 * GIB:
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1
+        assert "choose a smaller network.width" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("conv13", (3, 32, 32)), ("conv13", (1, 45, 21)), ("small", (2, 9, 8)), ("mlp", (3, 4, 5)), ("mlp", (7,))],
+)
+def test_the_numbers_are_those_of_a_real_network(name, shape):
+    network, kept = networks.build(NetworkConfig(name=name), shape, 10), 0
+
+    def keep(layer, inputs):
+        nonlocal kept
+        kept += inputs[0].numel() if [*layer.parameters(recurse=False)] else 0
+
+    for layer in network.modules():
+        layer.register_forward_pre_hook(keep)
+    network(torch.zeros(1, *shape))
+    weights = sum(parameter.numel() for parameter in network.parameters())
+    assert networks.footprint(NetworkConfig(name=name), shape, 10) == (weights, kept)
+
+
+@pytest.mark.parametrize(("optimizer", "copies"), [("adam", 4), ("sgd", 3)])
+def test_what_training_needs_is_counted(tmp_path, little, optimizer, copies):
+    """60 rows of 6 features: layers of 6 x 8, 8 x 8 and 8 x 3 weights with two numbers per unit, and their inputs."""
+    needed = copies * 4 * (6 * 8 + 16 + 8 * 8 + 16 + 8 * 3 + 6) + 4 * 10 * (6 + 8 + 8)
+    settings = config("pi", f"optimizer.name={optimizer}", "training.residence=device", epochs=1)
+    little(needed - 1)
+    with pytest.raises(
+        ConfigError, match=r"training the network 'mlp' in batches of 10 inputs of shape \(6,\) would take"
+    ):
+        train(settings, tmp_path / "run", dataset=features())
+    little(needed)
+    train(settings, tmp_path / "run", dataset=features())
+
+
+def test_counting_draws_no_random_numbers(tmp_path, monkeypatch):
+    train(config(), tmp_path / "a", dataset=features())
+    monkeypatch.setattr("selfens.training.setup._check_memory", lambda *_: None)
+    monkeypatch.setattr("selfens.networks.memory.check", lambda *_: None)
+    train(config(), tmp_path / "b", dataset=features())
+    assert differences(left_behind(tmp_path / "a"), left_behind(tmp_path / "b")) == []
+
+
+def test_very_many_classes_are_refused_before_their_targets_are_made(tmp_path, little):
+    x = np.random.default_rng(0).normal(size=(4000, 2))
+    data = Dataset.from_arrays(x, np.arange(4000))
+    little(100_000_000)
+    with pytest.raises(ConfigError, match=r"^targets of 4,000 rows of 4,000 classes in float32 .* keep them in a file"):
+        train(config("temporal", "data.labels=none"), tmp_path / "run", dataset=data)
+    assert not (tmp_path / "run").exists()
+    assert EnsembleTargets(4000, 4000, storage=tmp_path / "z").num_rows == 4000
+
+
+def test_very_large_images_are_refused_before_they_are_read(tmp_path, little):
+    for name in "ab":
+        (tmp_path / "p" / name).mkdir(parents=True)
+        for number in range(5):
+            Image.new("RGB", (8, 8)).save(tmp_path / "p" / name / f"{number}.png")
+    little(10 * 3 * 64 * 64)
+    assert load_folder(tmp_path / "p", size=64).num_rows == 8
+    with pytest.raises(
+        ConfigError, match=r"^10 images of 65 x 65 pixels would take at least .*; choose a smaller size"
+    ):
+        load_folder(tmp_path / "p", size=65)
+
+
+def test_a_network_that_was_passed_is_trained_however_little_seems_left(tmp_path, little):
+    little(1_000_000)
+    network = torch.nn.Linear(6, 3)
+    run = train(config("pi"), tmp_path / "run", dataset=features(), network=network)
+    assert load_run(run.path, network=network).finished
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+def test_what_is_left_is_less_than_there_is_and_shared(monkeypatch):
+    assert 0 < memory.left(torch.device("cpu")) < 2**50
+    everything = memory.left()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert memory.left() == pytest.approx(everything / 4, rel=0.2)
