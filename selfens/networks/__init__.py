@@ -31,7 +31,7 @@ NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] 
     "mlp": mlp,
 }
 
-SMALLER = "choose a smaller network.width, smaller batches or smaller inputs"
+SMALLER = "choose a smaller network.width or smaller inputs"
 
 __all__ = [
     "NETWORKS",
@@ -56,7 +56,7 @@ def build(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int
     if options.name not in NETWORKS:
         hint = " A factory of your own is written package.module:factory."
         raise ConfigError(unknown_name("network", options.name, NETWORKS) + hint)
-    weights, _ = footprint(options, input_shape, num_classes)
+    weights = count_weights(options, input_shape, num_classes)
     memory.check(4 * weights, f"the network '{options.name}'", SMALLER)
     return NETWORKS[options.name](input_shape, num_classes, options)
 
@@ -66,22 +66,11 @@ def is_factory(name: str) -> bool:
     return ":" in name
 
 
-def footprint(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int) -> tuple[int, int]:
-    """How many numbers the weights of one of `NETWORKS` are, and at least how many a step keeps for each row: the inputs of
-    layers with weights. Found by shapes only, without taking the memory."""
+def count_weights(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int) -> int:
+    """The weights of one of `NETWORKS`, counted by shapes only, without taking the memory."""
     with torch.device("meta"):
-        network: Any = NETWORKS[options.name](input_shape, num_classes, options)
-    kept, sides = 0, list(input_shape[1:])
-    for layer in network:
-        if isinstance(layer, NormalizedConv2d | NormalizedLinear):
-            kept += layer.direction.shape[1] * math.prod(sides)
-        if isinstance(layer, NormalizedConv2d):
-            sides = [side + 2 * layer.padding - layer.direction.shape[2] + 1 for side in sides]
-        elif isinstance(layer, nn.MaxPool2d):
-            sides = [side // 2 for side in sides]
-        elif isinstance(layer, nn.Flatten):
-            sides = []
-    return sum(weight.numel() for weight in network.parameters()), kept
+        network = NETWORKS[options.name](input_shape, num_classes, options)
+    return sum(weight.numel() for weight in network.parameters())
 
 
 def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:

@@ -154,7 +154,7 @@ class Parts:
         config, device, data = prepared.config, prepared.device, prepared.data
         self.prepared, self.given, self.group, self.config = prepared, given, group, config
         if given.network is None:
-            _check_memory(prepared, group)
+            _check_memory(prepared)
             self.network = networks.build(config.network, data.input_shape, data.num_classes)
         else:
             self.network = given.network
@@ -292,17 +292,15 @@ def _evaluated_rows(prepared: Prepared, group: Group) -> dict[str, EvaluatedRows
 # Network, method, optimizer, rates
 
 
-def _check_memory(prepared: Prepared, group: Group) -> None:
-    """Refuse a network whose weights, gradients, moments and a batch do not fit."""
+def _check_memory(prepared: Prepared) -> None:
+    """Refuse a network whose weights, gradients and moments do not fit."""
     config, data = prepared.config, prepared.data
     if config.network.name not in networks.NETWORKS:  # a user's own may do anything when it is built
         return
-    weights, kept = networks.footprint(config.network, data.input_shape, data.num_classes)
-    rows = min(config.training.batch_size, max(data.num_rows // group.size, 1))
-    bytes_each = 2 if resolve_precision(config.training.precision, prepared.device) == "bf16" else 4
+    weights = networks.count_weights(config.network, data.input_shape, data.num_classes)
     copies = 3 if config.optimizer.name == "sgd" else 4
-    what = f"training the network '{config.network.name}' in batches of {rows} inputs of shape {data.input_shape}"
-    memory.check(4 * copies * weights + bytes_each * rows * kept, what, networks.SMALLER, prepared.device)
+    what = f"training the network '{config.network.name}' on inputs of shape {data.input_shape}"
+    memory.check(4 * copies * weights, what, networks.SMALLER, prepared.device)
 
 
 def _set_up_network(network: nn.Module, prepared: Prepared, loader: Loader, group: Group, *, is_new: bool) -> None:
