@@ -450,8 +450,10 @@ def _say(text: str) -> None:
 
 
 def _complain(text: str) -> None:
+    """In one line, whatever the names in it hold: a control character would be obeyed by the terminal."""
     name = f"process {launcher.rank()}: " if launcher.rank() else ""
-    print(f"{name}{text}", file=sys.stderr)  # noqa: T201
+    line = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    print(f"{name}{line}", file=sys.stderr)  # noqa: T201
 
 
 def main(arguments: list[str] | None = None) -> None:
