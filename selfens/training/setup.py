@@ -95,7 +95,9 @@ def prepare(config: Config, device: torch.device, data: Dataset, group: Group) -
     seeds = config.seed
     labels = choose_labels(data, config.data, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
     fitted_on = None  # all rows
-    if data.extra_rows or len(labels.validation):
+    if config.data.preprocess_rows == "labelled":
+        fitted_on = labels.rows
+    elif data.extra_rows or len(labels.validation):
         fitted_on = np.setdiff1d(np.arange(data.main_rows), labels.validation)
     fitted = preprocess.fit(config.data.preprocess, data.inputs, device, fitted_on).to(device)
     group.broadcast([*fitted.state_dict().values()])
