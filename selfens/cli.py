@@ -465,6 +465,7 @@ def _say(text: str) -> None:
 
 
 def _complain(text: str) -> None:
+    """In one line, whatever the names in it hold: a control character would be obeyed by the terminal."""
     name = f"process {launcher.rank()}: " if launcher.rank() else ""
     print(visible(f"{name}{text}"), file=sys.stderr)  # noqa: T201
 

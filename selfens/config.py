@@ -56,6 +56,9 @@ class DataConfig(Section):
     preprocess: Literal["zca", "image", "channel", "none"] = setting(
         "none", "ZCA whitening, zero mean and unit variance per image, the same per channel or feature, or nothing."
     )
+    preprocess_rows: Literal["all", "labelled"] = setting(
+        "all", "Fit preprocessing on all training rows of the main set, or only on the labelled ones."
+    )
     preprocess_after_views: bool = setting(
         False,
         "Preprocess each view instead of the whole set before: bytes stay bytes, and colour operations see pixels.",
@@ -246,6 +249,9 @@ class TrainingConfig(Section):
     )
     threads: int | None = setting(
         None, "CPU threads; none: torch's default, and with a GPU at most 4.", at_least=1, at_most=MAX_THREADS
+    )
+    evaluate_every: int = setting(
+        1, "Epochs between evaluations on the validation and test rows; the last epoch is always evaluated.", at_least=1
     )
     checkpoint_every: int | None = setting(
         None, "Epochs between checkpoints; none: 1, but on one GPU at most a checkpoint in ten seconds.", at_least=1

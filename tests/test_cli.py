@@ -18,7 +18,7 @@ import torch
 from support import ROWS, SMALL_IMAGES, blobs, contents, environment, images, selfens, sets, write_npz
 
 from selfens import load_run, presets
-from selfens.cli import main
+from selfens.cli import app, main
 from selfens.config import Config
 from selfens.runs.directory import RunDirectory
 
@@ -366,17 +366,30 @@ def test_version_is_printed(typed):
     assert typed("--version") == (0, f"{__version__}\n", "")
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["train"], ["resume"], ["evaluate"], ["predict"], ["presets"], ["demo"], ["report"]]
-)
+COMMANDS = [[], *([command.name or command.callback.__name__] for command in app.registered_commands)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_every_command_has_help(typed, command, option):
     code, out, err = typed(*command, option)
     assert (code, err) == (0, "")
     assert "Usage" in out
+    assert "bool" not in out  # a flag takes no value
 
 
 # Bad input: one clear sentence
+
+
+def test_a_sentence_is_one_line_without_control_characters(typed, here):
+    (here / "table.csv").write_text("fil\x1b[31m\u202e,label\n")
+    code, _, err = typed("train", "table.csv")
+    assert code == 1
+    assert "begins with the columns fil\\x1b[31m\\u202e, label; expected file and label.\n" in err
+    code, _, err = typed("train", "a\nb\x7f.npz")
+    assert code == 1
+    assert err.startswith("error: there is no file a\\nb\\x7f.npz;")
+    assert err.count("\n") == 1
 
 
 def refused(answer, *fragments):

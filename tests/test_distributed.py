@@ -23,6 +23,7 @@ from torch import nn
 from selfens import EnsembleTargets, SelfEnsemblingClassifier, load_run, networks, resume, train
 from selfens.config import NetworkConfig
 from selfens.core.losses import cross_entropy
+from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.sampler import Sampler
 from selfens.errors import RunError
@@ -426,6 +427,14 @@ def test_extra_rows_and_held_out_rows_are_shared_too(tmp_path):
     run = load_run(tmp_path / "run")
     assert run.finished
     assert all(record["validation_error"] is not None for record in run.history)
+
+
+def test_rows_to_fit_on_and_epochs_to_evaluate_are_the_same_in_all_processes(tmp_path):
+    train_in(2, tmp_path / "run", settings("data.preprocess_rows=labelled", "training.evaluate_every=2"))
+    run = load_run(tmp_path / "run")
+    fitted = preprocess.fit("channel", rows_and_labels().inputs[:30])
+    torch.testing.assert_close(run.preprocess.state_dict(), fitted.state_dict(), rtol=0, atol=0)
+    assert [error is None for error in errors_of(run.path)] == [True, False, False]
 
 
 class WithBatchNorm(FollowsRows):

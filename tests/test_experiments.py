@@ -35,8 +35,9 @@ from selfens.experiments.data import Source
 from selfens.experiments.pool import run_all
 from selfens.experiments.records import Images, Record, Store
 from selfens.experiments.report import write_report
-from selfens.experiments.tables import BASELINE, CELLS, TABLES, Cell, Task
+from selfens.experiments.tables import BASELINE, CELLS, TABLES, WHITENING, Cell, Task
 from selfens.experiments.worker import device_use, run_cell
+from selfens.runs.experiment import same_experiment
 
 FIGURES = Path(__file__).parent / "data" / "paper_tables.csv"
 RESULTS = Path(__file__).parents[1] / "results"
@@ -65,10 +66,14 @@ def command():
 # The cells
 
 
+READINGS = ("baseline", "whitening")
+"""Tables that read the paper's supervised rows in another way."""
+
+
 def test_the_cells_are_those_of_the_paper_number_by_number():
     with FIGURES.open() as file:
         paper = {(line["table"], line["row"], line["labels"]): line for line in csv.DictReader(file)}
-    ours = {(c.table, c.row, c.column): c for c in CELLS.values() if c.mean is not None and c.table != "baseline"}
+    ours = {(c.table, c.row, c.column): c for c in CELLS.values() if c.mean is not None and c.table not in READINGS}
     assert ours.keys() == paper.keys()
     for key, cell in ours.items():
         expected = (float(paper[key]["mean"]), float(paper[key]["deviation"]), int(paper[key]["runs"]))
@@ -102,7 +107,9 @@ def test_what_the_paper_never_changes_is_the_same_in_all_cells():
         assert (c.schedule.epochs, c.schedule.rampup, c.schedule.rampdown) == (300, 80, 50)
         assert (c.network.name, c.network.noise, c.optimizer.beta1) == ("conv13", 0.15, 0.9)
         assert (c.training.batch_size, getattr(c.method, "decay", 0.6)) == (100, 0.6)
-        assert (c.training.rows == "labelled") == (cell.table == "baseline")
+        assert (c.training.rows == "labelled") == (cell.table in READINGS)
+        assert (c.data.preprocess_rows == "labelled") == (cell.table == "whitening")
+        assert c.training.evaluate_every == 1
         assert (c.data.extra_per_epoch == 50_000) == (cell.extra is not None)
         assert c.optimizer.beta2 == 0.999
         assert c.augment.shared_flip
@@ -116,6 +123,23 @@ def test_the_baseline_of_labelled_rows_has_the_figures_of_the_tables():
         same = CELLS[cell.name.replace("-", "/", 1)]
         assert (cell.row, cell.mean, cell.deviation, cell.runs) == (same.row, same.mean, same.deviation, same.runs)
         assert cell.config.with_values("training", rows="all") == same.config
+
+
+def test_the_whitening_of_labelled_rows_is_the_baseline_of_both_cifars_with_three_seeds():
+    paper = {cell.name: (cell.mean, cell.deviation, cell.runs) for cell in WHITENING.cells}
+    assert paper == {
+        "cifar10-supervised-4000": (35.56, 1.59, 10),
+        "cifar10-supervised-aug-4000": (34.85, 1.65, 10),
+        "cifar100-supervised-10000": (51.21, 0.33, 10),
+        "cifar100-supervised-aug-10000": (44.56, 0.30, 10),
+    }
+    for cell in WHITENING.cells:
+        same = CELLS[f"baseline/{cell.name}"]
+        assert cell.config.with_values("data", preprocess_rows="all") == same.config
+        assert not same_experiment(cell.config, same.config)
+    wanted = _tasks(TABLES, "whitening", None, None, Source())
+    assert [task.seed for task in wanted] == [0] * 4 + [1] * 4 + [2] * 4
+    assert len(_tasks(TABLES, "whitening", None, "0-9", Source())) == 40
 
 
 def test_cells_with_extra_images_are_run_if_there_are_some():
@@ -404,6 +428,7 @@ def changed(section, **values):
         (lambda path: (path / "history.jsonl").write_text("5\n" * 12), "has 0 epochs in history.jsonl"),
         (changed("training", device="cuda"), "it was begun with the device cuda and can continue only there"),
         (changed("optimizer", beta2=0.5), "it was begun with another configuration"),
+        (changed("training", evaluate_every=2), "it was begun with another configuration"),
     ],
 )
 def test_a_run_that_cannot_go_on_is_refused_with_a_remedy(tmp_path, interrupted, damage, reason):

@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import CLASSES, SMALL_IMAGES, config, differences, features, images, left_behind, sets, write_npz
+from support import (
+    CLASSES,
+    SMALL_IMAGES,
+    At,
+    config,
+    crash,
+    crashed,
+    differences,
+    features,
+    images,
+    left_behind,
+    sets,
+    write_npz,
+)
 from test_folder import typed
 
 from selfens import Dataset, load_run, resume, train
@@ -164,6 +177,19 @@ def test_preprocessing_is_fitted_on_the_main_rows_alone(tmp_path):
     main, choice = features(), run.labels
     expected = preprocess.fit("channel", np.delete(main.inputs, choice.validation, axis=0))
     torch.testing.assert_close(run.preprocess.state_dict(), expected.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", preprocess.KINDS)
+def test_preprocessing_is_fitted_on_the_labelled_rows_if_asked_for(tmp_path, kind):
+    options = ("data.validation=0.25", "data.preprocess_rows=labelled", f"data.preprocess={kind}")
+    with crashed():
+        train(config("temporal", *options), tmp_path / "run", dataset=extended(), progress=At(1, 2, crash))
+    run = resume(tmp_path / "run", dataset=extended())
+    assert len(run.labels.validation)
+    expected = preprocess.fit(kind, features().inputs[run.labels.rows])
+    torch.testing.assert_close(run.preprocess.state_dict(), expected.state_dict(), rtol=0, atol=0)
+    whole = train(config("temporal", *options), tmp_path / "whole", dataset=extended())
+    assert differences(left_behind(run.path), left_behind(whole.path)) == []
 
 
 @pytest.mark.parametrize("choice", ["balanced", "original"])

@@ -15,8 +15,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
+from matplotlib.figure import Figure
 from PIL import Image
-from support import SMALL_IMAGES, Crash, blobs, config, crashed, features, images, sets, write_npz
+from support import SMALL_IMAGES, At, Crash, blobs, config, crash, crashed, features, images, sets, write_npz
 from torch import nn
 
 from selfens import load_run, train, write_report
@@ -236,6 +237,36 @@ def test_whatever_the_history_holds_is_drawn(trained, tmp_path):
     (run / "history.jsonl").write_text("\n".join(lines))
     page = Page(write_report(run, tmp_path / "page.html"))
     assert page.charts == ["Error, %", "Losses", "Unsupervised loss", "Learning rate", "Momentum", "Kept rows", "Lost"]
+
+
+def test_a_line_leads_over_epochs_that_were_not_evaluated(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "svg", lambda draw, title, size=None: draw(figure := Figure()) or drawn.append(figure))
+    figures.epochs_chart("Error, %", {"test": [[None, 30.0, None, 20.0, 10.0]]})
+    line = drawn[0].axes[0].lines[0]
+    assert line.get_xydata().tolist() == [[2, 30], [4, 20], [5, 10]]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "words"),
+    [(3, "test rows misclassified after 2 of 5 epochs; 3 are done."), (1, ", not evaluated yet after 1 of 5 epochs.")],
+)
+def test_a_run_that_was_stopped_tells_its_last_error_and_when_it_was_measured(tmp_path, data, written, epoch, words):
+    settings = config("temporal", "training.evaluate_every=2", *SMALL_IMAGES, epochs=5)
+    with crashed():
+        train(settings, tmp_path / "run", dataset=data, progress=At(epoch, 0, crash))
+    assert words in written(tmp_path / "run", dataset=data).text
+
+
+def test_runs_are_compared_by_their_last_errors_however_often_they_were_evaluated(tmp_path, undrawn):
+    settings = config("temporal", "training.evaluate_every=2", epochs=5)
+    stopped = tmp_path / "stopped"
+    with crashed():
+        train(settings, stopped, dataset=features(), progress=At(3, 0, crash))
+    runs = [load_run(stopped), train(config("pi", epochs=3), tmp_path / "pi", dataset=features())]
+    compared = compare(runs)
+    assert compared["headers"][-1] == "test error in %"
+    assert compared["rows"][0][-1] == f"{runs[0].history[1]['test_error']:.2f}"
 
 
 # Many classes, large images
@@ -507,6 +538,8 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp
     ("change", "same"),
     [
         ("training.threads=2", True),
+        ("training.evaluate_every=2", True),
+        ("data.preprocess_rows=labelled", False),
         ("training.device=cuda", True),
         ("data.folder=/elsewhere", True),
         ("method.targets=/elsewhere/z", True),

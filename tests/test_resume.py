@@ -253,6 +253,21 @@ def test_history_later_than_a_sparse_checkpoint_is_dropped_and_written_again(tmp
     assert differences(left_behind(tmp_path / "cut"), whole(settings)) == []
 
 
+def test_how_often_a_run_is_evaluated_changes_only_which_errors_are_known(tmp_path, whole):
+    settings = config("temporal", "training.evaluate_every=3", "data.validation=0.25", epochs=5)
+    with crashed():
+        train(settings, tmp_path / "cut", dataset=features(), progress=At(3, 2, crash))
+    run = resume(tmp_path / "cut", dataset=features())
+    assert differences(left_behind(tmp_path / "cut"), whole(settings)) == []
+    always = train(settings.with_values("training", evaluate_every=1), tmp_path / "always", dataset=features()).history
+    for record, other in zip(run.history, always, strict=True):
+        is_due = record["epoch"] in (2, 4)
+        for name in ("test_error", "validation_error"):
+            assert record[name] == (other[name] if is_due else None)
+        assert record["total"] == other["total"]
+    assert run.test_error == always[-1]["test_error"]
+
+
 def test_how_often_checkpoints_are_written_does_not_change_the_result(tmp_path):
     for every in (1, 2, 5):
         settings = config("temporal", f"training.checkpoint_every={every}", epochs=5)

@@ -1,24 +1,19 @@
 """The soak itself, with tiny counts: good files pass every reader, cases can be repeated, a soak that was stopped goes on."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.soak import readers
-from tests.soak.__main__ import DISK, missing
+from tests.soak.__main__ import DISK, ENVIRONMENT, main, missing
 from tests.soak.damage import damage
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", readers.READERS)
 def test_every_reader_reads_its_files_as_long_as_they_are_good(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SELFENS_CACHE", str(tmp_path / "case/cache"))
     monkeypatch.setattr(readers, "damage", lambda path, random: "none")
     (tmp_path / "case").mkdir()
     answer = readers.damaged_file([name], Random(0), tmp_path / "case")
@@ -44,18 +39,22 @@ def test_the_cases_that_are_missing_follow_from_those_that_are_done():
     assert missing(wanted, done) == ["kills/2", "disk/train/0", "disk/train/1", *others]
 
 
-def test_a_tiny_soak_goes_on_where_it_was_and_counts_what_it_did(tmp_path):
-    done = [soaked(tmp_path, "--kills", "0", "--files", "2"), (tmp_path / "done.jsonl").read_text()]
-    (tmp_path / "done.jsonl").write_text(done[1] + '{"case": "kil')  # as a kill leaves it
-    ended = soaked(tmp_path, "--kills", "1", "--files", "4")
-    assert "2 cases are done already" in ended.stderr
-    assert (tmp_path / "done.jsonl").read_text().startswith(done[1])
+def test_a_tiny_soak_goes_on_where_it_was_and_counts_what_it_did(tmp_path, monkeypatch, capsys):
+    for name in ENVIRONMENT:
+        monkeypatch.setenv(name, "1")  # so that they are afterwards as they were
+
+    def soaked(*words):
+        counts = ["--pairs", "0", "--disk", "0", "--jobs", "1", *words]
+        monkeypatch.setattr(sys, "argv", ["soak", "--work", str(tmp_path), *counts])
+        main()
+        return capsys.readouterr().err
+
+    soaked("--kills", "0", "--files", "2")
+    done = (tmp_path / "done.jsonl").read_text()
+    (tmp_path / "done.jsonl").write_text(done + '{"case": "kil')  # as a kill leaves it
+    assert "2 cases are done already" in soaked("--kills", "1", "--files", "4")
+    assert (tmp_path / "done.jsonl").read_text().startswith(done)
     found = json.loads((tmp_path / "soak.json").read_text())
     assert found["cases"]["files"] == 4
     assert found["kills"] >= 1
     assert found["outcomes"]["kills"] == {"the same bits": found["cases"]["kills"]}
-
-
-def soaked(folder, *words):
-    command = [sys.executable, "-m", "tests.soak", "--work", str(folder), "--pairs", "0", "--disk", "0", "--jobs", "1"]
-    return subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, timeout=300)

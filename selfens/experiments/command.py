@@ -23,7 +23,9 @@ def reproduce(
         str | None, typer.Argument(metavar="TABLE", help="Run what is missing of it; without one, list the tables.")
     ] = None,
     cells: Annotated[str | None, typer.Option(help="Only these cells, separated by commas.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Such as 0-9 or 0,3; default: as many as the paper ran.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Such as 0-9 or 0,3; default: the paper's number (whitening: 3).")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
     devices: Annotated[
         str | None,
@@ -77,7 +79,7 @@ def _tasks(tables: dict[str, Table], table: str, cells: str | None, seeds: str |
     tasks = [
         Task(cell, seed)
         for cell in chosen
-        for seed in numbers or range(1 if source.quick or cell.runs is None else cell.runs)
+        for seed in numbers or range(1 if source.quick else cell.seeds or cell.runs or 1)
     ]
     return sorted(tasks, key=lambda task: task.seed)
 

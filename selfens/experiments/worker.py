@@ -72,7 +72,10 @@ def _train(task: Task, device: str, path: Path, data: Dataset, watch: _Watch) ->
         return train(config, path, dataset=data, progress=watch)
     try:
         begun = load_run(path, device="cpu")
-        if not same_experiment(begun.config, config):
+        every = (
+            begun.config.training.evaluate_every
+        )  # which changes no result, but a record has the error of every epoch
+        if every != 1 or not same_experiment(begun.config, config):
             raise RunError("it was begun with another configuration than the cell has now")
         if begun.finished:
             begun.check_dataset(data)

@@ -38,7 +38,8 @@ class Compared(NamedTuple):
         return f"{len(self.history):,} of {self.run.config.schedule.epochs:,}"
 
     def last(self, key: str) -> Any:
-        return self.history[-1].get(key)
+        """Of the last epoch that has it: not every epoch is evaluated."""
+        return next((each[key] for each in reversed(self.history) if each.get(key) is not None), None)
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:

@@ -76,17 +76,23 @@ def _curves(history: History) -> list[Chart]:
 
 
 def _sentence(run: Run, history: History) -> str:
-    last = history[-1]
+    """A run that was stopped may have gone on for some epochs after it was last evaluated."""
+    evaluated = [
+        number for number, record in enumerate(history, 1) if any(record.get(key) is not None for key in ERRORS)
+    ]
+    number = evaluated[-1] if evaluated else len(history)
+    last, tested, held_out = history[number - 1], run.about.get("test_rows", 0), len(run.labels.validation)
     if last.get("test_error") is not None:
-        result = f"{last['test_error']:.2f} % of {run.about.get('test_rows', 0):,} test rows misclassified"
+        result = f"{last['test_error']:.2f} % of {tested:,} test rows misclassified"
         if run.error_margin is not None:
             result += f" (so few rows tell it to within {run.error_margin:.0f} points)"
     elif last.get("validation_error") is not None:
-        result = f"{last['validation_error']:.2f} % of {len(run.labels.validation):,} validation rows misclassified"
+        result = f"{last['validation_error']:.2f} % of {held_out:,} validation rows misclassified"
     else:
-        result = f"loss {last['total']:.4f}, no test rows"
+        result = f"loss {last['total']:.4f}, {'not evaluated yet' if tested or held_out else 'no test rows'}"
     about = f"{data_words(run)}, {len(run.labels.rows):,} of {run.about['rows']:,} rows labelled, {method_words(run)}"
-    return f"{about}: {result} after {len(history):,} of {run.config.schedule.epochs:,} epochs."
+    more = "" if number == len(history) else f"; {len(history):,} are done"
+    return f"{about}: {result} after {number:,} of {run.config.schedule.epochs:,} epochs{more}."
 
 
 def method_words(run: Run) -> str:

@@ -7,7 +7,6 @@ legible on white and on near-black, so one picture serves the light and the dark
 from __future__ import annotations
 
 import io
-import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,7 @@ NAME_LIMIT = 16
 FEW_EPOCHS = 8  # a line through fewer has dots
 
 Values = Sequence[float | None]
-"""One value per epoch."""
+"""One value per epoch; None if there is none, and then the line goes on to the next."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,9 @@ def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str 
         for number, (label, lines) in enumerate(groups.items()):
             color, style = COLORS[number % len(COLORS)], ("-", "--", ":")[number // len(COLORS) % 3]
             for values in lines:
-                numbers = [math.nan if value is None else value for value in values]
-                drawn = axes.plot(range(1, len(numbers) + 1), numbers, color=color, linestyle=style, markersize=3)[0]
-                drawn.set(label=label if values is lines[0] else None, marker="o" if len(numbers) < FEW_EPOCHS else "")
+                points = {epoch: value for epoch, value in enumerate(values, start=1) if value is not None}
+                drawn = axes.plot([*points], [*points.values()], color=color, linestyle=style, markersize=3)[0]
+                drawn.set(label=label if values is lines[0] else None, marker="o" if len(points) < FEW_EPOCHS else "")
         axes.set(xlabel="epoch", ylabel=words)
         low, high = axes.get_ylim()
         axes.set_ylim(0 if axes.dataLim.y0 >= 0 else low, 1.04 * high)

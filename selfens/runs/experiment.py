@@ -8,9 +8,10 @@ from selfens.config import Config
 
 WITHOUT_EFFECT = {
     "data": "folder",
-    "training": "residence device precision compile capture kernels threads checkpoint_every",
+    "training": "residence device precision compile capture kernels threads evaluate_every checkpoint_every",
 }
-"""Fields that say where and how fast a run is computed. Precision and residence change the last digits at most."""
+"""Fields that say where and how fast a run is computed, and how often it is evaluated and saved. Precision and residence
+change the last digits at most."""
 
 
 def decisive_fields(config: Config, *, with_seed: bool = True) -> str:

@@ -71,7 +71,8 @@ class Run:
 
     @property
     def test_error(self) -> float | None:
-        """In percent, after the checkpoint's epoch, whose weights predict: never the best epoch's."""
+        """In percent, after the checkpoint's epoch, whose weights predict: never the best epoch's. None if that epoch was not
+        evaluated, or there are no test rows."""
         records = self.history[: self.directory.reached()[0]]  # a crash may have left later ones
         return records[-1].get("test_error") if records else None
 

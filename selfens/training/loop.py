@@ -173,7 +173,7 @@ def _train_epochs(parts: Parts, directory: RunDirectory, progress: Progress, sta
                 record: dict[str, Any] = {
                     "epoch": epoch,
                     **losses,
-                    **_errors(parts),
+                    **_errors(parts, epoch + 1),
                     **parts.rates(epoch),
                     "ensemble_variance": _ensemble_variance(parts),
                     "images_per_second": images_per_second,
@@ -193,7 +193,10 @@ def _train_epochs(parts: Parts, directory: RunDirectory, progress: Progress, sta
 # The end of an epoch
 
 
-def _errors(parts: Parts) -> dict[str, float | None]:
+def _errors(parts: Parts, done: int) -> dict[str, float | None]:
+    """After so many epochs; None if they are not evaluated then, which depends on nothing else."""
+    if done % parts.config.training.evaluate_every and done < parts.config.schedule.epochs:
+        return dict.fromkeys(parts.evaluated)
     network = parts.method.evaluated(parts.network)
     return {name: misclassified(network, rows, parts.precision, parts.group) for name, rows in parts.evaluated.items()}
 

@@ -100,7 +100,9 @@ def prepare(config: Config, device: torch.device, data: Dataset, group: Group) -
     seeds = config.seed
     labels = choose_labels(data, config.data, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
     fitted_on = None  # all rows
-    if data.extra_rows or len(labels.validation):
+    if config.data.preprocess_rows == "labelled":
+        fitted_on = labels.rows
+    elif data.extra_rows or len(labels.validation):
         fitted_on = np.setdiff1d(np.arange(data.main_rows), labels.validation)
     kind, sets = config.data.preprocess, {"training": data.inputs, "test": data.test_inputs}
     if kind != "channel":  # which takes no squares of raw values in float32, and makes large ones small

@@ -28,6 +28,7 @@ from tests.soak.worker import Worker
 
 ROOT = Path(__file__).parents[2]
 FULL = {"kills": 300, "pairs": 120, "disk": 1, "files": 20_000}
+ENVIRONMENT = ("OMP_NUM_THREADS", "SELFENS_OFFLINE", "NO_COLOR", "PYTHONDONTWRITEBYTECODE")
 KILLS_OF_A_RUN = 2.5  # on average
 
 
@@ -124,7 +125,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="CASE", help="do one case again, in WORK/only")
     given = parser.parse_args()
     wanted, work = {part: getattr(given, part) for part in FULL}, given.work.absolute()
-    os.environ |= {"OMP_NUM_THREADS": "1", "SELFENS_OFFLINE": "1", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    os.environ |= dict.fromkeys(ENVIRONMENT, "1")
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.soak.worker", "matplotlib.font_manager"])
     if given.only:
         say(json.dumps(Worker(work / "only", given.seed).ask(given.only), indent=1))

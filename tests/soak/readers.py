@@ -4,7 +4,7 @@ A damaged file passes if it is refused in one sentence, or if it is read and tha
 
 - always: it takes bounded time and memory, runs no code that the file names, opens no connection, writes nothing elsewhere;
 - formats with a checksum (.npz, compressed .mat): what was read is what was there before the damage;
-- a folder of images: those that were not damaged are the same, and a damaged cache does not change which images there are;
+- a folder of images: those that were not damaged are the same;
 - formats without a checksum (.npy, pickles, plain .mat, CSV, JSON, safetensors, targets): anything that makes sense;
 - a run that is refused is left as it was.
 """
@@ -149,11 +149,6 @@ def make_photos(folder: Path) -> None:
     (folder / "table.csv").write_text("\n".join(lines))
 
 
-def make_cache(folder: Path) -> None:
-    make_photos(folder)
-    images(folder, folder, Random(0))
-
-
 def make_run(folder: Path, *overrides: str) -> None:
     write_npz(folder / "data.npz")
     np.savez_compressed(folder / "inputs.npz", x=np.load(folder / "data.npz")["x_test"])
@@ -190,13 +185,11 @@ class Reader(NamedTuple):
     """What is read must be what was read before the damage."""
 
 
-OLD_RUN = TESTS / "data/first-edition/temporal"
 READERS = {
     "npz": Reader(make_run, "*.npz", npz, True),
     "npz-inside": Reader(make_arrays, "arrays/*", packed_npz),
     "npy": Reader(make_arrays, "arrays/*", lambda folder, *_: trained(folder, "arrays")),
     "images": Reader(make_photos, "photos/*/*", images, True),
-    "image-cache": Reader(make_cache, "cache/images/*", lambda *words: list(images(*words)), True),
     "image-table": Reader(make_photos, "table.csv", lambda folder, *_: trained(folder, "table.csv", "--size", 8)),
     "mat": Reader(lambda folder: Official().svhn(folder / "svhn"), "svhn/*", official, True),
     "mat-plain": Reader(lambda folder: Official().svhn(folder / "svhn", compressed=False), "svhn/*", official),
@@ -206,9 +199,6 @@ READERS = {
     "config": Reader(make_run, "run/config.json", run),
     "checkpoint": Reader(make_run, "run/checkpoint.safetensors", run),
     "run": Reader(make_run, "run/*", run),
-    "run-0.1": Reader(
-        lambda f: shutil.copytree(OLD_RUN, f / "old"), "old/**/*", lambda f, *_: command("evaluate", f / "old")
-    ),
     "targets-file": Reader(lambda folder: make_run(folder, f"method.targets={folder / 'z'}"), "z", run),
     "record": Reader(make_records, "results/*/*/*/*", lambda f, *_: command("reproduce", "--results", f / "results")),
 }

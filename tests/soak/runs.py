@@ -43,7 +43,6 @@ def start(folder: Path, words: Sequence[str], room: int | None = None, output: s
 
 
 def typed(folder: Path, words: Sequence[str], room: int | None) -> None:
-    os.environ["SELFENS_CACHE"] = str(folder / "cache")
     os.chdir(folder)
     if room is not None:
         fill_disk(room, folder.parent / "writes")

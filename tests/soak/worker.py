@@ -59,7 +59,7 @@ def serve(pipe: Connection, folder: Path, seed: int) -> None:
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ |= {"SELFENS_CACHE": str(folder / "case/cache"), "TMPDIR": str(folder)}
+    os.environ["TMPDIR"] = str(folder)
     while True:
         try:
             case = pipe.recv()
