@@ -64,9 +64,9 @@ def footprint(options: NetworkConfig, input_shape: tuple[int, ...], num_classes:
     """How many numbers the weights of one of `NETWORKS` are, and at least how many a step keeps for each row: the inputs of
     layers with weights. Found by shapes only, without taking the memory."""
     with torch.device("meta"):
-        network: Any = NETWORKS[options.name](input_shape, num_classes, options)
+        network = NETWORKS[options.name](input_shape, num_classes, options)
     kept, sides = 0, list(input_shape[1:])
-    for layer in network:
+    for layer in network.modules():
         if isinstance(layer, NormalizedConv2d | NormalizedLinear):
             kept += layer.direction.shape[1] * math.prod(sides)
         if isinstance(layer, NormalizedConv2d):
