@@ -116,7 +116,7 @@ def unofficial_files(name: str, folder: Path) -> list[Path]:
     place = _place(folder, PUBLISHED[name][0])
     known = {place / file: md5 for file, md5 in CHECKSUMS.get(name, {}).items()}
     known = known or {_place(folder, published): published.md5 for published in PUBLISHED[name]}
-    return [path for path, md5 in known.items() if _md5(path) != md5]
+    return [path for path, md5 in known.items() if path.is_file() and _md5(path) != md5]
 
 
 def _md5(path: Path) -> str:
