@@ -1,5 +1,6 @@
 """What TensorBoard is given, read back as TensorBoard reads it."""
 
+import errno
 import sys
 import warnings
 
@@ -160,3 +161,20 @@ def test_a_place_that_cannot_be_written_is_one_sentence(typed, tmp_path):
     assert code == 1
     assert err.startswith("error: run/tensorboard could not be written (")
     assert len(err.splitlines()) == 1
+
+
+def test_a_disk_that_fills_up_is_one_sentence_and_the_run_goes_on_later(typed, tmp_path, monkeypatch):
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def full(records):
+        if load_run("run").history:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(RecordWriter, "flush", full)
+        code, _, err = typed("train", write_npz(tmp_path / "blobs.npz"), "--run", "run", "--tensorboard", *SMALL)
+    assert code == 1
+    assert err.startswith("error: run/tensorboard could not be written because the disk is full")
+    assert len(err.splitlines()) == 1
+    assert typed("resume", "run", "--tensorboard", "--quiet")[0] == 0
+    assert_is_the_history(tmp_path / "run")
