@@ -777,7 +777,7 @@ def test_an_empty_folder_is_used(tmp_path):
 def test_a_folder_that_is_not_a_run_cannot_be_opened(tmp_path, start):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(
-        RunError, match="run.json cannot be read .*No such file.*; expected a run made by selfens train"
+        RunError, match="run.json cannot be read .it is not there.; expected a run made by selfens train"
     ):
         start(tmp_path)
     with pytest.raises(RunError, match="nothing/run.json cannot be read .*; expected a run made by selfens train"):
