@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from selfens.core import IN_MEMORY, launcher
+from selfens.core.targets_layout import AVERAGES, Arrays, Layout
 from selfens.core.targets_prefetch import Prefetcher
 from selfens.errors import ConfigError
-from selfens.files.targets_file import AVERAGES, Arrays, Layout, TargetsFile
+from selfens.files.targets_file import TargetsFile
 
 CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 26}
 """Of a float32 matrix: how much `commit` works on at a time, so that it never copies a large Z; a GPU wants larger chunks."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from selfens.files.targets_file import DTYPES, Arrays, Layout
+from selfens.core.targets_layout import DTYPES, Arrays, Layout
 
 BUFFER_ROWS = 1 << 13
 BUFFER_BYTES = 1 << 26

@@ -13,93 +13,24 @@ the file is made, so a full disk is an error then and not in the middle of train
 from __future__ import annotations
 
 import json
-import math
 import mmap
-import operator
 import os
 import secrets
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from selfens.core import memory
+from selfens.core.targets_layout import PAGE, Arrays, Layout
 from selfens.errors import RunError
 from selfens.files import check_regular, locks
 from selfens.files.tensors import is_disk_full, write_failure
 
 FORMAT = "selfens targets 2"
-PAGE = 4096
-DTYPES = {"float32": torch.float32, "float16": torch.float16}
-AVERAGES = ("mean", "square", "count")
-
-Arrays = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How many rows and classes there are, the type the matrices are kept in, and whether there is a second moment."""
-
-    num_rows: int
-    num_classes: int
-    dtype: str = "float32"
-    variance: bool = True
-
-    def __post_init__(self) -> None:
-        if min(operator.index(self.num_rows), operator.index(self.num_classes)) < 1:
-            raise ValueError(
-                f"the targets have {self.num_rows} rows and {self.num_classes} classes; expected at least 1."
-            )
-        if self.dtype not in DTYPES:
-            raise ValueError(f"the targets' type is '{self.dtype}'; expected {' or '.join(DTYPES)}.")
-
-    def __str__(self) -> str:
-        variance = "with" if self.variance else "without"
-        return f"{self.num_rows:,} rows of {self.num_classes:,} classes in {self.dtype} {variance} variance"
-
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of each array, by name."""
-        matrix, column = ((self.num_rows, self.num_classes), DTYPES[self.dtype]), (self.num_rows,)
-        shapes = {
-            "count": (column, torch.int32),  # how many predictions are in the averages; first, for alignment in a file
-            "mean": matrix,  # Z
-            "square": matrix,  # the same average of the squared predictions
-            "pending": matrix,  # this epoch's predictions
-            "written": (column, torch.bool),  # which rows have one
-        }
-        return {name: shape for name, shape in shapes.items() if name != "square" or self.variance}
-
-    @property
-    def half_size(self) -> int:
-        """All arrays in bytes, in whole pages: what is written to one half must not touch a page of the other."""
-        size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes().values())
-        return -(-size // PAGE) * PAGE
-
-    @property
-    def file_size(self) -> int:
-        return 3 * PAGE + 2 * self.half_size
-
-    def arrays_in(self, memory: Tensor) -> Arrays:
-        """The arrays as views of so many bytes."""
-        arrays, start = {}, 0
-        for name, (shape, dtype) in self.shapes().items():
-            end = start + math.prod(shape) * dtype.itemsize
-            arrays[name] = memory[start:end].view(dtype).view(shape)
-            start = end
-        return arrays
-
-    def allocate(self, device: torch.device) -> Arrays:
-        """Zeros in the memory of a device."""
-        memory.check(self.half_size, f"targets of {self}", "keep them in a file, or use fewer rows or classes", device)
-        # From numpy, which asks for huge pages: rows are visited at random, and half of the time was page lookup.
-        kinds = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
-        return {name: torch.from_numpy(np.zeros(*kind)).to(device) for name, kind in kinds.items()}
 
 
 class TargetsFile:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -12,8 +14,14 @@ from selfens.runs.directory import Checkpoint, RunDirectory
 from selfens.training.setup import Parts, Rows
 
 State = dict[str, Tensor]
-Position = tuple[int, int, float]
-"""Where a run begins or continues: the epoch, the step, and the seconds spent in that epoch before."""
+
+
+class Position(NamedTuple):
+    """Where a run begins or continues: the epoch, the step, and the seconds spent in that epoch before."""
+
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
 
 
 def save(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds: float = 0.0) -> None:
@@ -24,7 +32,7 @@ def save(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds: 
             "or method must keep name, type and shape."
         )
     if step:
-        average(parts)
+        average_over_processes(parts)
     ensemble, targets, targets_file = parts.method.ensemble, {}, {}
     if ensemble and ensemble.file:
         targets_file = ensemble.seal()
@@ -69,10 +77,10 @@ def load(parts: Parts, checkpoint: Checkpoint) -> Position:
         raise RunError(
             f"the checkpoint is of epoch {checkpoint.epoch}, step {checkpoint.step}, beyond the end of the run; it is damaged."
         )
-    return checkpoint.epoch, step, checkpoint.seconds if step else 0.0
+    return Position(checkpoint.epoch, step, checkpoint.seconds if step else 0.0)
 
 
-def average(parts: Parts) -> None:
+def average_over_processes(parts: Parts) -> None:
     """Let what each process has followed in its own batches (running means, sums of losses) be the average of all."""
     if parts.group.size == 1:
         return

@@ -98,10 +98,10 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
         threads, seed = _threads(config, resumed), _process_seed(config, group)
         stack.enter_context(torch_settings(config.training.precision, threads, device, seed))
         parts = Parts(prepared, given, group, show.warn)
-        parts.shapes = checkpoints.shapes(parts)
         if parts.method.ensemble is not None:
             stack.callback(parts.method.ensemble.close)
-        start = 0, 0, 0.0
+        parts.shapes = checkpoints.shapes(parts)
+        start = Position()
         if resumed:
             notices.warn_about_changes(resumed.about["environment"], parts, show)
             if directory.has_checkpoint():
@@ -114,8 +114,33 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
     return Run(path, network=given.network, device=device.type, dataset=data, trust_code=True)  # it has run just now
 
 
+def _check_given_again(run: Run, given: Given) -> None:
+    for part, module in (("network", given.network), ("method", given.method)):
+        if run.about[f"own_{part}"] != (module is not None):
+            how = "with a" if run.about[f"own_{part}"] else "without a"
+            raise RunError(
+                f"{run.path} was started {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
+            )
+    before, now = run.about.get("own_method_options"), repr(given.method and given.method.options)
+    if before is not None and before != now:
+        raise RunError(f"{run.path} was started with a method of {before}; resume it with the same, not {now}.")
+
+
+def _threads(config: Config, resumed: Run | None) -> int | None:
+    """As many as before, because sums over threads round differently."""
+    if resumed and config.training.threads is None and resumed.about.get("processes", 1) == launcher.size():
+        return int(resumed.about["environment"]["threads"])
+    return config.training.threads
+
+
+def _process_seed(config: Config, group: Group) -> int:
+    """The seed itself for the first process, another one for each other."""
+    seed = config.seed.of("training")
+    return seed if group.is_first else int(stream(seed, PROCESS, group.rank).integers(2**62))
+
+
 def _load_data(path: Path, config: Config, given: Given, resumed: Run | None, group: Group, show: Progress) -> Dataset:
-    """What can be refused before data is loaded is refused here."""
+    """The data of the run. What can be refused before it is loaded is refused here."""
     with group.first_process_first():
         if resumed:
             return given.dataset or resumed.dataset()
@@ -152,22 +177,22 @@ def _train_epochs(parts: Parts, directory: RunDirectory, progress: Progress, sta
         notices.warn_before(parts, progress)
         if not directory.has_checkpoint():
             checkpoints.save(parts, directory, 0, 0)  # the weights of a module that was passed are nowhere else
-        saved = time.perf_counter()
-        ended = saved - seconds_before
+        last_save = time.perf_counter()
+        epoch_start = last_save - seconds_before
         with StopRequest() as stop:
             for epoch in range(first_epoch, epochs):
-                began = time.perf_counter()
+                steps_start = time.perf_counter()
                 for number, rows in enumerate(parts.visit(epoch, first_step), start=first_step):
                     if _told_to_stop(parts, stop, number):
-                        _stop(parts, directory, epoch, number, time.perf_counter() - ended)
+                        _stop(parts, directory, epoch, number, time.perf_counter() - epoch_start)
                     parts.step.set(**parts.rates(epoch + number / steps))
                     parts.step(rows)
                     progress.step(epoch, number)
                 parts.method.end_epoch()
-                checkpoints.average(parts)
+                checkpoints.average_over_processes(parts)
                 losses = {name: float(mean) for name, mean in parts.step.take_means().items()}  # waits for the device
                 images = (steps - first_step) * parts.loader.batch_size * parts.group.size
-                images_per_second = images / (time.perf_counter() - began)
+                images_per_second = images / (time.perf_counter() - steps_start)
                 first_step = 0
                 _check_finite(parts, directory, epoch, losses["total"])
                 record: dict[str, Any] = {
@@ -177,14 +202,14 @@ def _train_epochs(parts: Parts, directory: RunDirectory, progress: Progress, sta
                     **parts.rates(epoch),
                     "ensemble_variance": _ensemble_variance(parts),
                     "images_per_second": images_per_second,
-                    "seconds": time.perf_counter() - ended,
+                    "seconds": time.perf_counter() - epoch_start,
                 }
-                ended += record["seconds"]
+                epoch_start += record["seconds"]
                 if parts.group.is_first:
                     directory.append_history(record)
-                if _is_checkpoint_due(parts, epoch, seconds=ended - saved):
+                if _is_checkpoint_due(parts, epoch, seconds=epoch_start - last_save):
                     checkpoints.save(parts, directory, epoch + 1, 0)
-                    saved = time.perf_counter()
+                    last_save = time.perf_counter()
                 progress.epoch(record)
     finally:
         progress.close()
@@ -229,7 +254,7 @@ def _is_finite(parts: Parts, loss: float) -> bool:
 
 
 def _is_checkpoint_due(parts: Parts, epoch: int, seconds: float) -> bool:
-    """After so many seconds without one."""
+    """At the end; else every `checkpoint_every` epochs; by default every epoch, on one GPU at most every 10 seconds."""
     done, every = epoch + 1, parts.config.training.checkpoint_every
     if done == parts.config.schedule.epochs:
         return True
@@ -253,31 +278,3 @@ def _stop(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds:
         checkpoints.save(parts, directory, epoch, step, seconds if step else 0.0)
     again = "" if parts.group.size == 1 else f" by torchrun in {parts.group.size} processes, as before"
     raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; {directory.path} can be resumed{again}.")
-
-
-# Preparing a run
-
-
-def _check_given_again(run: Run, given: Given) -> None:
-    for part, module in (("network", given.network), ("method", given.method)):
-        if run.about[f"own_{part}"] != (module is not None):
-            how = "with a" if run.about[f"own_{part}"] else "without a"
-            raise RunError(
-                f"{run.path} was started {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
-            )
-    before, now = run.about.get("own_method_options"), repr(given.method and given.method.options)
-    if before is not None and before != now:
-        raise RunError(f"{run.path} was started with a method of {before}; resume it with the same, not {now}.")
-
-
-def _threads(config: Config, resumed: Run | None) -> int | None:
-    """As many as before, because sums over threads round differently."""
-    if resumed and config.training.threads is None and resumed.about.get("processes", 1) == launcher.size():
-        return int(resumed.about["environment"]["threads"])
-    return config.training.threads
-
-
-def _process_seed(config: Config, group: Group) -> int:
-    """The seed itself for the first process, another one for each other."""
-    seed = config.seed.of("training")
-    return seed if group.is_first else int(stream(seed, PROCESS, group.rank).integers(2**62))
