@@ -10,6 +10,7 @@ of a gradient near zero into a whole step.
 
 import subprocess
 import sys
+import warnings
 from itertools import islice
 
 import numpy as np
@@ -373,6 +374,27 @@ def test_a_network_that_fails_in_every_way_says_why_itself(compile):
 
     with pytest.raises(RuntimeError, match="^mat1 and mat2 shapes cannot be multiplied"):
         parts_after([f"training.compile={compile}"], method="pi", device="cpu", network=Wrong())
+
+
+def test_a_warning_of_the_compiler_is_no_error_even_if_warnings_are(monkeypatch):
+    """As they are in these tests. On a GPU the compiler has several."""
+
+    def compiled(function, **options):
+        def warns(*arguments):
+            warnings.warn("of the compiler", UserWarning, stacklevel=2)
+            return function(*arguments)
+
+        return warns
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    parts, said, _ = parts_after(
+        ["training.compile=on"],
+        method="pi",
+        device="cpu",
+        steps=1,
+        network=nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10)),
+    )
+    assert (parts.step.compiled, said) == (True, [])
 
 
 @needs_gpu

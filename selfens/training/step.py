@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import threading
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -167,7 +168,10 @@ class Step:
         """
         before = self._snapshot()
         try:
-            self._body(rows)
+            with warnings.catch_warnings():
+                if self.compiled:  # a caller who turns warnings into errors does not mean the compiler's
+                    warnings.simplefilter("ignore", UserWarning)
+                self._body(rows)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
