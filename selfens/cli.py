@@ -436,8 +436,8 @@ def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) ->
     except KeyboardInterrupt as interrupt:
         can_go_on = resumable is not None and (resumable / "config.json").is_file()
         hint = f" To continue: selfens resume {shlex.quote(str(resumable))}" if can_go_on else ""
-        _complain(f"{interrupt or 'stopped.'}{hint}")
-        raise typer.Exit(130) from None
+        _complain(f"{str(interrupt) or 'stopped.'}{hint}")
+        sys.exit(130)
 
 
 def _say_result(run: Run, quiet: bool) -> None:
@@ -478,6 +478,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         words = sys.argv[1:] if arguments is None else arguments
         code = app(words or ["--help"], prog_name="selfens", standalone_mode=False)
+        if code == 130:  # typer has swallowed an interrupt
+            raise KeyboardInterrupt
     except SelfensError as error:
         _complain(f"error: {error}")
         code = 1

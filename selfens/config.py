@@ -102,7 +102,7 @@ class AugmentConfig(Section):
         0.5, "strong: side of the square that is cut out, as a fraction of the image's side.", at_least=0, at_most=1
     )
     noise: float = setting(
-        0.15, "noise, and strong for vectors: deviation of the Gaussian noise that is added.", at_least=0
+        0.15, "noise, and strong for vectors: standard deviation of the Gaussian noise that is added.", at_least=0
     )
     feature_dropout: float = setting(0.3, "strong for vectors: probability that a feature is set to zero.", **FRACTION)
 
@@ -116,7 +116,9 @@ class NetworkConfig(Section):
         "conv13",
         "A name of `selfens.networks`, or package.module:factory, which is called with (input_shape, num_classes).",
     )
-    noise: float = setting(0.15, "Deviation of the Gaussian noise added to the inputs in training.", at_least=0)
+    noise: float = setting(
+        0.15, "Standard deviation of the Gaussian noise added to the inputs in training.", at_least=0
+    )
     dropout: float = setting(0.5, "Probability of dropping a unit.", **FRACTION)
     mean_momentum: float = setting(0.999, "Momentum of the running means of mean-only batch normalisation.", **FRACTION)
     width: int | None = setting(
@@ -181,7 +183,9 @@ class ScheduleConfig(Section):
     )
     epochs: int = setting(PAPER_EPOCHS, "How often the training set is visited.", at_least=1, at_most=10**9)
     rampup_epochs: float | None = setting(
-        None, "paper: length of the ramp-up of learning rate and w; none: 80/300 of the epochs.", at_least=0
+        None,
+        "Length of the ramp-up of w, and with the paper's schedule of the learning rate; none: 80/300 of the epochs.",
+        at_least=0,
     )
     rampdown_epochs: float | None = setting(
         None, "paper: length of the ramp-down of learning rate and beta1; none: 50/300 of the epochs.", at_least=0
@@ -218,8 +222,8 @@ class ScheduleConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Section):
-    """How steps are carried out. Batch size, rows and labelled_per_batch change the result; precision and residence only its
-    last digits; the others do not."""
+    """How steps are carried out. Batch size, rows, labelled_per_batch and means change the result; precision, residence, threads,
+    compile and kernels only its last digits; the others do not."""
 
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)

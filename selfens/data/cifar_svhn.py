@@ -238,7 +238,8 @@ def _short(error: BaseException) -> str:
     return " ".join(str(error).split())[:120] or type(error).__name__
 
 
-# Pickles. They are not unpickled, so nothing in them can run, take memory or never end.
+# Pickles. They are not unpickled, so nothing in them can run, take memory or never end. A whitelisting unpickler was tried:
+# official files call numpy's functions, and checking what those are asked for (shapes, types, states) took more code.
 
 _VALUES = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 _VALUES |= {"STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE"}
@@ -248,7 +249,8 @@ _OTHERS = {"PROTO", "STOP", "MARK", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BING
 _OTHERS |= {"EMPTY_DICT", "DICT", "LIST", "EMPTY_LIST", "APPEND", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 _CALLS = {"numpy.core.multiarray _reconstruct": "a", "numpy._core.multiarray _reconstruct": "a", "numpy ndarray": "n"}
 _CALLS |= {"numpy dtype": "d", "_codecs encode": "e", "REDUCE": "R", "BUILD": "B"}
-# One array at most: as Python 2 wrote it, or as Python 3 writes it, which also encodes whatever bytes there are.
+# The calls of a file in their order, by the letters above: one array at most, as Python 2 wrote it, or as Python 3 writes it,
+# which also encodes whatever bytes there are.
 _IN_ORDER = re.compile("anRdRBB|(eR+)?(ane?RRdRBRBR*)?")
 
 Values = list[int | str | None]  # and booleans, which are ints

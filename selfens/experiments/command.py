@@ -185,7 +185,7 @@ def _finish(missing: int, failed: int, stopped: bool) -> None:
     left = "1 run is missing" if missing == 1 else f"{missing} runs are missing"
     if stopped:
         typer.echo(f"stopped; {left}. Run it again to continue.")
-        raise typer.Exit(130)
+        raise SystemExit(130)
     if missing and failed:
         raise RunError(f"{left}, {failed} of them because of the errors above; run it again to continue.")
     if missing:

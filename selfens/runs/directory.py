@@ -111,7 +111,7 @@ class RunDirectory:
                 f"{FORMAT}: use that version, or train again."
             )
         if not _is_sound(about):
-            raise RunError(f"{directory.path / 'run.json'} lacks something or holds what cannot be; it is damaged.")
+            raise RunError(f"{directory.path / 'run.json'} is missing fields or holds invalid values; it is damaged.")
         return directory
 
     @contextmanager

@@ -167,8 +167,7 @@ class Run:
         except DataError as error:
             reason = str(error).rstrip(".")
             raise RunError(
-                f"the data of {self.path} cannot be loaded: {reason}; put it back, or say where it is now "
-                "(run.dataset(source=PATH))."
+                f"the data of {self.path} cannot be loaded: {reason}; put it back, or say where it is now."
             ) from None
         self.check_dataset(dataset)
         return dataset

@@ -59,8 +59,8 @@ def load(parts: Parts, checkpoint: Checkpoint) -> Position:
     try:
         _check_fits(parts, tensors)
         parts.network.load_state_dict(tensors["network"])
-        taught = {name: tensors["evaluated"][other] for name, other in _names_in_evaluated(parts).items()}
-        parts.method.load_state_dict(tensors.get("method", {}) | taught)
+        in_evaluated = {name: tensors["evaluated"][other] for name, other in _names_in_evaluated(parts).items()}
+        parts.method.load_state_dict(tensors.get("method", {}) | in_evaluated)
         parts.optimizer.load_state_dict(tensors["optimizer"])
         if step == checkpoint.step:
             parts.step.load_state_dict(tensors["step"])
@@ -109,11 +109,11 @@ def shapes(parts: Parts) -> dict[str, str]:
 
 
 def _states(parts: Parts) -> dict[str, State]:
-    evaluated, taught = parts.method.evaluated(parts.network), _names_in_evaluated(parts)
+    evaluated, elsewhere = parts.method.evaluated(parts.network), _names_in_evaluated(parts)
     return {
         "network": parts.network.state_dict(),
         "evaluated": {} if evaluated is parts.network else evaluated.state_dict(),
-        "method": {name: each for name, each in parts.method.state_dict().items() if name not in taught},
+        "method": {name: each for name, each in parts.method.state_dict().items() if name not in elsewhere},
         "optimizer": parts.optimizer.state_dict(),
         "step": parts.step.state_dict(),
     }
