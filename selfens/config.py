@@ -222,8 +222,8 @@ class ScheduleConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Section):
-    """How steps are carried out. Batch size, rows, labelled_per_batch and means change the result; precision, residence, threads,
-    compile and kernels only its last digits; the others do not."""
+    """How steps are carried out. Batch size, rows, labelled_per_batch and means change the result; precision, residence,
+    threads, compile and kernels only its last digits; the others do not."""
 
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)

@@ -566,7 +566,7 @@ def test_a_damaged_run_json(half, text):
 def test_a_run_json_with_a_value_of_another_kind(half, key):
     about = json.loads((half / "run.json").read_text())
     (half / "run.json").write_text(json.dumps(about | {key: None}))
-    refused(half, "run.json lacks something or holds what cannot be; it is damaged")
+    refused(half, "run.json is missing fields or holds invalid values; it is damaged")
 
 
 @pytest.mark.parametrize(

@@ -243,8 +243,8 @@ def _check_finite(parts: Parts, directory: RunDirectory, epoch: int, loss: float
         where = f"the last good checkpoint, after epoch {good}{steps}, is in {directory.path}"
     raise DivergedError(
         f"the loss stopped being finite in epoch {epoch + 1}; {where}. Try a lower optimizer.learning_rate, a slower ramp-up "
-        f"(schedule.rampup_epochs={2 * parts.config.schedule.rampup:g}; with the cosine schedule warmup_epochs) or, with adam and "
-        "adamw, optimizer.beta2=0.99."
+        f"(schedule.rampup_epochs={2 * parts.config.schedule.rampup:g}; with the cosine schedule warmup_epochs) or, with adam "
+        "and adamw, optimizer.beta2=0.99."
     )
 
 
