@@ -40,6 +40,9 @@ def with_absolute_paths(config: Config) -> Config:
     """The same with paths that are valid in any folder; names of data sets stay as they are."""
     paths = {name: getattr(config.data, name) for name in ("folder", "labels_file", "extra")}
     given = {name: path for name, path in paths.items() if path is not None and path not in sources.SOURCES}
+    for name, path in given.items():
+        if not path.strip():
+            raise ConfigError(f"data.{name} is empty; give a path, or leave it out.")
     return config.with_values(
         "data", **{name: str(Path(os.path.expanduser(path)).absolute()) for name, path in given.items()}
     )

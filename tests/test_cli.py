@@ -109,6 +109,7 @@ def test_paths_are_kept_absolute_however_they_were_set(typed, here, npz):
     (here / "rows.txt").write_text("\n".join(map(str, range(20))))
     words = sets(["data.label_choice=file", "data.labels_file=rows.txt", "data.extra=digits", "data.folder=~/official"])
     refused(typed("train", npz, "--run", "run", *words), "digits")
+    refused(typed("train", npz, "--run", "run", "--set", "data.extra="), "data.extra is empty; give a path")
     typed("train", npz, "--run", "run", *TINY, *words[:4], *words[6:])
     data = load_run("run").config.data
     assert (data.labels_file, data.folder) == (str(here / "rows.txt"), str(Path("~/official").expanduser()))

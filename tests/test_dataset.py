@@ -90,6 +90,7 @@ def test_inputs_may_be_lists_and_come_out_in_one_piece():
         (np.zeros((2, 7, 6, 5)), r"\(2, 7, 6, 5\), and neither .* channels .*layout='NHWC' or layout='NCHW'"),
         (np.array([[0.0], [1.0], [np.nan], [np.inf]]), r"NaN or infinite values .*in 2 rows \(the first is row 2\)"),
         (np.array([[-np.inf]]), "NaN or infinite"),
+        (np.ma.masked_array([[1.0], [2.0]], mask=[[0], [1]]), "have masked values; fill them first"),
     ],
 )
 def test_inputs_that_cannot_be_trained_on_are_refused(inputs, message):

@@ -116,6 +116,8 @@ def standard_inputs(
 
     A mapped file of one of the two types stays mapped.
     """
+    if np.ma.is_masked(inputs):
+        raise DataError(f"{what} have masked values; fill them first.")
     try:
         x = np.asarray(inputs)
     except ValueError:
