@@ -618,6 +618,15 @@ def test_a_file_of_another_shape_is_refused(tmp_path, half):
         resume(half, dataset=features())
 
 
+def test_a_file_whose_header_tells_of_fewer_rows_is_refused_when_it_is_read(tmp_path, finished):
+    with open(tmp_path / "z", "r+b") as file:
+        header = json.loads(file.read(PAGE)) | {"num_rows": 59}
+        file.seek(0)
+        file.write(json.dumps(header).encode().ljust(PAGE - 1) + b"\n")
+    with pytest.raises(RunError, match="are damaged .they are of 59 rows of 3 classes"):
+        load_run(finished.path).predict_training_rows(features())
+
+
 def test_a_file_of_another_run_is_refused_on_a_resume(tmp_path, half):
     (tmp_path / "other").mkdir()
     train(in_file(tmp_path / "other"), tmp_path / "other" / "run", dataset=features())

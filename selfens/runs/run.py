@@ -134,16 +134,18 @@ class Run:
     def ensemble(self) -> EnsembleTargets | None:
         """The targets of the last checkpoint, if the method keeps any; those in a file are read in place."""
         checkpoint = self.directory.load_checkpoint()
-        if checkpoint.targets_file:
-            return EnsembleTargets.read(checkpoint.targets_file)
-        state = checkpoint.tensors.get("targets")
-        if state is None:
+        state, (num_rows, num_classes) = checkpoint.tensors.get("targets"), (self.about["rows"], len(self.classes))
+        if state is None and not checkpoint.targets_file:
             return None
         try:
-            num_rows, num_classes = state["mean"].shape
-            dtype = str(state["mean"].dtype).removeprefix("torch.")
-            ensemble = EnsembleTargets(num_rows, num_classes, dtype=dtype, variance="square" in state)
-            ensemble.load_state_dict(state)
+            if state is None:
+                ensemble = EnsembleTargets.read(checkpoint.targets_file)
+                if (ensemble.num_rows, ensemble.num_classes) != (num_rows, num_classes):
+                    raise ValueError(f"they are of {ensemble.layout}")
+            else:
+                dtype = str(state["mean"].dtype).removeprefix("torch.")
+                ensemble = EnsembleTargets(num_rows, num_classes, dtype=dtype, variance="square" in state)
+                ensemble.load_state_dict(state)
         except (RuntimeError, KeyError, ValueError) as error:
             raise RunError(f"the targets of {self.path} are damaged ({str(error).splitlines()[0]}).") from None
         return ensemble

@@ -104,8 +104,9 @@ def official(folder: Path, path: Path, random: Random) -> str:
 
 
 def labels(folder: Path, path: Path, random: Random) -> None:
-    """A labels file, an audit and suggestions: to train with, or about to be replaced by the command that wrote them."""
-    if path.stem in ("audit", "suggest") and random.random() < 0.3:
+    """A labels file, an audit and suggestions: to train with, or about to be replaced by the command that wrote them (unless
+    there is a pipe or device now, which is written to)."""
+    if path.stem in ("audit", "suggest") and random.random() < 0.3 and (path.is_file() or not path.exists()):
         command(path.stem, folder / "run", "-o", path)
     trained(folder, "data.npz", random.choice(["--labels-file", "--add-labels"]), path)
 
