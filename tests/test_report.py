@@ -20,7 +20,7 @@ from PIL import Image
 from support import SMALL_IMAGES, At, Crash, blobs, config, crash, crashed, features, images, sets, write_npz
 from torch import nn
 
-from selfens import load_run, train, write_report
+from selfens import load_run, presets, train, write_report
 from selfens.cli import main
 from selfens.data.dataset import Dataset
 from selfens.errors import RunError, SelfensError
@@ -519,6 +519,13 @@ def test_runs_that_were_stopped_or_repeat_a_seed_are_not_averaged(several, tmp_p
     compared(runs[0], again, stopped)
     first, stop = f"{runs[0].test_error:.2f}", f"{stopped.test_error:.2f}"
     assert labels == [f"temporal-0, {first}", f"again, {first}", f"stopped (1 of 2 epochs), {stop}"]
+
+
+def test_seeds_that_choose_other_test_rows_are_seeds_of_one_experiment(tmp_path, undrawn):
+    settings = presets.get("digits-supervised").with_overrides(["schedule.epochs=1", "network.width=2"])
+    runs = [train(settings.with_values("seed", base=seed), tmp_path / f"seed{seed}") for seed in (0, 1)]
+    assert runs[0].about["fingerprint"] != runs[1].about["fingerprint"]
+    assert "seed0 and 1 other seed" in compared(*runs)["sentence"]
 
 
 def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp_path, undrawn, labels):

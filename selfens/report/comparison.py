@@ -72,7 +72,7 @@ def _groups(runs: Sequence[Compared]) -> list[list[Compared]]:
     groups: dict[str, list[Compared]] = {}
     for each in runs:
         config, about = each.run.config, each.run.about
-        own = [about.get(name) for name in ("fingerprint", "own_method_options")]  # of these a config knows nothing
+        own = [about.get(name) for name in ("own_data", "own_method_options")]  # of these a config knows nothing
         alike = f"{decisive_fields(config, with_seed=False)} {own}"
         is_repeated = any(other.run.config.seed == config.seed for other in groups.get(alike, ()))
         is_alone = about["own_network"] or is_repeated or not each.is_complete

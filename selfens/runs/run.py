@@ -28,7 +28,6 @@ from selfens.errors import DataError, RunError
 from selfens.runs.directory import RunDirectory
 
 BLOCK_BYTES = 1 << 24
-
 FEW_TEST_ROWS = 50
 
 

@@ -105,7 +105,12 @@ def shapes(parts: Parts) -> dict[str, str]:
     for name, each in named.items():
         if not isinstance(each, Tensor) or each.layout != torch.strided:
             raise ConfigError(f"{name} cannot be saved with the run; expected a tensor that is not sparse.")
-    return {name: f"{each.dtype} {tuple(each.shape)}" for name, each in named.items()}
+    return _described(named)
+
+
+def _described(tensors: State) -> dict[str, str]:
+    """Type and shape of each tensor."""
+    return {name: f"{each.dtype} {tuple(each.shape)}" for name, each in tensors.items()}
 
 
 def _states(parts: Parts) -> dict[str, State]:
@@ -136,10 +141,7 @@ def _check_fits(parts: Parts, tensors: dict[str, State]) -> None:
         begun = {name: each for name, each in ensemble.arrays.items() if name in tensors.get("targets", {})}
         wanted["targets"] = _empty(ensemble.state_dict() | begun, len(parts.rows.kinds), "meta")
     for part in {*wanted, *tensors} - {"random"}:
-        expected, found = (
-            {name: f"{each.dtype} {tuple(each.shape)}" for name, each in states.get(part, {}).items()}
-            for states in (wanted, tensors)
-        )
+        expected, found = (_described(states.get(part, {})) for states in (wanted, tensors))
         for name in sorted({*expected, *found}):
             if expected.get(name) != found.get(name):
                 raise ValueError(f"{part}/{name} is {found.get(name)}, expected {expected.get(name)}")
