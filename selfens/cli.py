@@ -22,9 +22,7 @@ from selfens.methods import METHODS
 
 if TYPE_CHECKING:
     from selfens.config import Config
-    from selfens.data.dataset import Dataset
     from selfens.runs.run import Run
-    from selfens.tools.baselines import Verdict
     from selfens.training.progress import Progress
 
 Result = TypeVar("Result")
@@ -138,7 +136,8 @@ def resume(
     if before.finished:
         if not quiet:
             _say(f"{run} is complete; there is nothing to resume.")
-        _say_result(before, quiet, stored(before))
+        verdict = stored(before)
+        _say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
         return
     moved = before.dataset(source=data) if data else None
 
@@ -161,9 +160,22 @@ def evaluate(
     quiet: QuietOption = False,
 ) -> None:
     """Compute a run's test error again, over every test row; or by folds of its labels, beside simple methods."""
+    from selfens.tools.baselines import store
+    from selfens.tools.folds import compare_folds
+    from selfens.training.progress import for_terminal
+
     trained = _loaded(run, trust_code, device)
     if folds is not None:
-        _compare_folds(trained, trained.dataset(source=data), folds, quiet)
+        trained.check_code()  # the folds are new runs, which trust the config they are given
+        if trained.about["own_network"] or trained.about["own_method"]:
+            raise ConfigError(
+                f"{run} has a network or method of your own, which can be trained by folds only in Python."
+            )
+        dataset, show = trained.dataset(source=data), for_terminal(quiet)
+        verdict = _until_stopped(lambda: compare_folds(trained.config, dataset, folds, progress=show))
+        store(trained, verdict)
+        for line in repr(verdict).splitlines():
+            _say(line)
         return
     result = trained.evaluate(trained.dataset(source=data))
     _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
@@ -455,46 +467,26 @@ def _train(
     shown = for_terminal(quiet)
     show = TensorBoard(directory, shown) if tensorboard else shown
     run = _until_stopped(lambda: call(show), directory)
-    verdict = None
+    beside: list[str] = []
     if launcher.rank() == 0:
-        verdict = _compare(run, baselines, show)
+        beside = _compare(run, baselines, show)
         if report:
             write_report_or_warn(run, run.dataset(), show.warn, baselines)
-    _say_result(run, quiet, verdict)
+    _say_result(run, quiet, beside)
 
 
-def _compare(run: Run, wanted: bool | None, show: Progress) -> Verdict | None:
-    """The run beside the baselines, if that is wanted; the verdict is kept in the run."""
+def _compare(run: Run, wanted: bool | None, show: Progress) -> list[str]:
+    """What is to be said of the run beside the baselines, if they are wanted; the verdict is kept in the run."""
     from selfens.tools.baselines import one_class_of, store, verdict_of
 
     try:
-        if words := one_class_of(run, run.dataset()):
-            show.warn(words)
-        verdict = verdict_of(run, run.dataset(), wanted)
-        if verdict is not None:
+        if (verdict := verdict_of(run, run.dataset(), wanted)) is not None:
             store(run, verdict)
+        words = one_class_of(run, run.dataset())
     except Exception as error:  # a comparison is never worth a run
         show.warn(f"the run is complete, but it could not be compared with the baselines ({root_cause(error)}).")
-        return None
-    return verdict
-
-
-def _compare_folds(run: Run, dataset: Dataset, folds: int, quiet: bool) -> None:
-    """The settings of a run beside the baselines, by folds of its labels."""
-    from selfens.tools.baselines import store
-    from selfens.tools.folds import compare_folds
-    from selfens.training.progress import for_terminal
-
-    run.check_code()  # the folds are new runs, which trust the config they are given
-    if run.about["own_network"] or run.about["own_method"]:
-        raise ConfigError(
-            f"{run.path} has a network or method of your own, which only Python can train again by folds."
-        )
-    show = for_terminal(quiet)
-    verdict = _until_stopped(lambda: compare_folds(run.config, dataset, folds, progress=show))
-    store(run, verdict)
-    for line in repr(verdict).splitlines():
-        _say(line)
+        return []
+    return [*([words] if words else []), *(repr(verdict).splitlines() if verdict else [])]
 
 
 def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> Result:
@@ -508,7 +500,7 @@ def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) ->
         sys.exit(130)
 
 
-def _say_result(run: Run, quiet: bool, verdict: Verdict | None) -> None:
+def _say_result(run: Run, quiet: bool, beside: list[str]) -> None:
     """The error, and what can be done with the run now."""
     from selfens.runs.directory import REPORT
 
@@ -522,7 +514,7 @@ def _say_result(run: Run, quiet: bool, verdict: Verdict | None) -> None:
         return
     if (points := run.error_margin) is not None:
         _say(f"only {run.about['test_rows']} rows were tested on, so the error is known to within {points:.0f} points")
-    for line in repr(verdict).splitlines() if verdict else ():
+    for line in beside:
         _say(line)
     if not run.about["test_rows"]:
         by_folds = f"selfens evaluate {shlex.quote(str(run.path))} --folds 5"

@@ -119,6 +119,8 @@ def results_chart(title: str, groups: Mapping[str, Sequence[float]], words: str)
     """A dot for each result, in the colour of its group, and a line through the mean of the group."""
 
     def draw(figure: Figure) -> None:
+        from matplotlib.ticker import StrMethodFormatter
+
         axes = figure.subplots()
         for number, values in enumerate(groups.values()):
             color, place = COLORS[number % len(COLORS)], len(groups) - number
@@ -126,6 +128,7 @@ def results_chart(title: str, groups: Mapping[str, Sequence[float]], words: str)
             axes.plot([np.mean(values)] * 2, [place - 0.3, place + 0.3], color=color)
         names = [shown(label, NAME_LIMIT) for label in groups]
         axes.set_yticks(range(len(groups), 0, -1), names)
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         axes.set(xlabel=words, xlim=(0, 1.08 * axes.dataLim.x1 or 1), ylim=(0.4, len(groups) + 0.6))
 
     return Chart(title, svg(draw, title, (5.2, 3.2 + 0.2 * len(groups))))
