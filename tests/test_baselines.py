@@ -401,7 +401,8 @@ def test_a_comparison_that_fails_costs_a_warning_only(typed, tmp_path, monkeypat
 
     monkeypatch.setattr(baselines, "predictions", fail)
     write_npz(tmp_path / "my.npz")
-    code, out, err = typed("train", "my.npz", "--epochs", 1, "--run", "run", "--no-report", *QUICK)
+    code, out, err = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK)
     assert code == 0
+    assert "The comparison with the baselines is missing: MemoryError" in (tmp_path / "run/report.html").read_text()
     assert "could not be compared with the baselines (MemoryError: no room)" in out + err
     assert out.splitlines()[-1].startswith("to predict")

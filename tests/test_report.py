@@ -262,7 +262,7 @@ def test_galleries_name_files_from_the_folder_of_the_data(data, tmp_path):
     ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.3, 0.3, 0.4]])
     page = Page(write_audit_page(tmp_path / "page.html", ranked, named))
     assert "score −0.60 cat/2026/0001.png" in page.text
-    assert "Files are in /data/photos/" in page.text
+    assert "Files are in /data/photos." in page.text
     assert page.all("img")[0]["alt"] == "0001.png"
     from_csv = replace(named, name="/data/photos/list.csv")
     assert "score −0.60 cat/2026/0001.png" in Page(write_audit_page(tmp_path / "page.html", ranked, from_csv)).text

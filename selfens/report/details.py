@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.errors import RunError, SelfensError
+from selfens.errors import RunError, SelfensError, root_cause
 from selfens.report import figures, measures
 from selfens.report.figures import Chart, Values
 from selfens.report.gallery import MAX_ENTRIES, Gallery, audit_gallery, mistakes_gallery, suggestions_gallery
 from selfens.report.render import shown
 from selfens.runs.run import Run
 from selfens.tools.audit import audit_run, doubt, run_labels, suggest, suggest_run
-from selfens.tools.baselines import one_class_of, stored, verdict_of
+from selfens.tools.baselines import one_class, one_class_of, stored, verdict_of
 from selfens.training.progress import duration
 
 TITLES = {"unsupervised": "Unsupervised loss", "weight": "Weight of the unsupervised loss", "beta1": "Adam's β1"}
@@ -31,9 +31,12 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
     try:
         data = dataset or run.dataset()
         rows, missing = _charts_and_galleries(run, data), ""
-        verdict = verdict or verdict_of(run, data, baselines)
     except SelfensError as error:
         rows, missing = ([], [], ""), shown(f"Confusion matrix, calibration and galleries are missing: {error}")
+    try:
+        verdict = verdict or (None if missing else verdict_of(run, data, baselines))
+    except Exception as error:  # a comparison is never worth a page
+        missing = shown(f"The comparison with the baselines is missing: {root_cause(error)}")
     return {
         "name": shown(run.path.absolute().name),
         "sentence": _sentence(run, history),
@@ -134,8 +137,8 @@ def _charts_and_galleries(run: Run, data: Dataset) -> tuple[list[Chart], list[Ga
     audit = audit_run(run, data)
     how = "In-sample: the network was trained on these labels, which hides some mistakes."
     suspicious = audit_gallery(audit, data, f"{how} {doubt(audit, run.test_error)}".strip())
-    words = shown(one_class_of(run, data))
     if not len(data.test_labels):
+        words = shown(one_class_of(run, data))
         if (run_labels(run) != UNLABELED).all():
             return [], [suspicious], words
         suggestions = suggestions_gallery(suggest_run(run, MAX_ENTRIES, data), data, "Rows to label next")
@@ -147,4 +150,5 @@ def _charts_and_galleries(run: Run, data: Dataset) -> tuple[list[Chart], list[Ga
     ]
     uncertain = suggest(np.full(len(labels), UNLABELED), probabilities, MAX_ENTRIES)
     shown_first = suggestions_gallery(uncertain, data, "Most uncertain test rows", test=True)
+    words = shown(one_class(probabilities.argmax(axis=1), labels, data.classes))
     return charts, [shown_first, mistakes_gallery(data, probabilities), suspicious], words

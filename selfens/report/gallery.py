@@ -67,7 +67,7 @@ def _gallery(
     first, is_images = rows[:MAX_ENTRIES], inputs.ndim == 4
     root = f"{Path(dataset.name).parent if is_csv(dataset.name) else Path(dataset.name)}/"
     if any(files[row].startswith(root) for row in first if files):
-        note = f"{note} Files are in {shown(root)}"
+        note = f"{note} Files are in {shown(root.rstrip('/'))}."
     drawn = pictures(inputs[first]) if is_images else [""] * len(first)
     entries = []
     for row, picture, *values in zip(first.tolist(), drawn, *columns.values(), strict=False):
