@@ -181,6 +181,9 @@ def evaluate(
     _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
     for name, error in result["per_class"].items():
         _say(f"  {name:<20} {error:6.2f} %")
+    _say(
+        f"balanced error {sum(result['per_class'].values()) / len(result['per_class']):.2f} %, the mean of the classes"
+    )
 
 
 @app.command()

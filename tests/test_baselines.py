@@ -159,6 +159,18 @@ def test_a_loss_or_a_tie_says_so_and_what_to_try(rights, about, words):
     assert words in verdict(*rights, **about).judgement
 
 
+@pytest.mark.parametrize(("only_ours", "only_theirs"), [(0, 0), (0, 4), (0, 9), (3, 20), (10, 12), (40, 20)])
+def test_a_clear_difference_is_one_by_the_exact_test_too(only_ours, only_theirs):
+    from scipy.stats import binomtest
+
+    truth = np.zeros(100, int)
+    ours, theirs = truth.copy(), truth.copy()
+    ours[:only_ours], theirs[50 : 50 + only_theirs] = 1, 1
+    found = judge({OURS: ours, LOGISTIC: theirs}, truth, labels=9).results[1].is_clear
+    count = only_ours + only_theirs
+    assert found == (count > 0 and binomtest(only_ours, count).pvalue < 0.05)
+
+
 def test_folds_are_not_called_test_rows():
     text = verdict(150, 100, 90, folds=5).numbers
     assert "25.00 % of 200 labelled rows that it did not see; logistic regression on the same 5 folds 50.00 %" in text

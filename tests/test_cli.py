@@ -174,7 +174,7 @@ def test_in_a_terminal_there_is_a_bar(npz):
     assert process.returncode == 0
     assert "2/2" in text
     assert "img/s" in text
-    assert any(line.startswith("test error") for line in text.splitlines()[-10:])
+    assert any("test error" in line for line in text.splitlines()[-10:])
 
 
 def _read(descriptor):
@@ -235,10 +235,12 @@ def test_a_preset_is_printed_as_a_config_that_reads_back(typed, name):
 def test_evaluate_gives_the_error_the_run_reported(typed, trained):
     code, out, err = typed("evaluate", "run")
     assert (code, err) == (0, "")
-    first, *classes = out.splitlines()
+    first, *classes, last = out.splitlines()
     wrong = round(trained.test_error * 30 / 100)
     assert first == f"test error {trained.test_error:.2f} % ({wrong} of 30 rows)"
     assert [line.split()[0] for line in classes] == ["0", "1", "2"]
+    balanced = np.mean([float(line.split()[1]) for line in classes])
+    assert last == f"balanced error {balanced:.2f} %, the mean of the classes"
 
 
 def read_csv(path):

@@ -34,7 +34,7 @@ MOST_SIDE, SAMPLE = 16, 2_000  # pixels, rows
 MOST_LABELED, MOST_UNLABELED = 40_000_000, 4_000_000  # numbers, that is rows x features
 WORK, MIN_ITERATIONS, MAX_ITERATIONS = 1e10, 20, 1000  # of one fit; work is rows x features x classes x iterations
 UNEVEN = 1.5  # times as many rows in the largest class as in the smallest
-CLEAR = 1.96**2  # McNemar's test at 95 %
+CLEAR = 1.96**2  # McNemar's test at 95 %, with the correction for few rows
 
 Rows = NDArray[np.int64]
 
@@ -179,7 +179,7 @@ def judge(predicted: Mapping[str, Labels], truth: Labels, **about: Any) -> Verdi
     results = []
     for name, theirs in wrong.items():
         only_ours, only_theirs = int((wrong[OURS] & ~theirs).sum()), int((theirs & ~wrong[OURS]).sum())
-        is_clear = (only_ours - only_theirs) ** 2 > CLEAR * (only_ours + only_theirs)
+        is_clear = max(abs(only_ours - only_theirs) - 1, 0) ** 2 > CLEAR * (only_ours + only_theirs)
         balanced = float(np.mean([100.0 * theirs[truth == number].mean() for number in present]))
         results.append(Result(name, 100.0 * float(theirs.mean()), balanced, is_clear))
     uneven = bool(counts.max() > UNEVEN * counts[present].min())
