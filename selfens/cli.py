@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from selfens.core import launcher
-from selfens.errors import ConfigError, SelfensError, visible
+from selfens.errors import ConfigError, SelfensError, root_cause, visible
 from selfens.experiments.command import reproduce
 from selfens.methods import METHODS
 
@@ -40,6 +40,13 @@ Device = Literal["auto", "cpu", "cuda"]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
 TensorBoardOption = Annotated[
     bool, typer.Option("--tensorboard", help="Write the history for TensorBoard too, into RUN/tensorboard.")
+]
+BaselinesOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--baselines/--no-baselines",
+        help="Compare with simple methods on the same labels; by default on your own data.",
+    ),
 ]
 ReportOption = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html into the run at the end.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
@@ -71,6 +78,7 @@ def train(
     run: Annotated[
         Path | None, typer.Option("--run", "--run-dir", help="Where the run goes; default: in runs/.")
     ] = None,
+    baselines: BaselinesOption = None,
     report: ReportOption = True,
     tensorboard: TensorBoardOption = False,
     quiet: QuietOption = False,
@@ -106,13 +114,14 @@ def train(
     config = named.config_for(source, method, size, device or "auto").with_overrides([*given, *(overrides or [])])
     config = named.with_absolute_paths(config)
     directory = run or _new_directory(config)
-    _train(lambda show: loop.train(config, directory, progress=show), directory, report, tensorboard, quiet)
+    _train(lambda show: loop.train(config, directory, progress=show), directory, baselines, report, tensorboard, quiet)
 
 
 @app.command()
 def resume(
     run: RunArgument,
     data: DataOption = None,
+    baselines: BaselinesOption = None,
     report: ReportOption = True,
     tensorboard: TensorBoardOption = False,
     trust_code: TrustOption = False,
@@ -120,35 +129,61 @@ def resume(
 ) -> None:
     """Continue a run from its last checkpoint."""
     from selfens import load_run
+    from selfens.tools.baselines import stored
     from selfens.training import loop
 
     before = load_run(run)
     if before.finished:
         if not quiet:
             _say(f"{run} is complete; there is nothing to resume.")
-        _say_result(before, quiet)
+        verdict = stored(before)
+        _say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
         return
     moved = before.dataset(source=data) if data else None
 
     def go_on(show: Progress) -> Run:
         return loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
 
-    _train(go_on, run, report, tensorboard, quiet)
+    _train(go_on, run, baselines, report, tensorboard, quiet)
 
 
 @app.command()
 def evaluate(
     run: RunArgument,
     data: DataOption = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(help="Without test rows: train this many times, each with a part of the labels hidden."),
+    ] = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     trust_code: TrustOption = False,
+    quiet: QuietOption = False,
 ) -> None:
-    """Compute a run's test error again, over every test row."""
+    """Compute a run's test error again, over every test row; or by folds of its labels, beside simple methods."""
+    from selfens.tools.baselines import store
+    from selfens.tools.folds import compare_folds
+    from selfens.training.progress import for_terminal
+
     trained = _loaded(run, trust_code, device)
+    if folds is not None:
+        trained.check_code()  # the folds are new runs, which trust the config they are given
+        if trained.about["own_network"] or trained.about["own_method"]:
+            raise ConfigError(
+                f"{run} has a network or method of your own, which can be trained by folds only in Python."
+            )
+        dataset, show = trained.dataset(source=data), for_terminal(quiet)
+        verdict = _until_stopped(lambda: compare_folds(trained.config, dataset, folds, progress=show))
+        store(trained, verdict)
+        for line in repr(verdict).splitlines():
+            _say(line)
+        return
     result = trained.evaluate(trained.dataset(source=data))
     _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
     for name, error in result["per_class"].items():
         _say(f"  {name:<20} {error:6.2f} %")
+    _say(
+        f"balanced error {sum(result['per_class'].values()) / len(result['per_class']):.2f} %, the mean of the classes"
+    )
 
 
 @app.command()
@@ -187,6 +222,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs; several are compared.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     data: DataOption = None,
+    baselines: BaselinesOption = None,
     trust_code: TrustOption = False,
 ) -> None:
     """Write a page about a run, or about several side by side."""
@@ -198,7 +234,7 @@ def report(
     loaded = [load_run(run, trust_code=trust_code) for run in runs]
     # A page would only say in small print that the data does not fit.
     dataset = None if data is None else loaded[0].dataset(source=data)
-    _say(f"report written to {write_report(loaded, output, dataset=dataset)}")
+    _say(f"report written to {write_report(loaded, output, dataset=dataset, baselines=baselines)}")
 
 
 @app.command()
@@ -246,9 +282,12 @@ def audit(
         result = _until_stopped(lambda: folding.audit_folds(trained.config, dataset, folds, progress=show))
         how = f"each judged by one of {folds} runs that did not see it"
     auditing.write_audit(output, result, trained.classes, dataset.row_names)
-    write_audit_page(page, result, dataset, f"{how[0].upper()}{how[1:]}.")
+    doubt = auditing.doubt(result, trained.test_error)
+    write_audit_page(page, result, dataset, f"{how[0].upper()}{how[1:]}.", doubt)
     disputed = f"{len(result.disputed):,} of {len(result.rows):,} labels are disputed"
     _say(f"{disputed} ({how}); written to {output}, to look at in {page}")
+    if doubt:
+        _say(doubt)
 
 
 @app.command()
@@ -415,8 +454,15 @@ def _loaded(path: Path, trust_code: bool, device: str = "auto") -> Run:
     return run
 
 
-def _train(call: Callable[[Progress], Run], directory: Path, report: bool, tensorboard: bool, quiet: bool) -> None:
-    """Train and show it, then write the page and say the result."""
+def _train(
+    call: Callable[[Progress], Run],
+    directory: Path,
+    baselines: bool | None,
+    report: bool,
+    tensorboard: bool,
+    quiet: bool,
+) -> None:
+    """Train and show it, then compare with the baselines, write the page and say the result."""
     from selfens.report.page import write_report_or_warn
     from selfens.tools.tensorboard import TensorBoard
     from selfens.training.progress import for_terminal
@@ -424,9 +470,26 @@ def _train(call: Callable[[Progress], Run], directory: Path, report: bool, tenso
     shown = for_terminal(quiet)
     show = TensorBoard(directory, shown) if tensorboard else shown
     run = _until_stopped(lambda: call(show), directory)
-    if report and launcher.rank() == 0:
-        write_report_or_warn(run, run.dataset(), show.warn)
-    _say_result(run, quiet)
+    beside: list[str] = []
+    if launcher.rank() == 0:
+        beside = _compare(run, baselines, show)
+        if report:
+            write_report_or_warn(run, run.dataset(), show.warn, baselines)
+    _say_result(run, quiet, beside)
+
+
+def _compare(run: Run, wanted: bool | None, show: Progress) -> list[str]:
+    """What is to be said of the run beside the baselines, if they are wanted; the verdict is kept in the run."""
+    from selfens.tools.baselines import one_class_of, store, verdict_of
+
+    try:
+        if (verdict := verdict_of(run, run.dataset(), wanted)) is not None:
+            store(run, verdict)
+        words = one_class_of(run, run.dataset())
+    except Exception as error:  # a comparison is never worth a run
+        show.warn(f"the run is complete, but it could not be compared with the baselines ({root_cause(error)}).")
+        return []
+    return [*([words] if words else []), *(repr(verdict).splitlines() if verdict else [])]
 
 
 def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> Result:
@@ -440,7 +503,7 @@ def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) ->
         sys.exit(130)
 
 
-def _say_result(run: Run, quiet: bool) -> None:
+def _say_result(run: Run, quiet: bool, beside: list[str]) -> None:
     """The error, and what can be done with the run now."""
     from selfens.runs.directory import REPORT
 
@@ -448,12 +511,19 @@ def _say_result(run: Run, quiet: bool) -> None:
     error = "no test rows, so no test error," if run.test_error is None else f"test error {run.test_error:.2f} %"
     seconds = sum(record.get("seconds") or 0.0 for record in history)
     done = run.directory.reached()[0]
-    epochs = "1 epoch" if done == 1 else f"{done} epochs"
+    epochs = "1 epoch" if done == 1 else f"{done:,} epochs"
     _say(f"{error} after {epochs} in {seconds:.0f} s; run in {run.path}")
     if quiet:
         return
     if (points := run.error_margin) is not None:
         _say(f"only {run.about['test_rows']} rows were tested on, so the error is known to within {points:.0f} points")
+    for line in beside:
+        _say(line)
+    if not run.about["test_rows"]:
+        by_folds = f"selfens evaluate {shlex.quote(str(run.path))} --folds 5"
+        _say(
+            f"no test rows, so nothing is said of how simple methods would do; to compare by folds of the labels: {by_folds}"
+        )
     if (run.path / REPORT).is_file():
         _say(f"report in {run.path / REPORT}")
     _say(f"to predict: selfens predict {shlex.quote(str(run.path))} INPUT -o out.csv")

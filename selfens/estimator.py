@@ -33,9 +33,11 @@ from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.errors import ConfigError, DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
+from selfens.tools.folds import compare_folds
 from selfens.training.loop import train
 from selfens.training.progress import for_terminal
 
+FOLDS = 5
 STEPS = 1000
 MIN_EPOCHS, MAX_EPOCHS = 30, 600
 MEAN_MOMENTUM, FEATURES_LEARNING_RATE = 0.95, 0.02
@@ -64,6 +66,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         give; a whole `Config` replaces it, and `method`, `epochs` and a network's name count no more.
     run_dir : str, Path or None
         Keep the run there, ready for `selfens.load_run`; if a run is there, in the first free of NAME-2, NAME-3 and so on.
+    baselines : bool
+        Also train on five folds of the labelled rows (fewer if a class has fewer labels), beside chance, logistic regression
+        and self-training with it, each fold predicted by models that did not see it.
     verbose : bool
         Show progress.
 
@@ -82,6 +87,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         The settings used.
     run_dir_ : Path or None
         Where the run was kept.
+    baselines_ : selfens.tools.baselines.Verdict or None
+        How this model does beside the baselines, if they were asked for: `print` shows a table, `errors` is a dict.
     """
 
     def __init__(
@@ -94,6 +101,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         device: str = "auto",
         config: Config | Mapping[str, Any] | None = None,
         run_dir: str | Path | None = None,
+        baselines: bool = False,
         verbose: bool = False,
     ) -> None:
         self.method = method
@@ -103,6 +111,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.device = device
         self.config = config
         self.run_dir = run_dir
+        self.baselines = baselines
         self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
@@ -122,6 +131,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
         progress = for_terminal() if self.verbose else None
         with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, random_state_kept():
+            folds = max(min(FOLDS, int(np.bincount(numbers).min())), 2)
+            self.baselines_ = None
+            if self.baselines:
+                self.baselines_ = compare_folds(self.config_, dataset, folds, network=module, progress=progress)
             directory = self.run_dir_ or Path(temporary) / "run"
             self._keep(train(self.config_, directory, dataset=dataset, network=module, progress=progress), dataset)
         return self

@@ -225,9 +225,9 @@ def test_every_class_is_dealt_out_evenly_over_the_folds():
 def test_in_folds_no_row_is_judged_by_a_network_that_saw_its_label(monkeypatch):
     dataset, seen = features(), []
 
-    def remember(settings, path, *, dataset, progress):
+    def remember(settings, path, *, dataset, **more):
         seen.append(dataset.labels)
-        return train(settings, path, dataset=dataset, progress=progress)
+        return train(settings, path, dataset=dataset, **more)
 
     monkeypatch.setattr(folds, "train", remember)
     ranked = folds.audit_folds(config(epochs=2), dataset, folds=3)

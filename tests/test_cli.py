@@ -142,14 +142,16 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     done = selfens("train", npz, "--run", "run", *TINY, cwd=npz.parent)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 13
     assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; run in run")
     assert lines[0].startswith("temporal, mlp (")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ img/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
     assert lines[3].startswith("test error ")
     assert lines[4] == "only 30 rows were tested on, so the error is known to within 18 points"
-    assert lines[5] == "to predict: selfens predict run INPUT -o out.csv"
+    assert sorted(line.split()[0] for line in lines[5:10]) == ["chance", "error", "logistic", "self-training", "this"]
+    assert lines[10].startswith("This model misclassifies ")
+    assert lines[11] == "to predict: selfens predict run INPUT -o out.csv"
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout
 
@@ -172,7 +174,7 @@ def test_in_a_terminal_there_is_a_bar(npz):
     assert process.returncode == 0
     assert "2/2" in text
     assert "img/s" in text
-    assert "test error" in text.splitlines()[-3]
+    assert any("test error" in line for line in text.splitlines()[-10:])
 
 
 def _read(descriptor):
@@ -233,10 +235,12 @@ def test_a_preset_is_printed_as_a_config_that_reads_back(typed, name):
 def test_evaluate_gives_the_error_the_run_reported(typed, trained):
     code, out, err = typed("evaluate", "run")
     assert (code, err) == (0, "")
-    first, *classes = out.splitlines()
+    first, *classes, last = out.splitlines()
     wrong = round(trained.test_error * 30 / 100)
     assert first == f"test error {trained.test_error:.2f} % ({wrong} of 30 rows)"
     assert [line.split()[0] for line in classes] == ["0", "1", "2"]
+    balanced = np.mean([float(line.split()[1]) for line in classes])
+    assert last == f"balanced error {balanced:.2f} %, the mean of the classes"
 
 
 def read_csv(path):

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -239,6 +240,40 @@ def test_whatever_the_history_holds_is_drawn(trained, tmp_path):
     assert page.charts == ["Error, %", "Losses", "Unsupervised loss", "Learning rate", "Momentum", "Kept rows", "Lost"]
 
 
+def test_a_chart_of_losses_does_not_stand_alone(tmp_path, undrawn):
+    dataset = features(test_rows=0)
+    run = train(config("supervised", epochs=1), tmp_path / "run", dataset=dataset)
+    page = Page(write_report(run, tmp_path / "page.html", dataset=dataset))
+    assert page.charts == ["Losses", "Learning rate"]
+
+
+def test_large_numbers_have_commas_in_charts_too():
+    chart = figures.epochs_chart("Losses", {"total": [np.linspace(9000, 1500, 2400).tolist()]})
+    numbers = re.findall(r">([\d,.]{4,})</text>", chart.svg)
+    assert {"1,000", "2,000", "8,000"} <= set(numbers)
+    assert all("," in number for number in numbers)
+    chart = figures.results_chart("Last loss", {"one": [1500.0, 2000.0], "other": [10.0]}, "loss")
+    assert "1,000" in re.findall(r">([\d,.]{4,})</text>", chart.svg)
+
+
+def test_galleries_name_files_from_the_folder_of_the_data(data, tmp_path):
+    files = tuple(f"/data/photos/cat/2026/{row:04d}.png" for row in range(60))
+    named = replace(data, name="/data/photos", row_names=files)
+    ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.3, 0.3, 0.4]])
+    page = Page(write_audit_page(tmp_path / "page.html", ranked, named))
+    assert "score −0.60 cat/2026/0001.png" in page.text
+    assert "Files are in /data/photos." in page.text
+    assert page.all("img")[0]["alt"] == "0001.png"
+    from_csv = replace(named, name="/data/photos/list.csv")
+    assert "score −0.60 cat/2026/0001.png" in Page(write_audit_page(tmp_path / "page.html", ranked, from_csv)).text
+
+
+def test_row_numbers_have_commas(tmp_path):
+    suggestions = audit.Suggestions(np.array([1234]), np.array([0]), np.array([0.5]))
+    page = Page(write_suggestions_page(tmp_path / "page.html", suggestions, features(rows=1500)))
+    assert "row 1,234 0 0.50" in page.text
+
+
 def test_a_line_leads_over_epochs_that_were_not_evaluated(monkeypatch):
     drawn = []
     monkeypatch.setattr(figures, "svg", lambda draw, title, size=None: draw(figure := Figure()) or drawn.append(figure))
@@ -353,7 +388,7 @@ def test_the_page_of_an_audit_shows_the_most_suspicious_labels_first(tmp_path, d
     page = Page(write_audit_page(tmp_path / "page.html", ranked, data, "Somehow."))
     assert "1 of 3 labels of arrays are disputed." in page.text
     assert "Somehow." in page.text
-    assert "given 1 suggested 0 score -0.60 row 1" in page.text
+    assert "given 1 suggested 0 score −0.60 row 1" in page.text
     assert [image["alt"] for image in page.all("img")] == ["row 1", "row 2", "row 0"]
 
 
@@ -496,10 +531,10 @@ def copied(run, path, **changed):
     return load_run(copy)
 
 
-def test_runs_are_compared_in_one_chart_and_one_table(several, tmp_path):
+def test_runs_are_compared_in_two_charts_and_one_table(several, tmp_path):
     runs, _ = several
     page = Page(write_report([run.path for run in runs[:3]], tmp_path / "page.html"))
-    assert page.charts == ["Test error in % per epoch"]
+    assert page.charts == ["Test error in % per epoch", "Last test error in %"]
     assert len(page.all("tr")) == 1 + 3
     mean = np.mean([run.test_error for run in runs[:2]])
     best = min((mean, "temporal-0 and 1 other seed"), (runs[2].test_error, "supervised-0"))

@@ -15,7 +15,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)")
 WIDE, NARROW = 1280, 380
 COLOURED = (("body", "backgroundColor"), ("h1", "color"), ("svg text", "fill"), (".chart", "backgroundColor"))
-CHARTS = {"run": 8, "table": 5, "comparison": 1, "suggestions": 0, "many classes": 4}
+CHARTS = {"run": 8, "table": 5, "comparison": 2, "suggestions": 0, "many classes": 4}
 CUT_OFF = """
     () => [...document.querySelectorAll("svg")].flatMap(svg => {
         const frame = svg.getBoundingClientRect();
@@ -118,6 +118,41 @@ def test_no_chart_stands_alone_in_its_row(visit, width):
         rows = [tops.count(top) for top in sorted(set(tops))]
         wide_first = width == 900 and len(tops) % 2  # there the first fills its row
         assert min(rows[1:] if wide_first else rows) > 1, rows
+
+
+@pytest.mark.parametrize("name", [name for name, count in CHARTS.items() if count])
+def test_no_page_has_a_chart_alone_in_its_row(visit, name):
+    rows = visit(name).evaluate(
+        """() => [...document.querySelectorAll(".charts")].flatMap(charts => {
+            const tops = [...charts.children].map(chart => chart.getBoundingClientRect().top);
+            return [...new Set(tops)].map(top => tops.filter(other => other === top).length); })"""
+    )
+    assert min(rows) > 1
+
+
+def test_a_page_begins_with_the_verdict(visit):
+    for width in (WIDE, NARROW):
+        page = visit("run", width)
+        assert page.locator("h1").inner_text().startswith("This model misclassifies ")
+        table = page.locator(".verdict").bounding_box()
+        assert table["y"] < page.locator(".chart").first.bounding_box()["y"]
+        assert table["x"] + table["width"] <= width
+        assert page.locator(".verdict .ours").inner_text().startswith("this model")
+
+
+def test_galleries_are_folded_on_a_phone_and_only_there(visit):
+    page = visit("run", NARROW)
+    tiles, fold = page.locator(".tiles").first, page.locator(".fold").first
+    assert not tiles.is_visible()
+    fold.click()
+    assert tiles.is_visible()
+    fold.click()
+    assert not tiles.is_visible()
+    assert not visit("table", NARROW).locator(".gallery table").first.is_visible()
+    assert visit("suggestions", NARROW).locator(".tiles").is_visible()  # it is the page
+    wide = visit("run", WIDE)
+    assert wide.locator(".tiles").first.is_visible()
+    assert not wide.locator(".fold").first.is_visible()
 
 
 def test_the_table_of_a_comparison_is_whole_and_under_its_chart(visit):

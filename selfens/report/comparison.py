@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from selfens.report.details import History, data_words, history_of, method_words, time_words
-from selfens.report.figures import epochs_chart
+from selfens.report.figures import epochs_chart, results_chart
 from selfens.report.render import mean_and_deviation, shown
 from selfens.runs.experiment import decisive_fields
 from selfens.runs.run import Run
@@ -57,7 +57,12 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "sentence": f"Lowest {words}: {labels[best]}.",
         "tested_alike": quantity != "test_error" or len(tested) == 1,
-        "chart": epochs_chart(f"{words.capitalize()} per epoch", dict(zip(labels, lines, strict=True)), words),
+        "charts": [
+            epochs_chart(f"{words.capitalize()} per epoch", dict(zip(labels, lines, strict=True)), words),
+            results_chart(
+                f"Last {words}", {group[0].name: [run.last(quantity) for run in group] for group in groups}, words
+            ),
+        ],
         "headers": (HEADERS[0], words, *HEADERS[1:]),
         "rows": [_table_row(each, each.last(quantity)) for each in every],
     }

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.errors import RunError, SelfensError
+from selfens.errors import RunError, SelfensError, root_cause
 from selfens.report import figures, measures
 from selfens.report.figures import Chart, Values
 from selfens.report.gallery import MAX_ENTRIES, Gallery, audit_gallery, mistakes_gallery, suggestions_gallery
 from selfens.report.render import shown
 from selfens.runs.run import Run
-from selfens.tools.audit import audit_run, run_labels, suggest, suggest_run
+from selfens.tools.audit import audit_run, doubt, run_labels, suggest, suggest_run
+from selfens.tools.baselines import one_class, one_class_of, stored, verdict_of
 from selfens.training.progress import duration
 
 TITLES = {"unsupervised": "Unsupervised loss", "weight": "Weight of the unsupervised loss", "beta1": "Adam's β1"}
@@ -24,18 +25,26 @@ NOT_DRAWN = ("epoch", "seconds", "images_per_second")
 History = Sequence[dict[str, Any]]
 
 
-def details(run: Run, dataset: Dataset | None) -> dict[str, Any]:
+def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) -> dict[str, Any]:
     """What the template shows of a run; the data set is loaded if it is not given."""
-    history = history_of(run)
+    history, verdict = history_of(run), None if baselines is False else stored(run)
     try:
-        rows, missing = _charts_and_galleries(run, dataset or run.dataset()), ""
+        data = dataset or run.dataset()
+        rows, missing = _charts_and_galleries(run, data), ""
     except SelfensError as error:
-        rows, missing = ([], []), shown(f"Confusion matrix, calibration and galleries are missing: {error}")
+        rows, missing = ([], [], ""), shown(f"Confusion matrix, calibration and galleries are missing: {error}")
+    try:
+        verdict = verdict or (None if missing else verdict_of(run, data, baselines))
+    except Exception as error:  # a comparison is never worth a page
+        missing = shown(f"The comparison with the baselines is missing: {root_cause(error)}")
     return {
         "name": shown(run.path.absolute().name),
         "sentence": _sentence(run, history),
+        "verdict": verdict,
         "facts": _facts(run, history),
         "missing": missing,
+        "doubts": rows[2],
+        "untested": not run.about["test_rows"],
         "curves": _curves(history),
         "tests": rows[0],
         "galleries": rows[1],
@@ -66,9 +75,12 @@ def _curves(history: History) -> list[Chart]:
         "Error, %": {word: [every[key]] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}},
         "Losses": {key: [every[key]] for key in LOSSES if key in every},
     }
-    for key, values in every.items():
-        if key not in (*ERRORS, *LOSSES) and len(set(values)) > 1:
-            charts[TITLES.get(key) or shown(key.replace("_", " "), 60).capitalize()] = {"": [values]}
+    others = {key: values for key, values in every.items() if key not in (*ERRORS, *LOSSES)}
+    changing = {key: values for key, values in others.items() if len(set(values)) > 1}
+    if not changing and not charts["Error, %"]:
+        changing = {key: others[key] for key in others if key == "learning_rate"}  # no chart stands alone
+    for key, values in changing.items():
+        charts[TITLES.get(key) or shown(key.replace("_", " "), 60).capitalize()] = {"": [values]}
     return [figures.epochs_chart(title, groups) for title, groups in charts.items() if groups]
 
 
@@ -120,15 +132,17 @@ def time_words(history: History) -> str:
 # Rows
 
 
-def _charts_and_galleries(run: Run, data: Dataset) -> tuple[list[Chart], list[Gallery]]:
-    """The charts of the test rows, and the galleries."""
-    suspicious = audit_gallery(
-        audit_run(run, data), data, "In-sample: the network was trained on these labels, which hides some mistakes."
-    )
+def _charts_and_galleries(run: Run, data: Dataset) -> tuple[list[Chart], list[Gallery], str]:
+    """The charts of the test rows, the galleries, and what is wrong with the model in words."""
+    audit = audit_run(run, data)
+    how = "In-sample: the network was trained on these labels, which hides some mistakes."
+    suspicious = audit_gallery(audit, data, f"{how} {doubt(audit, run.test_error)}".strip())
     if not len(data.test_labels):
+        words = shown(one_class_of(run, data))
         if (run_labels(run) != UNLABELED).all():
-            return [], [suspicious]
-        return [], [suggestions_gallery(suggest_run(run, MAX_ENTRIES, data), data, "Rows to label next"), suspicious]
+            return [], [suspicious], words
+        suggestions = suggestions_gallery(suggest_run(run, MAX_ENTRIES, data), data, "Rows to label next")
+        return [], [suggestions, suspicious], words
     labels, probabilities = data.test_labels, run.test_probabilities(data)
     charts = [
         figures.confusion_chart(measures.confusion(labels, probabilities), data.classes),
@@ -136,4 +150,5 @@ def _charts_and_galleries(run: Run, data: Dataset) -> tuple[list[Chart], list[Ga
     ]
     uncertain = suggest(np.full(len(labels), UNLABELED), probabilities, MAX_ENTRIES)
     shown_first = suggestions_gallery(uncertain, data, "Most uncertain test rows", test=True)
-    return charts, [shown_first, mistakes_gallery(data, probabilities), suspicious]
+    words = shown(one_class(probabilities.argmax(axis=1), labels, data.classes))
+    return charts, [shown_first, mistakes_gallery(data, probabilities), suspicious], words

@@ -94,7 +94,7 @@ def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str 
     """
 
     def draw(figure: Figure) -> None:
-        from matplotlib.ticker import MaxNLocator
+        from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
         axes = figure.subplots()
         for number, (label, lines) in enumerate(groups.items()):
@@ -106,11 +106,32 @@ def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str 
         axes.set(xlabel="epoch", ylabel=words)
         low, high = axes.get_ylim()
         axes.set_ylim(0 if axes.dataLim.y0 >= 0 else low, 1.04 * high)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.xaxis.set(major_locator=MaxNLocator(nbins=6, integer=True), major_formatter=StrMethodFormatter("{x:,.0f}"))
+        if high >= 1000:
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         if any(groups):
             figure.legend(loc="outside lower center") if words else axes.legend()
 
     return Chart(title, svg(draw, title, (5.2, 3.2 + 0.2 * len(groups)) if words else SIZE))
+
+
+def results_chart(title: str, groups: Mapping[str, Sequence[float]], words: str) -> Chart:
+    """A dot for each result, in the colour of its group, and a line through the mean of the group."""
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.ticker import StrMethodFormatter
+
+        axes = figure.subplots()
+        for number, values in enumerate(groups.values()):
+            color, place = COLORS[number % len(COLORS)], len(groups) - number
+            axes.plot(values, [place] * len(values), "o", color=color, alpha=0.8)
+            axes.plot([np.mean(values)] * 2, [place - 0.3, place + 0.3], color=color)
+        names = [shown(label, NAME_LIMIT) for label in groups]
+        axes.set_yticks(range(len(groups), 0, -1), names)
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.set(xlabel=words, xlim=(0, 1.08 * axes.dataLim.x1 or 1), ylim=(0.4, len(groups) + 0.6))
+
+    return Chart(title, svg(draw, title, (5.2, 3.2 + 0.2 * len(groups))))
 
 
 def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str]) -> Chart:

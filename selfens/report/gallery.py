@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.dataset import Dataset
+from selfens.data.folder import is_csv
 from selfens.report.render import shown
 from selfens.tools.audit import Audit, Probabilities, Rows, Suggestions
 
@@ -63,13 +65,17 @@ def _gallery(
     """The first rows of a ranking, with what `columns` say of them: classes by their numbers, or measures."""
     inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
     first, is_images = rows[:MAX_ENTRIES], inputs.ndim == 4
+    root = f"{Path(dataset.name).parent if is_csv(dataset.name) else Path(dataset.name)}/"
+    if any(files[row].startswith(root) for row in first if files):
+        note = f"{note} Files are in {shown(root.rstrip('/'))}."
     drawn = pictures(inputs[first]) if is_images else [""] * len(first)
     entries = []
     for row, picture, *values in zip(first.tolist(), drawn, *columns.values(), strict=False):
         texts = tuple(
-            f"{value:.2f}" if isinstance(value, np.floating) else shown(dataset.classes[value]) for value in values
+            f"{value:.2f}".replace("-", "−") if isinstance(value, np.floating) else shown(dataset.classes[value])
+            for value in values
         )
-        entries.append((shown(files[row]) if files else f"row {row}", picture, texts))
+        entries.append((shown(files[row].removeprefix(root)) if files else f"row {row:,}", picture, texts))
     pixelated = is_images and max(inputs.shape[2:]) < SMOOTH_FROM
     return Gallery(title, note, list(columns), entries, len(rows), pixelated)
 

@@ -20,41 +20,52 @@ from selfens.tools.audit import Audit, Suggestions
 Source = Run | str | Path
 
 
-def write_report(runs: Source | Sequence[Source], path: str | Path, *, dataset: Dataset | None = None) -> Path:
+def write_report(
+    runs: Source | Sequence[Source],
+    path: str | Path,
+    *,
+    dataset: Dataset | None = None,
+    baselines: bool | None = None,
+) -> Path:
     """Write one page about a run, or one that compares several, and return its path.
 
-    runs     runs or their directories; `load_run(path, ...)` if one needs a module of your own or code that you trust
-    dataset  what a run was trained on, if it is in memory, was passed to `train` or was moved; otherwise it is loaded
+    runs       runs or their directories; `load_run(path, ...)` if one needs a module of your own or code that you trust
+    dataset    what a run was trained on, if it is in memory, was passed to `train` or was moved; otherwise it is loaded
+    baselines  show a run beside simple methods on the same labels: always, never, or (None) on data of your own
     """
     given = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, Source) else runs)]
     if not given:
         raise RunError("no run was given; a report needs at least one.")
     if len(given) > 1:
         return _write(path, "comparison.html", compare(given))
-    return _write(path, "run.html", details(given[0], dataset))
+    return _write(path, "run.html", details(given[0], dataset, baselines))
 
 
-def write_report_or_warn(run: Run, dataset: Dataset | None, warn: Callable[[str], None]) -> Path | None:
+def write_report_or_warn(
+    run: Run, dataset: Dataset | None, warn: Callable[[str], None], baselines: bool | None = None
+) -> Path | None:
     """Write the page of a finished run into its directory. If that fails, `warn` is called; the run is unaffected."""
     try:
-        return write_report(run, run.path / REPORT, dataset=dataset)
+        return write_report(run, run.path / REPORT, dataset=dataset, baselines=baselines)
     except Exception as error:  # a page is never worth a run
         reason = " ".join(str(error).split()) or type(error).__name__
         warn(f"the run is complete, but its report could not be written ({reason.rstrip('.')}).")
         return None
 
 
-def write_audit_page(path: str | Path, audit: Audit, dataset: Dataset, how: str = "") -> Path:
+def write_audit_page(path: str | Path, audit: Audit, dataset: Dataset, how: str = "", doubt: str = "") -> Path:
     """Write a gallery of the most suspicious labels. `how` says where the probabilities came from."""
     sentence = f"{len(audit.disputed):,} of {len(audit.rows):,} labels of {shown(dataset.name)} are disputed."
-    return _write(path, "gallery_page.html", {"sentence": sentence, "gallery": audit_gallery(audit, dataset, how)})
+    return _write(
+        path, "gallery_page.html", {"sentence": sentence, "doubt": doubt, "gallery": audit_gallery(audit, dataset, how)}
+    )
 
 
 def write_suggestions_page(path: str | Path, suggestions: Suggestions, dataset: Dataset) -> Path:
     """Write a gallery of the rows to label next, in the order in which to label them."""
     sentence = f"{len(suggestions.rows):,} rows of {shown(dataset.name)} to label next."
     found = suggestions_gallery(suggestions, dataset, "Rows to label next")
-    return _write(path, "gallery_page.html", {"sentence": sentence, "gallery": found})
+    return _write(path, "gallery_page.html", {"sentence": sentence, "doubt": "", "gallery": found})
 
 
 def _write(path: str | Path, template: str, values: Mapping[str, Any]) -> Path:

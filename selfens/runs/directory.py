@@ -6,6 +6,7 @@
     preprocess.safetensors   what is done to inputs before the network
     history.jsonl            one line per epoch
     checkpoint.safetensors   the state of every part: network, method, targets, optimizer, step, random numbers
+    baselines.json           how simple methods do on the same labels, if they were asked for
     report.html              a page to look at
     lock                     held by the process that is training
 

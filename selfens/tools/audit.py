@@ -159,6 +159,18 @@ def run_labels(run: Run) -> Labels:
     return run.labels.known_labels(run.about["rows"])
 
 
+def doubt(audit: Audit, error: float | None) -> str:
+    """A sentence if the model that judges the labels is itself mostly wrong; else empty.
+
+    error  of the model on rows that it did not learn from, in percent, if it is known
+    """
+    if error is not None and error > 50:
+        return f"The model misclassifies {error:.2f} % of its test rows, so most labels that it disputes are probably right."
+    if 2 * len(audit.disputed) > len(audit.rows):
+        return "More labels are disputed than not, so it is probably the model that is mostly wrong."
+    return ""
+
+
 # Files
 
 

@@ -1,22 +1,28 @@
-"""Folds: each label judged by a network that has not seen it; trains once per fold."""
+"""Folds: each label judged by a network that has not seen it, for audits and comparisons; trains once per fold."""
 
 from __future__ import annotations
 
+import copy
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from selfens.config import Config
 from selfens.core import IN_MEMORY, launcher
 from selfens.core.randomness import FOLDS, stream
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.labels import choose_labels
+from selfens.data.rows import LazyRows
 from selfens.errors import DataError, check_kind
+from selfens.runs.run import Run
 from selfens.tools.audit import Audit, Probabilities, rank
+from selfens.tools.baselines import OURS, Verdict, judge, predictions
 from selfens.training.loop import train
 from selfens.training.progress import Progress
 
@@ -33,32 +39,87 @@ def fold_predictions(
 
     A hidden row stays in the training set, unlabeled. The runs are not kept.
     """
-    check_kind("config", config, Config, "a Config, such as that of a run: load_run(path).config")
-    launcher.check_single_process("an audit by folds")
-    label_seed, split_seed = config.seed.of("labels"), config.seed.of("split")
-    choice = choose_labels(dataset, config.data, label_seed=label_seed, split_seed=split_seed)
-    labels = choice.known_labels(dataset.num_rows)
-    parts = _fold_numbers(labels, dataset.classes, folds, label_seed)
-    explicit = config.with_values(
-        "data", labels=None, label_choice="balanced", labels_file=None, label_noise=0.0, validation=0.0
-    )
+    labels, parts = _divided(config, dataset, folds)
     probabilities = np.zeros((dataset.num_rows, dataset.num_classes))
     for fold in range(folds):
         hidden = parts == fold
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
-        with tempfile.TemporaryDirectory() as folder:
-            own = explicit
-            place = config.method.place
-            if place and getattr(config.method, place) not in IN_MEMORY:  # that file belongs to another run
-                own = explicit.with_values("method", **{place: str(Path(folder) / "targets")})
-            try:
-                run = train(own, Path(folder) / f"fold-{fold + 1}-of-{folds}", dataset=partly, progress=progress)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(
-                    f"stopped in fold {fold + 1} of {folds}; nothing was written; call again to start over."
-                ) from None
+        with _trained(config, partly, fold, folds, progress) as run:
             probabilities[hidden] = run.predict_training_rows(partly)[hidden]
     return labels, probabilities
+
+
+def compare_folds(
+    config: Config,
+    dataset: Dataset,
+    folds: int = 5,
+    *,
+    network: nn.Module | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """What `config` trains beside the baselines, without test rows: each labelled row is predicted by models that never saw it.
+
+    network  a module to train instead of the one the config names; it is copied
+    """
+    labels, parts = _divided(config, dataset, folds)
+    predicted: dict[str, Labels] = {}
+    for fold in range(folds):
+        hidden, seen = np.flatnonzero(parts == fold), np.flatnonzero(parts != fold)
+        partly = replace(
+            _untested(dataset),
+            inputs=LazyRows([dataset.inputs], seen),
+            labels=labels[seen],
+            test_inputs=LazyRows([dataset.inputs], hidden),
+            test_labels=labels[hidden],
+            row_names=(),
+            extra_rows=int((seen >= dataset.main_rows).sum()),
+        )
+        with _trained(config, partly, fold, folds, progress, copy.deepcopy(network)) as run:
+            ours = run.test_probabilities(partly).argmax(axis=1)
+        baselines, notes = predictions(partly.inputs, partly.labels, partly.test_inputs)
+        for name, classes in {OURS: ours, **baselines}.items():
+            predicted.setdefault(name, labels.copy())[hidden] = classes
+    known = parts >= 0
+    every = {name: classes[known] for name, classes in predicted.items()}
+    about = {"labels": int(known.sum()), "folds": folds, "images": dataset.is_images, "notes": notes}
+    return judge(every, labels[known], **about)
+
+
+def _divided(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64]]:
+    """The labels that `config` would train with, and the fold of each row, -1 if it has no label."""
+    check_kind("config", config, Config, "a Config, such as that of a run: load_run(path).config")
+    launcher.check_single_process("training by folds")
+    label_seed, split_seed = config.seed.of("labels"), config.seed.of("split")
+    choice = choose_labels(dataset, config.data, label_seed=label_seed, split_seed=split_seed)
+    labels = choice.known_labels(dataset.num_rows)
+    return labels, _fold_numbers(labels, dataset.classes, folds, label_seed)
+
+
+@contextmanager
+def _trained(
+    config: Config,
+    dataset: Dataset,
+    fold: int,
+    folds: int,
+    progress: Progress | None,
+    network: nn.Module | None = None,
+) -> Iterator[Run]:
+    """A run on all labels of the dataset, as long as it is needed."""
+    own = config.with_values(
+        "data", labels=None, label_choice="balanced", labels_file=None, label_noise=0.0, validation=0.0
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        place = config.method.place
+        if place and getattr(config.method, place) not in IN_MEMORY:  # that file belongs to another run
+            own = own.with_values("method", **{place: str(Path(folder) / "targets")})
+        name = Path(folder) / f"fold-{fold + 1}-of-{folds}"
+        try:
+            run = train(own, name, dataset=dataset, network=network, progress=progress)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"stopped in fold {fold + 1} of {folds}; nothing was written; call again to start over."
+            ) from None
+        yield run
 
 
 def _untested(dataset: Dataset) -> Dataset:

@@ -25,7 +25,7 @@ def title(parts: Parts, directory: RunDirectory) -> str:
     labelled = "all" if rows.num_labelled == len(rows.visited) else f"{rows.num_labelled:,}"
     method = type(parts.method).__name__ if options.name == "own" else options.name
     network = type(parts.network).__name__ if parts.given.network is not None else config.network.name
-    epochs = "1 epoch" if config.schedule.epochs == 1 else f"{config.schedule.epochs} epochs"
+    epochs = "1 epoch" if config.schedule.epochs == 1 else f"{config.schedule.epochs:,} epochs"
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
     return (
         f"{visible(data.name)}: {len(rows.visited):,} rows, {extra}{labelled} labelled, "

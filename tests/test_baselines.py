@@ -1,0 +1,420 @@
+"""Baselines: against scikit-learn called directly, the words of a verdict, the file in the run, and what commands print."""
+
+import json
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import sklearn.preprocessing
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.preprocessing import StandardScaler
+from sklearn.semi_supervised import SelfTrainingClassifier
+from support import SMALL_IMAGES, At, blobs, config, crash, crashed, features, images, sets, write_npz
+from torch import nn
+
+from selfens import load_run, resume, train, write_report
+from selfens.errors import DataError
+from selfens.estimator import SelfEnsemblingClassifier
+from selfens.tools import audit, baselines, folds
+from selfens.tools.baselines import CHANCE, LOGISTIC, OURS, SELF_TRAINING, judge, one_class, predictions, stored
+
+QUICK = sets(["network.width=8", "training.threads=1", "training.batch_size=20"])
+LABELS, TESTED = np.where(np.arange(60) < 12, np.arange(60) % 3, -1), blobs(30, seed=1)
+
+
+def errors(predicted, truth):
+    return {name: 100 * float(np.mean(classes != truth)) for name, classes in predicted.items()}
+
+
+# The fits
+
+
+@pytest.mark.parametrize("offset", [0, 1e6])
+def test_the_baselines_are_those_of_scikit_learn_on_the_same_rows(offset):
+    x, _ = blobs()
+    x, (tested, truth) = x * [1, 50, 1, 1, 0.01, 1] + offset, TESTED
+    tested = tested * [1, 50, 1, 1, 0.01, 1] + offset
+    found, notes = predictions(x, LABELS, tested)
+    scaler, known = StandardScaler().fit(x), LABELS >= 0
+    scaled = scaler.transform(x)
+    direct = {
+        LOGISTIC: LogisticRegression(max_iter=1000).fit(scaled[known], LABELS[known]),
+        SELF_TRAINING: SelfTrainingClassifier(LogisticRegression(max_iter=1000)).fit(scaled, LABELS),
+        CHANCE: DummyClassifier(strategy="most_frequent").fit(scaled[known], LABELS[known]),
+    }
+    assert [*found] == [*direct]
+    for name, model in direct.items():
+        assert (found[name] == model.predict(scaler.transform(tested))).all()
+    assert errors(found, truth)[LOGISTIC] < errors(found, truth)[CHANCE]
+    assert notes == []
+
+
+def test_the_scaler_sees_training_rows_only(monkeypatch):
+    x, _ = blobs()
+    seen = []
+
+    class Watched(StandardScaler):
+        def partial_fit(self, rows, *more):
+            seen.append(rows.copy())
+            return super().partial_fit(rows, *more)
+
+    monkeypatch.setattr(sklearn.preprocessing, "StandardScaler", Watched)
+    far = [predictions(x, LABELS, TESTED[0] + shift)[0] for shift in (0, 1000)]
+    assert len(seen) == 2
+    assert all((rows == x).all() for rows in seen)
+    assert (far[0][LOGISTIC] != far[1][LOGISTIC]).any()
+
+
+def test_images_are_flattened_and_large_ones_reduced_by_means():
+    random = np.random.default_rng(0)
+    large = random.integers(0, 256, (60, 3, 32, 48), dtype=np.uint8)
+    means = large.reshape(60, 3, 16, 2, 16, 3).mean(axis=(3, 5))
+    np.testing.assert_allclose(baselines._flat(large), means.reshape(60, -1), rtol=1e-5)
+    small = large[:, :, :16, :8]
+    assert (baselines._flat(small) == small.reshape(60, -1)).all()
+    assert predictions(large, LABELS, large[:5])[1] == ["The baselines see images reduced to 16 pixels a side."]
+
+
+def test_much_data_is_thinned_out_and_said(monkeypatch):
+    monkeypatch.setattr(baselines, "MOST_UNLABELED", 60)
+    monkeypatch.setattr(baselines, "MOST_LABELED", 36)
+    monkeypatch.setattr(baselines, "MAX_ITERATIONS", 20)
+    x, y = blobs()
+    _, notes = predictions(x, LABELS, x)
+    assert notes[:2] == ["They see 6 of the 12 labelled rows.", "Self-training sees 10 of 48 unlabeled rows."]
+    monkeypatch.setattr(baselines, "WORK", 0)
+    monkeypatch.setattr(baselines, "MIN_ITERATIONS", 2)
+    assert predictions(x, y, x)[1][-1] == "Logistic regression was stopped after 2 iterations."
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (np.arange(60) % 3, [LOGISTIC, CHANCE]),  # nothing is unlabeled
+        (np.r_[0, 0, 0, 1, 1, 2, np.full(54, -1)], [LOGISTIC, SELF_TRAINING, CHANCE]),  # a class with one label
+        (np.r_[0, 1, np.full(58, -1)], [LOGISTIC, SELF_TRAINING, CHANCE]),  # two classes
+    ],
+)
+@pytest.mark.parametrize("scale", [1, 0, 1e30])
+def test_whatever_is_given_nothing_is_said_on_the_screen(labels, names, scale, capfd):
+    x, _ = blobs()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found, _ = predictions(scale * x.astype(np.float32), labels, scale * x[:7])
+    assert [*found] == names
+    assert all(set(classes) <= set(labels) - {-1} for classes in found.values())
+    assert capfd.readouterr() == ("", "")
+
+
+# Words
+
+
+def verdict(ours, logistic, chance, truth=None, **about):
+    """Of predictions that are right in so many of 200 rows of two classes, the first ones."""
+    truth = np.arange(200) % 2 if truth is None else np.asarray(truth)
+    rights = {OURS: ours, LOGISTIC: logistic, CHANCE: chance}
+    predicted = {name: np.where(np.arange(len(truth)) < right, truth, 1 - truth) for name, right in rights.items()}
+    return judge(predicted, truth, labels=1250, **about)
+
+
+def test_a_win_is_said_in_one_sentence():
+    won = verdict(180, 150, 100)
+    others = "logistic regression on the same 1,250 labels 25.00 %, chance 50.00 %"
+    assert won.numbers == f"This model misclassifies 10.00 % of 200 test rows; {others}."
+    assert won.judgement == "It is better than logistic regression by 15.00 points."
+    assert won.table == [("", "error %"), (OURS, "10.00"), (LOGISTIC, "25.00"), (CHANCE, "50.00")]
+    assert won.errors == {OURS: 10, LOGISTIC: 25, CHANCE: 50}
+    assert "balanced" not in repr(won)
+
+
+@pytest.mark.parametrize(
+    ("rights", "about", "words"),
+    [
+        (
+            (150, 180, 100),
+            {},
+            "Logistic regression is better by 15.00 points: use it, or try another method, more epochs or",
+        ),
+        (
+            (150, 180, 100),
+            {"images": True},
+            "use it, or try features of a pretrained backbone, more epochs or more labels.",
+        ),
+        ((150, 150, 100), {}, "Logistic regression does as well: use it, or try another"),
+        ((90, 80, 100), {}, "Naming the largest class every time is better by 5.00 points: try another method"),
+        ((100, 80, 100), {}, "Naming the largest class every time does as well: try another method"),
+        ((150, 152, 100), {}, "is better by 1.00 points, though 200 rows are too few to be sure: use it"),
+        (
+            (152, 150, 100),
+            {},
+            "It is better than logistic regression by 1.00 points, though 200 rows are too few to be sure.",
+        ),
+        ((150, 180, 100), {"folds": 5}, "Logistic regression is better by 15.00 points"),
+    ],
+)
+def test_a_loss_or_a_tie_says_so_and_what_to_try(rights, about, words):
+    assert words in verdict(*rights, **about).judgement
+
+
+@pytest.mark.parametrize(("only_ours", "only_theirs"), [(0, 0), (0, 4), (0, 9), (3, 20), (10, 12), (40, 20)])
+def test_a_clear_difference_is_one_by_the_exact_test_too(only_ours, only_theirs):
+    from scipy.stats import binomtest
+
+    truth = np.zeros(100, int)
+    ours, theirs = truth.copy(), truth.copy()
+    ours[:only_ours], theirs[50 : 50 + only_theirs] = 1, 1
+    found = judge({OURS: ours, LOGISTIC: theirs}, truth, labels=9).results[1].is_clear
+    count = only_ours + only_theirs
+    assert found == (count > 0 and binomtest(only_ours, count).pvalue < 0.05)
+
+
+def test_folds_are_not_called_test_rows():
+    text = verdict(150, 100, 90, folds=5).numbers
+    assert "25.00 % of 200 labelled rows that it did not see; logistic regression on the same 5 folds 50.00 %" in text
+
+
+def test_uneven_classes_show_the_balanced_error_beside_the_error():
+    truth = np.r_[np.zeros(180, int), np.ones(20, int)]
+    named = {OURS: np.zeros(200, int), LOGISTIC: np.r_[np.ones(30, int), np.zeros(150, int), np.ones(20, int)]}
+    found = judge(named, truth, labels=10)
+    assert "misclassifies 10.00 % of 200 test rows (balanced error 50.00 %);" in found.numbers
+    assert found.judgement.startswith(
+        "By the balanced error logistic regression is better, 8.33 % against 50.00 %: use it"
+    )
+    assert found.table[1] == (OURS, "10.00", "50.00")
+    for result in found.results:
+        expected = 100 * (1 - balanced_accuracy_score(truth, named[result.name]))
+        assert result.balanced_error == pytest.approx(expected)
+
+
+def test_a_model_that_gives_most_rows_one_class_is_told_by_its_words():
+    truth, names = np.arange(100) % 10, [f"Class {n}" for n in range(10)]
+    words = one_class(np.where(np.arange(100) < 93, 3, truth), truth, names)
+    assert words.startswith("The model gives 94 % of the rows one class, 'Class 3', to which 10 % of the labels belong")
+    assert one_class(truth, truth, names) == ""
+    rare = np.r_[np.zeros(95, int), np.ones(5, int)]
+    assert one_class(rare, rare, names) == ""  # most rows are of one class, rightly
+    assert one_class(np.zeros(100, int), rare, names) != ""
+
+
+# A run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return train(config("temporal"), tmp_path_factory.mktemp("baselines") / "run", dataset=features())
+
+
+def test_a_run_is_compared_on_the_rows_and_labels_it_saw(trained):
+    data = features()
+    found = baselines.verdict_of(trained, data)
+    labels = trained.labels.training_labels(data.num_rows)
+    direct, _ = predictions(data.inputs, labels, data.test_inputs)
+    assert found.errors[OURS] == pytest.approx(trained.test_error)
+    assert {name: found.errors[name] for name in direct} == errors(direct, data.test_labels)
+    assert (found.labels, found.rows, found.folds) == (12, 30, 0)
+
+
+@pytest.mark.parametrize("setting", ["data.validation=0.25", "training.rows=labelled", "data.label_noise=50"])
+def test_held_out_rows_and_wrong_labels_are_as_the_run_had_them(tmp_path, monkeypatch, setting):
+    given = []
+    monkeypatch.setattr(baselines, "predictions", lambda *arrays: given.append(arrays) or predictions(*arrays))
+    data, method = features(), "supervised" if "rows" in setting else "temporal"
+    run = train(config(method, setting), tmp_path / "run", dataset=data)
+    found, (inputs, labels, _) = baselines.verdict_of(run, data), given[0]
+    assert len(inputs) == len(labels) == (12 if "rows" in setting else 60 - len(run.labels.validation))
+    assert sorted(labels[labels >= 0]) == sorted(run.labels.labels)
+    assert (SELF_TRAINING in found.errors) == ("rows" not in setting)
+
+
+def test_a_verdict_survives_in_the_run_and_is_not_made_twice(trained, monkeypatch, tmp_path):
+    found = baselines.verdict_of(trained, features())
+    baselines.store(trained, found)
+    monkeypatch.setattr(baselines, "predictions", lambda *arrays: pytest.fail("fitted again"))
+    assert repr(baselines.verdict_of(load_run(trained.path), features())) == repr(found)
+    assert (
+        found.numbers.replace(" %", "\N{NO-BREAK SPACE}%") in write_report(trained, tmp_path / "page.html").read_text()
+    )
+    assert baselines.verdict_of(trained, features(), wanted=False) is None
+    assert "logistic" not in write_report(trained, tmp_path / "page.html", baselines=False).read_text()
+    (trained.path / baselines.FILE).unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: raw | {"run": "another"},
+        lambda raw: raw | {"results": []},
+        lambda raw: raw | {"rows": "many"},
+        lambda raw: raw | {"unknown": 1},
+        lambda raw: raw | {"results": [raw["results"][0] | {"error": 10**400}, raw["results"][1]]},
+        lambda raw: [1, 2],
+        lambda raw: {},
+        lambda raw: None,
+    ],
+)
+def test_a_damaged_verdict_is_as_none(trained, change):
+    baselines.store(trained, verdict(3, 2, 1))
+    path = trained.path / baselines.FILE
+    assert stored(trained) is not None
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    assert stored(trained) is None
+    path.write_text(path.read_text()[:-9])
+    assert stored(trained) is None
+    path.unlink()
+
+
+def test_named_sets_have_no_baselines_unless_asked_for(tmp_path):
+    from selfens import presets
+
+    run = train(presets.get("digits-supervised").with_overrides(["schedule.epochs=1"]), tmp_path / "run")
+    assert baselines.verdict_of(run, run.dataset()) is None
+    assert baselines.verdict_of(run, run.dataset(), wanted=True).rows == 500
+
+
+def test_a_run_that_is_not_finished_or_has_no_test_rows_is_not_compared(tmp_path):
+    with crashed():
+        train(config("temporal"), tmp_path / "run", dataset=features(), progress=At(1, 0, crash))
+    assert baselines.verdict_of(load_run(tmp_path / "run"), features()) is None
+    run = resume(tmp_path / "run", dataset=features())
+    assert baselines.verdict_of(run, features()) is not None
+    untested = features(test_rows=0)
+    run = train(config(), tmp_path / "untested", dataset=untested)
+    assert baselines.verdict_of(run, untested, wanted=True) is None
+    assert (
+        "Without test rows nothing is said of how simple"
+        in write_report(run, tmp_path / "p.html", dataset=untested).read_text()
+    )
+
+
+# Folds
+
+
+def test_folds_fit_ours_and_the_baselines_on_the_same_rows_and_hide_the_others(monkeypatch):
+    given = []
+    monkeypatch.setattr(folds, "predictions", lambda *arrays: given.append(arrays) or predictions(*arrays))
+    data = features(test_rows=0)
+    found = folds.compare_folds(config("temporal"), data, 3)
+    assert (found.folds, found.rows, found.labels) == (3, 12, 12)
+    hidden = np.concatenate([arrays[2][:] for arrays in given])
+    assert len(np.unique(hidden, axis=0)) == 12
+    for inputs, labels, tested in given:
+        assert (len(inputs), (labels >= 0).sum(), len(tested)) == (56, 8, 4)
+        assert not (inputs[:][:, None] == tested[:][None]).all(axis=2).any()
+
+
+def test_folds_of_images_and_of_extra_rows_work():
+    data = images()
+    found = folds.compare_folds(config("supervised", *SMALL_IMAGES, epochs=1), data, 2)
+    assert found.images
+    more = features(test_rows=0).with_extra(blobs(20, seed=5)[0])
+    assert folds.compare_folds(config("temporal", epochs=1), more, 2).rows == 12
+
+
+def test_the_estimator_compares_by_folds_if_asked_to():
+    x, y = blobs()
+    y = np.array(["cat", "dog", "Eel"])[y]
+    y[12:] = ""
+    fast = {"epochs": 2, "random_state": 0, "config": {"network.width": 8}}
+    model = SelfEnsemblingClassifier(baselines=True, **fast).fit(x, y)
+    assert [*model.baselines_.errors] == [OURS, LOGISTIC, SELF_TRAINING, CHANCE]
+    assert model.baselines_.folds == 4  # each class has four labels
+    assert repr(pickle.loads(pickle.dumps(model)).baselines_) == repr(model.baselines_)
+    plain = SelfEnsemblingClassifier(**fast).fit(x, y)
+    assert plain.baselines_ is None
+    assert (plain.predict_proba(x) == model.predict_proba(x)).all()  # the comparison changes nothing
+    with pytest.raises(DataError, match="class 'Eel' has labelled rows: 1; expected at least 2"):
+        SelfEnsemblingClassifier(baselines=True, **fast).fit(x, np.where(np.arange(60) < 5, y, ""))
+
+
+def test_folds_train_copies_of_a_module_that_was_given():
+    module = nn.Linear(6, 3)
+    before = module.weight.detach().clone()
+    x, _ = blobs()
+    SelfEnsemblingClassifier(network=module, epochs=1, baselines=True, random_state=0).fit(x, LABELS)
+    assert (module.weight == before).all()
+
+
+# Audits
+
+
+def test_an_audit_by_a_model_that_is_mostly_wrong_says_so():
+    half = audit.rank(np.array([0, 1]), [[0.9, 0.1], [0.8, 0.2]])
+    assert audit.doubt(half, 12.0) == audit.doubt(half, None) == ""
+    assert audit.doubt(half, 76.8).startswith(
+        "The model misclassifies 76.80 % of its test rows, so most labels that it"
+    )
+    most = audit.rank(np.array([1, 1]), [[0.9, 0.1], [0.8, 0.2]])
+    assert audit.doubt(most, None) == audit.doubt(most, 10.0) != ""
+
+
+# Commands
+
+
+def test_train_on_own_data_prints_a_table_and_a_sentence(typed, tmp_path):
+    write_npz(tmp_path / "my.npz", classes=np.array(["ant", "Bee", "cow"]))
+    code, out, err = typed("train", "my.npz", "--epochs", 2, "--run", "run", *QUICK)
+    found = stored(load_run(tmp_path / "run"))
+    lines = out.splitlines()
+    assert code == 0
+    assert repr(found).splitlines()[:5] == lines[lines.index("                       error %") :][:5]
+    assert f"{found.numbers} {found.judgement}" in lines
+    assert "Warning" not in out + err
+    page = (tmp_path / "run/report.html").read_text()
+    assert page.index("<h1>This model misclassifies") < page.index("Training")
+    assert typed("resume", "run")[1].count(found.numbers) == 1
+    typed("report", "run", "--no-baselines", "-o", "page.html")
+    assert "logistic" not in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("words", [["--no-baselines"], ["--quiet"]])
+def test_without_baselines_and_quietly(typed, tmp_path, words):
+    write_npz(tmp_path / "my.npz")
+    _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK, *words)
+    assert "logistic" not in out
+    assert (tmp_path / "run" / baselines.FILE).exists() == (words == ["--quiet"])
+    assert ("logistic" in (tmp_path / "run/report.html").read_text()) == (words == ["--quiet"])
+    assert len(out.splitlines()) == 1 or words != ["--quiet"]
+
+
+def test_without_test_rows_nothing_is_claimed_until_folds_are_asked_for(typed, tmp_path):
+    write_npz(tmp_path / "my.npz", x_test=None, y_test=None)
+    _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK)
+    assert "no test rows, so nothing is said of how simple methods would do" in out
+    assert "selfens evaluate run --folds 5" in out
+    assert "logistic" not in out + (tmp_path / "run/report.html").read_text()
+    code, out, _ = typed("evaluate", "run", "--folds", 3, "--quiet")
+    assert code == 0
+    assert "of 20 labelled rows that it did not see" in out
+    typed("report", "run", "-o", "page.html")
+    assert "logistic regression on the same 3 folds" in (tmp_path / "page.html").read_text()
+    code, _, err = typed("evaluate", "run", "--folds", 50)
+    assert (code, err) == (1, "error: 50 folds were asked for; expected 2 to 20, the number of labelled rows.\n")
+
+
+def test_a_model_that_has_learned_nothing_is_warned_about(typed, tmp_path):
+    write_npz(tmp_path / "my.npz", x_train=np.ones((60, 6)), x_test=np.ones((30, 6)))  # there is nothing to learn
+    settings = sets(["network.noise=0", "training.threads=1"])
+    _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *settings)
+    assert "The model gives 100 % of the rows one class, " in out
+    assert "hardly tells the classes apart" in (tmp_path / "run/report.html").read_text()
+    assert "does as well: " in out
+    _, out, _ = typed("audit", "run")
+    assert "The model misclassifies" in out
+    assert 'class="warning">The model misclassifies' in (tmp_path / "issues.html").read_text()
+
+
+def test_a_comparison_that_fails_costs_a_warning_only(typed, tmp_path, monkeypatch):
+    def fail(*arrays):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(baselines, "predictions", fail)
+    write_npz(tmp_path / "my.npz")
+    code, out, err = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK)
+    assert code == 0
+    assert "The comparison with the baselines is missing: MemoryError" in (tmp_path / "run/report.html").read_text()
+    assert "could not be compared with the baselines (MemoryError: no room)" in out + err
+    assert out.splitlines()[-1].startswith("to predict")
