@@ -120,7 +120,13 @@ class NetworkConfig(Section):
         0.15, "Standard deviation of the Gaussian noise added to the inputs in training.", at_least=0
     )
     dropout: float = setting(0.5, "Probability of dropping a unit.", **FRACTION)
-    mean_momentum: float = setting(0.999, "Momentum of the running means of mean-only batch normalisation.", **FRACTION)
+    normalization: Literal["mean", "full"] = setting(
+        "mean",
+        "conv13, small: the paper's weight normalisation with mean-only batch normalisation, or full batch normalisation.",
+    )
+    mean_momentum: float = setting(
+        0.999, "Momentum of the running means (and variances) of batch normalisation.", **FRACTION
+    )
     width: int | None = setting(
         None,
         "Channels (or units) of the small networks' first layers; none: each network's own.",

@@ -14,7 +14,7 @@ from torch import nn
 from selfens.config import NetworkConfig
 from selfens.core import memory
 from selfens.errors import ConfigError, unknown_name
-from selfens.networks.builtin import conv13, mlp, small
+from selfens.networks.builtin import conv13, mlp, small, wrn28
 from selfens.networks.layers import (
     GaussianNoise,
     NormalizedConv2d,
@@ -28,6 +28,7 @@ NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] 
     "conv13": conv13,
     "small": small,
     "mlp": mlp,
+    "wrn-28-2": wrn28,
 }
 
 SMALLER = "choose a smaller network.width or smaller inputs"
@@ -45,6 +46,7 @@ __all__ = [
     "mlp",
     "small",
     "update_running_means",
+    "wrn28",
 ]
 
 
