@@ -36,12 +36,6 @@ def cross_entropy(logits: Tensor, labels: Tensor, labelled: Tensor) -> Tensor:
     return torch.where(labelled, each, 0.0).sum() / logits.shape[0]
 
 
-def soft_cross_entropy(logits: Tensor, wanted: Tensor, importance: Tensor) -> Tensor:
-    """Cross-entropy of `logits` under the probabilities `wanted`, times each row's importance, divided by all rows."""
-    each = -(wanted * logits.float().log_softmax(dim=1)).sum(dim=1)
-    return (importance * each).sum() / logits.shape[0]
-
-
 def squared_difference(first: Tensor, second: Tensor, counted: Tensor | None = None) -> Tensor:
     """Squared difference of two sets of probabilities, summed, divided by rows times classes.
 
@@ -63,27 +57,6 @@ def _sum(counted: Tensor | None, each: Tensor) -> Tensor:
 
 
 CONSISTENCY = {"squared": squared_difference, "cross_entropy": consistency_cross_entropy}
-
-
-def joined(*parts: Tensor) -> Tensor:
-    """Rows of several tensors, one after another."""
-    return torch.cat(parts)
-
-
-def stacked(*parts: Tensor) -> Tensor:
-    return torch.stack(parts)
-
-
-def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
-    """Each probability to the power 1/temperature, normalised again; 0 leaves only the likeliest class.
-
-    >>> sharpen(torch.tensor([[0.2, 0.4, 0.4]]), 0.5)
-    tensor([[0.1111, 0.4444, 0.4444]])
-    """
-    if temperature == 0:
-        return functional.one_hot(probabilities.argmax(dim=1), probabilities.shape[1]).to(probabilities.dtype)
-    powers = probabilities ** (1 / temperature)
-    return powers / powers.sum(dim=1, keepdim=True).clamp_min(1e-12)
 
 
 def align(probabilities: Tensor, predicted: Tensor, wanted: Tensor) -> Tensor:
