@@ -15,8 +15,8 @@ Which tasks the recipe is chosen on, and which are run once, was fixed in this f
             class, and with 20 times as many labels as classes, drawn as they come (left out: crx, which is australian with
             one more column; wdbc, which is breast cancer; optdigits, which contains scikit-learn's digits)
 
---features is an .npz file with x_train, y_train, x_test and y_test, the features of a pretrained network. Fashion-MNIST is looked for in /usr/share/datasets/fashion-mnist (Debian: apt install
-dataset-fashion-mnist) or in --fashion.
+--features is an .npz file with x_train, y_train, x_test and y_test, the features of a pretrained network. Fashion-MNIST is
+looked for in /usr/share/datasets/fashion-mnist (Debian: apt install dataset-fashion-mnist) or in --fashion.
 """
 
 from __future__ import annotations
@@ -176,7 +176,28 @@ def chosen_tasks(options) -> list[Task]:
     return tasks
 
 
-ONCE = ["australian", "chess", "contraceptive", "led7digit", "letter", "magic", "mammographic", "marketing", "mushroom", "penbased", "phoneme", "pima", "ring", "splice", "texture", "tic-tac-toe", "twonorm", "vehicle", "vowel", "wisconsin"]
+ONCE = [
+    "australian",
+    "chess",
+    "contraceptive",
+    "led7digit",
+    "letter",
+    "magic",
+    "mammographic",
+    "marketing",
+    "mushroom",
+    "penbased",
+    "phoneme",
+    "pima",
+    "ring",
+    "splice",
+    "texture",
+    "tic-tac-toe",
+    "twonorm",
+    "vehicle",
+    "vowel",
+    "wisconsin",
+]
 
 
 def once_tasks(options) -> list[Task]:
@@ -223,8 +244,9 @@ def measure(task: Task, classifier: str, draw: int) -> dict:
 
 
 def run(which: str, options) -> None:
-    for task in LISTS[which](options):
-        for draw in range(options.draws):
+    tasks = LISTS[which](options)
+    for draw in range(options.draws):  # whatever was reached, every task has as many draws
+        for task in tasks:
             for name in options.classifiers or CLASSIFIERS:
                 path = options.cache / which / f"{task.key}--{name}--{draw}.json"
                 if path.exists():
