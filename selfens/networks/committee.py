@@ -11,8 +11,9 @@ from torch.nn import functional
 from selfens.config import NetworkConfig
 
 LENGTH = 16.0  # of a typical input of a head; standardised features have the square root of their number
-WAVES = 512
+WIDTH = 128
 DRAWS = 16
+MANY_FEATURES = 64  # beyond which distances between rows, which waves stand for, are too much alike to help
 
 
 class Dropout(nn.Dropout):
@@ -26,18 +27,18 @@ class Dropout(nn.Dropout):
         return x * masks[: len(x)]
 
 
-class Linear(nn.Module):
-    """A linear head that starts at zero, with dropout on what it sees."""
+class Wide(nn.Module):
+    """A linear head plus one on hidden units."""
 
-    def __init__(self, features: int, num_classes: int, dropout: float) -> None:
+    def __init__(self, features: int, num_classes: int, width: int) -> None:
         super().__init__()
-        self.dropout = Dropout(dropout)
-        self.layer = nn.Linear(features, num_classes)
-        nn.init.zeros_(self.layer.weight)
-        nn.init.zeros_(self.layer.bias)
+        self.straight, self.output = zero(features, num_classes), zero(width, num_classes)
+        self.hidden = nn.Linear(features, width)
+        nn.init.normal_(self.hidden.weight, std=1.5 / LENGTH)
+        nn.init.normal_(self.hidden.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(self.dropout(x))  # type: ignore[no-any-return]
+        return self.straight(x) + self.output(self.hidden(x).relu())  # type: ignore[no-any-return]
 
 
 class Waves(nn.Module):
@@ -56,20 +57,26 @@ class Waves(nn.Module):
 
 
 class Committee(nn.Module):
-    """A linear head, and one on random waves; inputs are standardised features."""
+    """A linear head, a wide one and, if there are few features, one on waves; inputs are standardised features."""
 
     def __init__(self, features: int, num_classes: int, options: NetworkConfig) -> None:
         super().__init__()
-        self.scale = LENGTH / math.sqrt(features)
-        self.linear = Linear(features, num_classes, options.dropout)
-        self.waves = Waves(features, options.width or WAVES)
-        self.of_waves = Linear(len(self.waves.phases), num_classes, options.dropout)
+        self.scale, width, dropout = LENGTH / math.sqrt(features), options.width or WIDTH, Dropout(options.dropout)
+        self.members = nn.ModuleList(
+            [
+                nn.Sequential(dropout, zero(features, num_classes)),
+                nn.Sequential(dropout, Wide(features, num_classes, width)),
+            ]
+        )
+        if features <= MANY_FEATURES:
+            waves = Waves(features, 4 * width)
+            self.members.append(nn.Sequential(waves, dropout, zero(4 * width, num_classes)))
 
     def heads(self, x: Tensor) -> list[Tensor]:
         """The logits of each head."""
-        with torch.autocast(x.device.type, enabled=False):  # small, and cosines of long vectors need the digits
+        with torch.autocast(x.device.type, enabled=False):  # small, and cosines need all digits
             x = x.float().flatten(1) * self.scale
-            return [self.linear(x), self.of_waves(self.waves(x))]
+            return [member(x) for member in self.members]
 
     def forward(self, x: Tensor) -> Tensor:
         """The logarithm of the heads' mean probabilities."""
@@ -77,6 +84,15 @@ class Committee(nn.Module):
         return heads.logsumexp(dim=0) - math.log(len(heads))
 
 
+def zero(features: int, num_classes: int) -> nn.Linear:
+    """A linear layer that starts at zero, so that all classes are equally probable at first."""
+    layer = nn.Linear(features, num_classes)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
 def committee(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """Two heads on standardised features, `options.width` waves (512); images are flattened."""
+    """Two or three heads on standardised features, `options.width` hidden units (128) and four times as many waves; images
+    are flattened."""
     return Committee(math.prod(input_shape), num_classes, options)
