@@ -54,7 +54,7 @@ class Committee(Method):
         averaged = self.around.averaged(self.ensemble, rows, self.options.neighbours)
         sharp = core.losses.sharpen(averaged * self.factors, self.options.temperature)
         kept = sharp.amax(dim=1) >= self.options.threshold
-        return core.targets.Targets(sharp, kept, self.ensemble.get(rows).count)
+        return core.targets.Targets(sharp, kept, self.ensemble.count[rows])
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         assert targets is not None
