@@ -21,6 +21,10 @@ def supervised(logits: Tensor, batch: Batch) -> Tensor:
     return cross_entropy(logits, batch.labels, batch.labelled)
 
 
+def mean(losses: list[Tensor]) -> Tensor:
+    return torch.stack(losses).mean()
+
+
 def joint_pass(network: nn.Module, *inputs: Tensor) -> tuple[Tensor, ...]:
     """The logits of several sets of inputs from one pass, so that they share the batch statistics."""
     return network(torch.cat(inputs)).split([len(part) for part in inputs])  # type: ignore[no-any-return]

@@ -46,15 +46,15 @@ class Neighbourhood:
         every = torch.cat([rows[:, None], self.nearest[rows]], dim=1)
         flat = every.flatten()
         known = torch.where(self.labelled[flat, None], self.distributions[flat], ensemble.get(flat).probabilities)
-        own, around = known.view(*every.shape, -1).split([1, every.shape[1] - 1], dim=1)
-        mixed = (1 - share) * own[:, 0] + share * around.mean(dim=1)
+        known = known.view(*every.shape, -1)
+        mixed = (1 - share) * known[:, 0] + share * known[:, 1:].mean(dim=1)
         return normalized(mixed)
 
     @torch.no_grad()
     def all_averaged(self, ensemble: EnsembleTargets, share: float) -> Tensor:
         """The same of all rows."""
         every = torch.arange(len(self.nearest), device=self.nearest.device)
-        return torch.cat([self.averaged(ensemble, rows, share) for rows in every.split(ROWS)])
+        return torch.cat([self.averaged(ensemble, rows, share) for rows in torch.split(every, ROWS)])
 
 
 @torch.no_grad()
@@ -79,7 +79,7 @@ def nearest(vectors: Tensor, count: int) -> Tensor:
     candidates = vectors[numbers]
     squares = candidates.square().sum(dim=1)
     found = []
-    for own in torch.arange(rows, device=vectors.device).split(max(BLOCK // len(numbers), 1)):
+    for own in torch.split(torch.arange(rows, device=vectors.device), max(BLOCK // len(numbers), 1)):
         distances = torch.addmm(squares, vectors[own], candidates.T, alpha=-2)  # less each row's own square
         distances.masked_fill_(own[:, None] == numbers, torch.inf)
         found.append(numbers[distances.topk(max(min(count, len(numbers) - 1), 1), largest=False).indices])

@@ -59,10 +59,10 @@ class Committee(Method):
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         assert targets is not None
         (x,), u = batch.views, batch.unlabelled
-        heads = network.heads(x) if hasattr(network, "heads") else [network(x)]
-        supervised = sum(core.losses.supervised(logits, batch) for logits in heads) / len(heads)
+        heads: list[Tensor] = getattr(network, "heads", lambda x: [network(x)])(x)
+        supervised = core.losses.mean([core.losses.supervised(logits, batch) for logits in heads])
         learned = [core.losses.soft_cross_entropy(logits[u], *targets[:2]) for logits in heads]
-        unsupervised = sum(learned) / len(heads)
+        unsupervised = core.losses.mean(learned)
         parts = {"supervised": supervised, "unsupervised": unsupervised, "kept": targets.known.float().mean()}
         return Losses(supervised + weight * unsupervised, parts, self.teacher.probabilities(x))
 
