@@ -239,6 +239,11 @@ class TrainingConfig(Section):
         "whose labels are ignored; none: the paper's one shuffle of all rows.",
         at_least=1,
     )
+    min_steps_per_epoch: int = setting(
+        1,
+        "With labelled_per_batch: an epoch has at least this many steps, for which all rows are visited as often as needed.",
+        at_least=1,
+    )
     rows: Literal["all", "labelled"] = setting("all", "Visit all rows, or only the labelled ones.")
     residence: Literal["auto", "device", "ram", "file"] = setting(
         "auto",
@@ -270,6 +275,11 @@ class TrainingConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.labelled_per_batch is None:
+            if self.min_steps_per_epoch > 1:
+                raise ConfigError(
+                    f"training.min_steps_per_epoch is {self.min_steps_per_epoch}, but training.labelled_per_batch is not set; "
+                    "without it an epoch visits each row once, so leave it at 1."
+                )
             return
         if self.labelled_per_batch >= self.batch_size:
             raise ConfigError(

@@ -74,12 +74,18 @@ METHOD_DRAWN = {
     "weight_max": st.floats(0, 1e6),
     "decay": momentum,
     "threshold": st.floats(0, 1),
+    "memory": momentum,
+    "neighbours": st.floats(0, 1),
+    "temperature": st.floats(0.01, 1),
     "variance": st.booleans(),
     "alignment": st.booleans(),
     "targets": st.sampled_from(["device", "ram", "/folder/z.targets"]),
 }
 """Options of any method, by name."""
-TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch"} | {"training.labelled_per_batch"}
+TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch"} | {
+    "training.labelled_per_batch",
+    "training.min_steps_per_epoch",
+}
 """Settings that go only with others."""
 
 
@@ -485,7 +491,7 @@ def test_another_method_on_data_of_ones_own_has_its_own_options_and_the_same_lea
 @pytest.mark.parametrize(
     ("side", "on_gpu", "network", "translation"),
     [
-        (None, True, "mlp", 0),
+        (None, True, "committee", 0),
         (8, True, "small", 0),
         (12, False, "small", 1),
         (23, True, "small", 1),
@@ -494,9 +500,32 @@ def test_another_method_on_data_of_ones_own_has_its_own_options_and_the_same_lea
     ],
 )
 def test_settings_for_arrays_fit_their_size_and_the_device(side, on_gpu, network, translation):
-    config = presets.for_arrays("mine", images_side=side, on_gpu=on_gpu)
+    config = presets.for_arrays("mine", images_side=side, rows=1000, on_gpu=on_gpu)
     assert (config.network.name, config.augment.translation) == (network, translation)
     assert (config.data.name, config.data.preprocess) == ("mine", "channel")
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "committee"])
+def test_other_methods_on_vectors_have_the_network_and_schedule_they_always_had(method):
+    config = presets.for_arrays("mine", images_side=None, rows=1000, method=method)
+    assert (config.method, config.network.name) == (methods.options(method), "mlp")
+    assert (config.optimizer.name, config.schedule.name, config.schedule.epochs) == ("adam", "paper", 200)
+    assert (config.training.batch_size, config.training.labelled_per_batch) == (100, None)
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(2, 50), (150, 50), (5120, 50), (10_000, 25), (50_000, 10), (10**6, 10)])
+def test_vectors_get_a_thousand_steps_and_ten_visits_or_more(rows, epochs):
+    config = presets.for_arrays("mine", images_side=None, rows=rows)
+    assert config.method == methods.options("committee")
+    assert config.schedule.epochs == epochs
+    each = max(rows // (config.training.batch_size - config.training.labelled_per_batch), 20)
+    assert each * epochs >= 950
+
+
+def test_more_steps_than_a_visit_has_need_split_batches():
+    with pytest.raises(ConfigError, match="min_steps_per_epoch is 20, but training.labelled_per_batch is not set"):
+        Config().with_overrides(["training.min_steps_per_epoch=20"])
+    Config().with_overrides(["training.min_steps_per_epoch=20", "training.labelled_per_batch=5"])
 
 
 OURS = re.compile(r"([\d.]+)(?: ± ([\d.]+))? % \(seeds? (\d+)(?:-(\d+))?")

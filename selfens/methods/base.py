@@ -9,6 +9,7 @@ the config reads the options and must be quick to import.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -70,6 +71,8 @@ class TrainingRows(NamedTuple):
     class_counts: Tensor
     """[classes] the labels of each class, of all processes together, as float32."""
     device: torch.device
+    inputs: Callable[[], Iterable[Tensor]]
+    """Gives the preprocessed inputs of all rows, without views, some thousand rows at a time on the device."""
 
 
 class Method(ABC):

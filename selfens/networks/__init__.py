@@ -15,6 +15,7 @@ from selfens.config import NetworkConfig
 from selfens.core import memory
 from selfens.errors import ConfigError, unknown_name
 from selfens.networks.builtin import conv13, mlp, small, wrn28
+from selfens.networks.committee import committee
 from selfens.networks.layers import (
     GaussianNoise,
     NormalizedConv2d,
@@ -28,6 +29,7 @@ NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] 
     "conv13": conv13,
     "small": small,
     "mlp": mlp,
+    "committee": committee,
     "wrn-28-2": wrn28,
 }
 
@@ -40,6 +42,7 @@ __all__ = [
     "NormalizedLinear",
     "build",
     "calibrate",
+    "committee",
     "conv13",
     "fuse",
     "is_factory",

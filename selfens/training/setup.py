@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from selfens.data import prefetch, preprocess
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.loader import Loader
-from selfens.data.rows import LazyRows
+from selfens.data.rows import LazyRows, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError, check_kind, root_cause
 from selfens.methods.base import Method, Options, TrainingRows, WeightedOptions
@@ -248,7 +249,15 @@ def _sampler(config: Config, rows: OwnRows, group: Group) -> Sampler:
     """The order of this process's rows; all processes take as many steps, of as many rows."""
     training, per_epoch, size = config.training, config.data.extra_per_epoch, group.size
     labelled, seed, first = rows.kinds == LABELLED, config.seed.of("training"), training.labelled_per_batch or 0
-    whole = Sampler(rows.visited, labelled[rows.visited], training.batch_size, seed, per_epoch=per_epoch, first=first)
+    whole = Sampler(
+        rows.visited,
+        labelled[rows.visited],
+        training.batch_size,
+        seed,
+        per_epoch=per_epoch,
+        first=first,
+        min_steps=training.min_steps_per_epoch,
+    )
     if size == 1:
         return whole
     if (fewest := min(len(rows.visited), per_epoch or len(rows.visited))) < size:
@@ -392,6 +401,7 @@ def _set_up_method(
         labels=loader.labels,
         class_counts=torch.from_numpy(counts).float().to(prepared.device),
         device=prepared.device,
+        inputs=partial(_all_inputs, prepared, rows),
     )
     method.setup(network, own)
     _check_saved(method)
@@ -410,6 +420,11 @@ def _set_up_method(
             f"the method's ensemble has {method.ensemble.num_rows} rows; expected {own.num_rows}, those that `setup` was "
             "told of."
         )
+
+
+def _all_inputs(prepared: Prepared, rows: OwnRows) -> Iterable[Tensor]:
+    for piece in pieces(prepared.data.inputs, preprocess.CHUNK, rows.owned):
+        yield preprocess.transform(prepared.preprocess, torch.from_numpy(piece).to(prepared.device))
 
 
 def _check_saved(method: Method) -> None:
