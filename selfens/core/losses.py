@@ -21,6 +21,11 @@ def supervised(logits: Tensor, batch: Batch) -> Tensor:
     return cross_entropy(logits, batch.labels, batch.labelled)
 
 
+def joined(*parts: Tensor) -> Tensor:
+    """The rows of several tensors, one tensor after the other."""
+    return torch.cat(parts)
+
+
 def mean(losses: list[Tensor]) -> Tensor:
     return torch.stack(losses).mean()
 
