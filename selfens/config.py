@@ -236,12 +236,12 @@ class TrainingConfig(Section):
     labelled_per_batch: int | None = setting(
         None,
         "Begin each batch with this many labelled rows, repeated as often as needed, and fill it with rows of the whole set "
-        "whose labels are ignored; none: the paper's one shuffle of all rows.",
+        "whose labels are ignored; none: what the method wants, which for the paper's is one shuffle of all rows.",
         at_least=1,
     )
     min_steps_per_epoch: int = setting(
         1,
-        "With labelled_per_batch: an epoch has at least this many steps, for which all rows are visited as often as needed.",
+        "If batches begin with labelled rows: an epoch has at least this many steps, and visits rows as often as that needs.",
         at_least=1,
     )
     rows: Literal["all", "labelled"] = setting("all", "Visit all rows, or only the labelled ones.")
@@ -275,11 +275,6 @@ class TrainingConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.labelled_per_batch is None:
-            if self.min_steps_per_epoch > 1:
-                raise ConfigError(
-                    f"training.min_steps_per_epoch is {self.min_steps_per_epoch}, but training.labelled_per_batch is not set; "
-                    "without it an epoch visits each row once, so leave it at 1."
-                )
             return
         if self.labelled_per_batch >= self.batch_size:
             raise ConfigError(

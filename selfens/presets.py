@@ -72,7 +72,6 @@ MODERN = (
     "schedule.warmup_epochs=2",
     "schedule.weight_rampup_epochs=0",
     "training.batch_size=125",
-    "training.labelled_per_batch=25",
 )
 
 PRESETS: dict[str, Preset] = {
@@ -152,7 +151,6 @@ VECTORS = (
     "optimizer.weight_decay=0.01",
     "schedule.name=cosine",
     "training.batch_size=320",
-    "training.labelled_per_batch=64",
     "training.min_steps_per_epoch=20",
 )
 """Chosen on the tasks that `benchmarks/own_data.py` names."""

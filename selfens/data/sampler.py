@@ -47,10 +47,15 @@ class Sampler:
                 f"data.extra_per_epoch is {self.per_epoch}, but there are only {len(self.visited) - known} unlabeled rows, "
                 "main and extra together; ask for fewer, or leave it out to visit them all."
             )
-        if self.first and not known:
+        if self.first > known:
             raise ConfigError(
-                f"training.labelled_per_batch is {self.first}, but there are no labelled rows (of several processes, each has "
-                "its own); leave it out, or label some."
+                f"training.labelled_per_batch is {self.first}, but there are only {known} labelled rows "
+                "(of several processes, each has its own); expected at most that many."
+            )
+        if self.min_steps > 1 and not self.first:
+            raise ConfigError(
+                f"training.min_steps_per_epoch is {self.min_steps}, but batches are drawn from all rows, so an epoch visits "
+                "each row once; leave it at 1, or set training.labelled_per_batch."
             )
         object.__setattr__(self, "batch_size", min(self.batch_size, self.first + self.rows_per_epoch))
 
@@ -63,7 +68,7 @@ class Sampler:
 
     @property
     def steps(self) -> int:
-        steps = max(self.rows_per_epoch // (self.batch_size - self.first), self.min_steps if self.first else 1)
+        steps = max(self.rows_per_epoch // (self.batch_size - self.first), self.min_steps)
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def of_epoch(self, epoch: int) -> Rows:

@@ -40,6 +40,7 @@ class Committee(Method):
         threshold: float = setting(0.8, "The least confidence of a target that is learned.", at_least=0, at_most=1)
 
     parts = ("supervised", "unsupervised", "kept")
+    labelled_share = 0.2
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.teacher = core.teacher.EmaTeacher(network, self.options.decay)

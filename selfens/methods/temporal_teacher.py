@@ -51,6 +51,7 @@ class TemporalTeacher(Method):
 
     views = ("weak", "strong")
     parts = ("supervised", "unsupervised", "kept")
+    labelled_share = 0.2
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.teacher = core.teacher.EmaTeacher(network, self.options.decay)
