@@ -15,7 +15,7 @@ from selfens.core.targets import EnsembleTargets
 NEIGHBOURS = 10
 DIMENSIONS = 64  # in which distances are taken; inputs of more are projected onto their principal components
 SAMPLE = 1 << 24  # numbers of a sample of the inputs, from which those are computed
-CANDIDATES = 50_000  # rows among which neighbours are looked for
+CANDIDATES = 20_000  # rows among which neighbours are looked for
 BLOCK = 1 << 25  # distances at a time
 ROWS = 10_000  # averaged at a time
 
@@ -74,13 +74,13 @@ def compared(inputs: Pieces, num_rows: int) -> Tensor:
 @torch.no_grad()
 def nearest(vectors: Tensor, count: int) -> Tensor:
     """[rows, count] the nearest other rows of each, among all or, if there are very many, an even selection of them."""
-    rows = len(vectors)
-    numbers = torch.arange(0, rows, -(-rows // CANDIDATES), device=vectors.device)
-    candidates = vectors[numbers]
+    rows, every = len(vectors), -(-len(vectors) // CANDIDATES)
+    candidates = vectors[::every]
     squares = candidates.square().sum(dim=1)
     found = []
-    for own in torch.split(torch.arange(rows, device=vectors.device), max(BLOCK // len(numbers), 1)):
+    for own in torch.split(torch.arange(rows, device=vectors.device), max(BLOCK // len(candidates), 1)):
         distances = torch.addmm(squares, vectors[own], candidates.T, alpha=-2)  # less each row's own square
-        distances.masked_fill_(own[:, None] == numbers, torch.inf)
-        found.append(numbers[distances.topk(max(min(count, len(numbers) - 1), 1), largest=False).indices])
+        itself = own % every == 0
+        distances[itself, own[itself] // every] = torch.inf
+        found.append(every * distances.topk(max(min(count, len(candidates) - 1), 1), largest=False).indices)
     return torch.cat(found)
