@@ -1,4 +1,4 @@
-"""Test error of SelfEnsemblingClassifier with its defaults beside scikit-learn's semi-supervised classifiers.
+"""Test error of SelfEnsemblingClassifier with temporal ensembling beside scikit-learn's semi-supervised classifiers.
 
     python benchmarks/estimator.py [--seeds 10] [--output results/benchmarks/estimator.json]
 
@@ -36,7 +36,7 @@ DATA = {
     "iris": (load_iris, (6, 12, 30)),
 }
 CLASSIFIERS = {
-    "temporal ensembling": lambda seed: SelfEnsemblingClassifier(random_state=seed, device="cpu"),
+    "temporal ensembling": lambda seed: SelfEnsemblingClassifier("temporal", random_state=seed, device="cpu"),
     "same network, supervised": lambda seed: SelfEnsemblingClassifier("supervised", random_state=seed, device="cpu"),
     "LabelSpreading": lambda seed: LabelSpreading(kernel="knn", n_neighbors=7, max_iter=200),
     "SelfTraining (logistic)": lambda seed: SelfTrainingClassifier(LogisticRegression(max_iter=2000)),

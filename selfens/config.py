@@ -120,7 +120,13 @@ class NetworkConfig(Section):
         0.15, "Standard deviation of the Gaussian noise added to the inputs in training.", at_least=0
     )
     dropout: float = setting(0.5, "Probability of dropping a unit.", **FRACTION)
-    mean_momentum: float = setting(0.999, "Momentum of the running means of mean-only batch normalisation.", **FRACTION)
+    normalization: Literal["mean", "full"] = setting(
+        "mean",
+        "conv13, small: the paper's weight normalisation with mean-only batch normalisation, or full batch normalisation.",
+    )
+    mean_momentum: float = setting(
+        0.999, "Momentum of the running means (and variances) of batch normalisation.", **FRACTION
+    )
     width: int | None = setting(
         None,
         "Channels (or units) of the small networks' first layers; none: each network's own.",
@@ -230,7 +236,12 @@ class TrainingConfig(Section):
     labelled_per_batch: int | None = setting(
         None,
         "Begin each batch with this many labelled rows, repeated as often as needed, and fill it with rows of the whole set "
-        "whose labels are ignored; none: the paper's one shuffle of all rows.",
+        "whose labels are ignored; none: what the method wants, which for the paper's is one shuffle of all rows.",
+        at_least=1,
+    )
+    min_steps_per_epoch: int = setting(
+        1,
+        "If batches begin with labelled rows: an epoch has at least this many steps, and visits rows as often as that needs.",
         at_least=1,
     )
     rows: Literal["all", "labelled"] = setting("all", "Visit all rows, or only the labelled ones.")

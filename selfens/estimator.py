@@ -52,11 +52,14 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     Parameters
     ----------
-    method : a name of `selfens.methods.METHODS`, such as "temporal", "pi", "mean-teacher" or "supervised"
+    method : "auto", or a name of `selfens.methods.METHODS`, such as "temporal", "pi", "mean-teacher" or "supervised"
+        "auto" is "committee" for features and "temporal" for images.
     network : "auto", a name of `selfens.networks`, package.module:factory, or a module from inputs to logits
-        "auto" is "mlp" for features and a convolutional network for images. A module is copied before it is trained.
+        "auto" is the method's: "committee" or "mlp" for features, a convolutional network for images. A module is copied
+        before it is trained.
     epochs : int or None
-        Visits of the training set. None: as many as make 1000 steps, but from 30 to 600.
+        Visits of the training set; with "committee" at least 20 steps each. None: as many as make 1,000 steps, but with
+        "committee" at least 10, else from 30 to 600.
     random_state : int, RandomState instance or None
         Of initial weights, order, noise, dropout and augmentation.
     device : "auto", "cpu" or "cuda"
@@ -78,7 +81,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     n_features_in_ : int
         Features, or for images the numbers in one.
     label_distributions_ : array of shape (rows, classes)
-        What training made of its own rows: the ensemble of temporal ensembling, the network's predictions otherwise.
+        What training made of its own rows: the ensemble, if the method keeps one, the network's predictions otherwise.
     transduction_ : array of shape (rows,)
         The class that `label_distributions_` favours. It may contradict a label that was given: see `selfens.tools.audit`.
     history_ : list of dict
@@ -93,7 +96,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def __init__(
         self,
-        method: str = "temporal",
+        method: str = "auto",
         network: str | nn.Module = "auto",
         epochs: int | None = None,
         *,
@@ -247,12 +250,12 @@ def default_config(dataset: Dataset, method: str, *, on_gpu: bool = False) -> Co
 
     Small data takes few steps per epoch, so epochs are counted by steps; and as runs are short, running means are quick.
     """
-    side = min(dataset.input_shape[1:]) if dataset.is_images else None
-    config = presets.for_arrays(dataset.name, images_side=side, on_gpu=on_gpu)
+    side, chosen = min(dataset.input_shape[1:]) if dataset.is_images else None, None if method == "auto" else method
+    config = presets.for_arrays(dataset.name, images_side=side, rows=dataset.num_rows, method=chosen, on_gpu=on_gpu)
+    config = config.with_values("training", checkpoint_every=CHECKPOINT_EVERY)
+    if config.method.name == presets.VECTORS_METHOD:
+        return config
     steps_per_epoch = max(dataset.num_rows // config.training.batch_size, 1)
     epochs = min(max(STEPS // steps_per_epoch, MIN_EPOCHS), MAX_EPOCHS)
-    config = presets.with_method(config, method, images=dataset.is_images).with_values("schedule", epochs=epochs)
-    config = config.with_values("network", mean_momentum=MEAN_MOMENTUM)
-    if not dataset.is_images:
-        config = config.with_values("optimizer", learning_rate=FEATURES_LEARNING_RATE)
-    return config.with_values("training", checkpoint_every=CHECKPOINT_EVERY)
+    config = config.with_values("schedule", epochs=epochs).with_values("network", mean_momentum=MEAN_MOMENTUM)
+    return config if dataset.is_images else config.with_values("optimizer", learning_rate=FEATURES_LEARNING_RATE)

@@ -30,10 +30,8 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
         rows, side = len(train), images.suggested_size([*train, *test]) if size is None else size
     else:
         raise ConfigError(_no_such_source(source))
-    config = presets.for_arrays(str(path.absolute()), images_side=side, rows=rows, on_gpu=on_gpu)
-    if not is_arrays:
-        config = config.with_values("data", image_size=side)
-    return presets.with_method(config, method or config.method.name, images=side is not None)
+    config = presets.for_arrays(str(path.absolute()), images_side=side, rows=rows, method=method, on_gpu=on_gpu)
+    return config if is_arrays else config.with_values("data", image_size=side)
 
 
 def with_absolute_paths(config: Config) -> Config:

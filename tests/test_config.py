@@ -74,12 +74,18 @@ METHOD_DRAWN = {
     "weight_max": st.floats(0, 1e6),
     "decay": momentum,
     "threshold": st.floats(0, 1),
+    "memory": momentum,
+    "neighbours": st.floats(0, 1),
+    "temperature": st.floats(0.01, 1),
     "variance": st.booleans(),
     "alignment": st.booleans(),
     "targets": st.sampled_from(["device", "ram", "/folder/z.targets"]),
 }
 """Options of any method, by name."""
-TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch"} | {"training.labelled_per_batch"}
+TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch"} | {
+    "training.labelled_per_batch",
+    "training.min_steps_per_epoch",
+}
 """Settings that go only with others."""
 
 
@@ -424,7 +430,9 @@ def test_presets_are_the_authors(name):
     assert (data.name, method.name) == tuple(name.split("-"))
 
 
-@pytest.mark.parametrize("name", [name for name in presets.PRESETS if not name.startswith("digits")])
+@pytest.mark.parametrize(
+    "name", [name for name in presets.PRESETS if not name.startswith("digits") and not presets.PRESETS[name].method]
+)
 def test_what_all_of_the_papers_runs_share(name):
     config = presets.get(name)
     schedule, optimizer, network = config.schedule, config.optimizer, config.network
@@ -444,7 +452,8 @@ def test_presets_are_whole_and_documented(name):
     assert Config.from_json(config.to_json()) == config
     assert presets.PRESETS[name].time in presets.about(name)
     assert presets.PRESETS[name].ours in presets.about(name)
-    assert config.method.name == name.partition("-")[2]
+    assert config.method.name == presets.method_of(name)
+    assert presets.get(name.partition("-")[0], config.method.name) == config
 
 
 @pytest.mark.parametrize("name", [name for name in presets.PRESETS if name.endswith("-supervised")])
@@ -485,7 +494,7 @@ def test_another_method_on_data_of_ones_own_has_its_own_options_and_the_same_lea
 @pytest.mark.parametrize(
     ("side", "on_gpu", "network", "translation"),
     [
-        (None, True, "mlp", 0),
+        (None, True, "committee", 0),
         (8, True, "small", 0),
         (12, False, "small", 1),
         (23, True, "small", 1),
@@ -494,9 +503,26 @@ def test_another_method_on_data_of_ones_own_has_its_own_options_and_the_same_lea
     ],
 )
 def test_settings_for_arrays_fit_their_size_and_the_device(side, on_gpu, network, translation):
-    config = presets.for_arrays("mine", images_side=side, on_gpu=on_gpu)
+    config = presets.for_arrays("mine", images_side=side, rows=1000, on_gpu=on_gpu)
     assert (config.network.name, config.augment.translation) == (network, translation)
     assert (config.data.name, config.data.preprocess) == ("mine", "channel")
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "committee"])
+def test_other_methods_on_vectors_have_the_network_and_schedule_they_always_had(method):
+    config = presets.for_arrays("mine", images_side=None, rows=1000, method=method)
+    assert (config.method, config.network.name) == (methods.options(method), "mlp")
+    assert (config.optimizer.name, config.schedule.name, config.schedule.epochs) == ("adam", "paper", 200)
+    assert (config.training.batch_size, config.training.labelled_per_batch) == (100, None)
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(2, 50), (150, 50), (5120, 50), (10_000, 25), (50_000, 10), (10**6, 10)])
+def test_vectors_get_a_thousand_steps_and_ten_visits_or_more(rows, epochs):
+    config = presets.for_arrays("mine", images_side=None, rows=rows)
+    assert config.method == methods.options("committee")
+    assert config.schedule.epochs == epochs
+    each = max(rows // round(0.8 * config.training.batch_size), 20)
+    assert each * epochs >= 950
 
 
 OURS = re.compile(r"([\d.]+)(?: ± ([\d.]+))? % \(seeds? (\d+)(?:-(\d+))?")

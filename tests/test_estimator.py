@@ -33,7 +33,8 @@ EXPECTED_FAILURES = {
 
 def classifier(**changes):
     """Fits in a fraction of a second."""
-    return SelfEnsemblingClassifier(**({"epochs": 10, "random_state": 0, "device": "cpu", "config": SMALL} | changes))
+    fixed = {"method": "temporal", "epochs": 10, "random_state": 0, "device": "cpu", "config": SMALL}
+    return SelfEnsemblingClassifier(**(fixed | changes))
 
 
 def few_labels(rows=60, labelled=30, seed=0):
@@ -51,7 +52,7 @@ def fitted():
 
 
 @parametrize_with_checks(
-    [classifier(epochs=30)],
+    [classifier(epochs=30), classifier(method="auto", epochs=4, config={"training.threads": 1, "network.width": 32})],
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
 )
 def test_the_battery_of_scikit_learn(estimator, check):
@@ -176,7 +177,7 @@ def test_score_without_a_label_is_refused(fitted):
 # Sizes and kinds of data
 
 
-@pytest.mark.parametrize("method", ["temporal", "pi", "supervised"])
+@pytest.mark.parametrize("method", ["auto", "temporal", "pi", "supervised"])
 @pytest.mark.parametrize("rows", [2, 3, 5])
 def test_a_few_rows_of_one_feature(rows, method):
     x = np.arange(rows, dtype=float)[:, None]

@@ -113,11 +113,27 @@ def test_a_set_smaller_than_a_split_batch_is_one_step():
     assert sorted(sampler.of_epoch(0)[0, 3:]) == list(range(10))
 
 
-def test_more_labelled_rows_per_batch_than_there_are_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows .*at most that"
-    ):
+def test_more_labelled_rows_in_a_batch_than_there_are_are_refused():
+    with pytest.raises(ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows"):
         Sampler(np.arange(50), np.arange(50) < 4, 10, 0, first=5)
+
+
+def test_a_least_number_of_steps_is_only_for_batches_that_begin_with_labelled_rows():
+    with pytest.raises(ConfigError, match=r"min_steps_per_epoch is 3, but batches are drawn from all rows"):
+        Sampler(np.arange(50), np.arange(50) < 4, 10, 0, min_steps=3)
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(30, 12), (64, 12), (65, 12), (200, 25)])
+def test_a_split_epoch_has_at_least_so_many_steps(rows, steps):
+    """Rows are gone through again and again: each visit is complete before the next begins."""
+    sampler = Sampler(np.arange(rows), np.arange(rows) < 5, 11, 0, first=3, min_steps=12)
+    order = sampler.of_epoch(1)
+    assert order.shape == (sampler.steps, 11) == (steps, 11)
+    others = order[:, 3:].flatten()
+    for start in range(0, len(others) // rows * rows, rows):
+        assert sorted(others[start : start + rows]) == list(range(rows))
+    assert len(set(others[len(others) // rows * rows :])) == len(others) % rows
+    assert not np.array_equal(order, sampler.of_epoch(2))
 
 
 @pytest.mark.parametrize("first", [10, 11])

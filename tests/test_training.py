@@ -178,8 +178,8 @@ def test_run_json_says_what_the_run_ran_on(done):
     assert (recorded["device_type"], recorded["precision"]) == ("cpu", "fp32")
 
 
-def test_only_temporal_ensembling_keeps_an_ensemble_which_has_seen_every_row_once_per_epoch(done):
-    assert [name for name, run in done.items() if run.ensemble is not None] == ["temporal"]
+def test_two_methods_keep_an_ensemble_which_has_seen_every_row_once_per_epoch(done):
+    assert [name for name, run in done.items() if run.ensemble is not None] == ["temporal", "committee"]
     ensemble = done["temporal"].ensemble
     assert ensemble.count.tolist() == [3] * ROWS
     assert torch.allclose(ensemble.all().probabilities.sum(dim=1), torch.ones(ROWS))

@@ -33,7 +33,6 @@ CPU_MODES = ("plain", "compiled")
 SWITCHES = {"compile": "compiled", "capture": "captured", "kernels": "kernels"}
 """By field of `config.training`, the word in a mode that turns it on."""
 BATCH = 100
-LABELLED = 20  # of a batch, for methods with a strong view
 WARM_UP = 10
 TIMINGS = 3  # of which the median counts
 
@@ -75,7 +74,6 @@ def config_for(method: str, data: Dataset, device: torch.device) -> Config:
     config = presets.get(name, method)
     config = config.with_values("training", device=device.type, batch_size=BATCH)
     if "strong" in methods.find(method).views:  # its colour operations want pixels
-        config = config.with_values("training", labelled_per_batch=LABELLED)
         return config.with_values("data", preprocess="channel", preprocess_after_views=True)
     return config if data.name == name else config.with_values("data", preprocess="channel")
 

@@ -21,6 +21,15 @@ def supervised(logits: Tensor, batch: Batch) -> Tensor:
     return cross_entropy(logits, batch.labels, batch.labelled)
 
 
+def joined(*parts: Tensor) -> Tensor:
+    """The rows of several tensors, one tensor after the other."""
+    return torch.cat(parts)
+
+
+def mean(losses: list[Tensor]) -> Tensor:
+    return torch.stack(losses).mean()
+
+
 def joint_pass(network: nn.Module, *inputs: Tensor) -> tuple[Tensor, ...]:
     """The logits of several sets of inputs from one pass, so that they share the batch statistics."""
     return network(torch.cat(inputs)).split([len(part) for part in inputs])  # type: ignore[no-any-return]
@@ -52,6 +61,11 @@ def consistency_cross_entropy(first: Tensor, second: Tensor, counted: Tensor | N
     return _sum(counted, -(second * first.clamp_min(1e-8).log()).sum(dim=1)) / first.numel()
 
 
+def soft_cross_entropy(logits: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
+    """Cross-entropy to the distributions `targets` over the rows that are `counted`, divided by all rows."""
+    return _sum(counted, -(targets * logits.float().log_softmax(dim=1)).sum(dim=1)) / logits.shape[0]
+
+
 def _sum(counted: Tensor | None, each: Tensor) -> Tensor:
     return (each if counted is None else torch.where(counted, each, 0.0)).sum()
 
@@ -68,5 +82,33 @@ def align(probabilities: Tensor, predicted: Tensor, wanted: Tensor) -> Tensor:
     >>> align(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5]))
     tensor([[0.2000, 0.8000]])
     """
-    scaled = probabilities * (wanted / predicted.clamp_min(1e-6))
-    return scaled / scaled.sum(dim=1, keepdim=True).clamp_min(1e-12)
+    return normalized(probabilities * (wanted / predicted.clamp_min(1e-6)))
+
+
+def class_factors(probabilities: Tensor, counted: Tensor, wanted: Tensor, slack: float, rounds: int = 3) -> Tensor:
+    """[classes] by what to multiply distributions so that each class's mean share over the rows that are `counted` is from
+    wanted/slack to wanted*slack. What lies within stays as it is: nothing says that classes are equally frequent.
+
+    >>> class_factors(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([True, True]), torch.tensor([0.5, 0.5]), 1.5)
+    tensor([1., 1.])
+    """
+    factors = torch.ones_like(wanted)
+    for _ in range(rounds):
+        share = normalized(probabilities * factors)[counted].sum(dim=0) / counted.sum().clamp_min(1)
+        limited = torch.minimum(torch.maximum(share, wanted / slack), wanted * slack)
+        factors = torch.where(counted.any(), factors * limited / share.clamp_min(1e-6), factors)
+    return factors
+
+
+def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
+    """Distributions raised to the power 1/temperature: the lower, the more of it goes to the largest class.
+
+    >>> sharpen(torch.tensor([[0.8, 0.2]]), 0.5)
+    tensor([[0.9412, 0.0588]])
+    """
+    return normalized(probabilities ** (1 / temperature))
+
+
+def normalized(weights: Tensor) -> Tensor:
+    """Each row divided by its sum; a row of zeros stays one."""
+    return weights / weights.sum(dim=1, keepdim=True).clamp_min(1e-12)

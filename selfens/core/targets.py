@@ -35,6 +35,18 @@ class Targets(NamedTuple):
     """[rows] how many predictions are behind each row."""
 
 
+def with_latest(targets: Targets, latest: Tensor, decay: float) -> Tensor:
+    """What the targets would be with `latest`, [rows, classes], as one more prediction of each row.
+
+    >>> one = Targets(torch.tensor([[1.0, 0.0]]), torch.tensor([True]), torch.tensor([1]))
+    >>> with_latest(one, torch.tensor([[0.0, 1.0]]), decay=0.5)
+    tensor([[0.3333, 0.6667]])
+    """
+    before = decay * (1 - decay**targets.count)  # the share of the past, as Z starts at zero
+    share = (before / (before + 1 - decay))[:, None]
+    return share * targets.probabilities + (1 - share) * latest
+
+
 class EnsembleTargets:
     """Z for `num_rows` rows and `num_classes` classes, averaged with momentum `decay` (alpha).
 

@@ -2,7 +2,7 @@
 
     shuffled    all rows in a fresh random order, as in the paper; a batch may hold no labelled row
     split       (`first` > 0) each batch begins with that many labelled rows, which are gone through as often as needed, and
-                is filled with rows of the whole set, each once an epoch
+                is filled with rows of the whole set, each once an epoch, or several times if that gives too few steps
 
 With `per_epoch`, a shuffled epoch takes all labelled rows and draws that many of the others. Rows that do not fill a last
 batch are left out; with `per_epoch` they are unlabeled ones, as far as there are any.
@@ -33,6 +33,8 @@ class Sampler:
     per_epoch: int | None = None
     first: int = 0
     """Labelled rows at the beginning of each batch of the split sampler; 0: rows are shuffled."""
+    min_steps: int = 1
+    """Of an epoch of the split sampler, which goes round the rows as often as needed for that."""
     max_steps: int | None = None
     """Take no more, because other processes have no more rows."""
     process: int = 0
@@ -50,6 +52,11 @@ class Sampler:
                 f"training.labelled_per_batch is {self.first}, but there are only {known} labelled rows "
                 "(of several processes, each has its own); expected at most that many."
             )
+        if self.min_steps > 1 and not self.first:
+            raise ConfigError(
+                f"training.min_steps_per_epoch is {self.min_steps}, but batches are drawn from all rows, so an epoch visits "
+                "each row once; leave it at 1, or set training.labelled_per_batch."
+            )
         object.__setattr__(self, "batch_size", min(self.batch_size, self.first + self.rows_per_epoch))
 
     @property
@@ -61,7 +68,7 @@ class Sampler:
 
     @property
     def steps(self) -> int:
-        steps = self.rows_per_epoch // (self.batch_size - self.first)
+        steps = max(self.rows_per_epoch // (self.batch_size - self.first), self.min_steps)
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def of_epoch(self, epoch: int) -> Rows:
@@ -78,8 +85,10 @@ class Sampler:
 
     def _split(self, random: np.random.Generator) -> Rows:
         """Labelled rows in one random order after another, beside a visit of all rows."""
-        each, known = self.batch_size - self.first, self.visited[self.labelled]
-        rounds = math.ceil(self.steps * self.first / len(known))
-        labelled = np.concatenate([random.permutation(known) for _ in range(rounds)])[: self.steps * self.first]
-        others = random.permutation(self.visited)[: self.steps * each]
-        return np.hstack([labelled.reshape(self.steps, -1), others.reshape(self.steps, -1)])
+
+        def rounds(rows: Rows, number: int) -> Rows:
+            orders = [random.permutation(rows) for _ in range(math.ceil(number / len(rows)))]
+            return np.concatenate(orders)[:number].reshape(self.steps, -1)
+
+        known, each = self.visited[self.labelled], self.batch_size - self.first
+        return np.hstack([rounds(known, self.steps * self.first), rounds(self.visited, self.steps * each)])

@@ -14,6 +14,8 @@ METHODS: dict[str, str] = {
     "temporal": "selfens.methods.temporal:Temporal",
     "mean-teacher": "selfens.methods.mean_teacher:MeanTeacher",
     "fixmatch": "selfens.methods.fixmatch:FixMatch",
+    "committee": "selfens.methods.committee:Committee",
+    "temporal-teacher": "selfens.methods.temporal_teacher:TemporalTeacher",
 }
 """By name, where the class is."""
 

@@ -9,6 +9,7 @@ the config reads the options and must be quick to import.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 WEIGHT_SCALE = (
-    "w_max times M/N always (paper), never (none), or unless the whole main set is labelled (the authors' code). Never with "
-    "training.labelled_per_batch, whose batches have a fixed share of labelled rows."
+    "w_max times M/N always (paper), never (none), or unless the whole main set is labelled (the authors' code). Never if "
+    "batches have a fixed number of labelled rows (training.labelled_per_batch)."
 )
 
 
@@ -57,7 +58,7 @@ class Losses(NamedTuple):
     parts: dict[str, Tensor]
     """What the history shows of each epoch, as means over its steps: the method's `parts`, by name."""
     predictions: Tensor
-    """[rows, classes] probabilities of the first view, without gradient."""
+    """[rows, classes] probabilities for the batch, without gradient: what `after_step` is told of."""
 
 
 class TrainingRows(NamedTuple):
@@ -70,6 +71,8 @@ class TrainingRows(NamedTuple):
     class_counts: Tensor
     """[classes] the labels of each class, of all processes together, as float32."""
     device: torch.device
+    inputs: Callable[[], Iterable[Tensor]]
+    """Gives the preprocessed inputs of all rows, without views, some thousand rows at a time on the device."""
 
 
 class Method(ABC):
@@ -80,6 +83,9 @@ class Method(ABC):
     """The names of the views of each input that a step needs (see `selfens.core.views`)."""
     parts: ClassVar[tuple[str, ...]] = ("supervised", "unsupervised")
     """The names of the loss's parts."""
+    labelled_share: ClassVar[float] = 0.0
+    """Which part of a batch is drawn from the labelled rows, if training.labelled_per_batch does not say it; a batch never has
+    more of them than there are. 0: batches are drawn from all rows, as in the paper."""
     uses_unlabeled: ClassVar[bool] = True
     """Whether rows without a label are learned from."""
     ensemble: EnsembleTargets | None = None

@@ -22,8 +22,7 @@ PREDICTED_MOMENTUM = 0.99  # of the mean prediction that alignment compares with
 @final
 class FixMatch(Method):
     """Weak and strong views go through the network in one pass, so they share batch statistics; no gradient flows into the
-    labels. Made for batches with a fixed number of labelled rows (training.labelled_per_batch). What is evaluated is an
-    average of the weights, which takes no part in training.
+    labels. What is evaluated is an average of the weights, which takes no part in training.
 
     alignment  predictions are first rescaled so that their running mean becomes the class distribution of the labels
                (ReMixMatch), which keeps the confident classes from taking over
@@ -42,6 +41,7 @@ class FixMatch(Method):
 
     views = ("weak", "strong")
     parts = ("supervised", "unsupervised", "kept")
+    labelled_share = 0.25
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.average = core.teacher.EmaTeacher(network, self.options.decay)

@@ -14,7 +14,8 @@ from torch import nn
 from selfens.config import NetworkConfig
 from selfens.core import memory
 from selfens.errors import ConfigError, unknown_name
-from selfens.networks.builtin import conv13, mlp, small
+from selfens.networks.builtin import conv13, mlp, small, wrn28
+from selfens.networks.committee import committee
 from selfens.networks.layers import (
     GaussianNoise,
     NormalizedConv2d,
@@ -28,6 +29,8 @@ NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] 
     "conv13": conv13,
     "small": small,
     "mlp": mlp,
+    "committee": committee,
+    "wrn-28-2": wrn28,
 }
 
 SMALLER = "choose a smaller network.width or smaller inputs"
@@ -39,12 +42,14 @@ __all__ = [
     "NormalizedLinear",
     "build",
     "calibrate",
+    "committee",
     "conv13",
     "fuse",
     "is_factory",
     "mlp",
     "small",
     "update_running_means",
+    "wrn28",
 ]
 
 

@@ -1,24 +1,35 @@
-"""The networks that have a name: conv13 of the paper's Table 5, and two small ones of the same layers. All return logits."""
+"""The networks that have a name: conv13 of the paper's Table 5, two small ones of the same layers, and a wide residual one.
+All return logits."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from selfens.config import NetworkConfig
 from selfens.errors import ConfigError
-from selfens.networks.layers import LEAKY_SLOPE, Column, GaussianNoise, NormalizedConv2d, NormalizedLinear
+from selfens.networks.layers import (
+    LEAKY_SLOPE,
+    BatchNorm,
+    BatchNormConv2d,
+    Column,
+    GaussianNoise,
+    Linear,
+    NormalizedConv2d,
+    NormalizedLinear,
+)
 
 
 def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
     """13 layers, 3,121,812 trainable parameters for 32x32 RGB and 10 classes."""
     smallest = 12  # two poolings and a 'valid' 3x3 convolution leave one pixel
     _check_images("conv13", input_shape, smallest, "network.name=small for smaller images, mlp for features")
-    conv = partial(NormalizedConv2d, momentum=options.mean_momentum)
-    dense = partial(NormalizedLinear, momentum=options.mean_momentum)
+    conv, dense = _layers(options)
     channels = input_shape[0]
     # fmt: off
     return Column(OrderedDict(
@@ -46,8 +57,7 @@ def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfi
 def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
     """Five layers for images from 4x4; `options.width` channels (24), doubled after the pooling."""
     _check_images("small", input_shape, 4, "network.name=mlp for features")
-    conv = partial(NormalizedConv2d, momentum=options.mean_momentum)
-    dense = partial(NormalizedLinear, momentum=options.mean_momentum)
+    conv, dense = _layers(options)
     channels, width = input_shape[0], options.width or 24
     # fmt: off
     return Column(OrderedDict(
@@ -67,6 +77,8 @@ def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
 
 def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
     """Two hidden layers of `options.width` units (128); images are flattened."""
+    if options.normalization == "full":
+        raise ConfigError("network.normalization is full, which the network 'mlp' does not have; leave it at mean.")
     dense = partial(NormalizedLinear, momentum=options.mean_momentum)
     features, width = math.prod(input_shape), options.width or 128
     # fmt: off
@@ -80,6 +92,55 @@ def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) 
         dense   = dense(width, num_classes),
     ))
     # fmt: on
+
+
+def wrn28(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
+    """The wide residual network of 28 layers that is today's usual one for 32x32 images; `options.width` channels in its
+    first group (32: WRN-28-2), doubled in the second and third. 1,467,610 parameters for RGB and 10 classes.
+    """
+    _check_images("wrn-28-2", input_shape, 4, "network.name=mlp for features")
+    width = options.width or 32
+    layers: list[nn.Module] = [GaussianNoise(options.noise), nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False)]
+    channels = 16
+    for group in range(3):
+        for block in range(4):
+            units, stride = width * 2**group, 2 if group and not block else 1
+            layers.append(ResidualBlock(channels, units, stride, options))
+            channels = units
+    layers += [BatchNorm(channels, options.mean_momentum), nn.LeakyReLU(LEAKY_SLOPE)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), Linear(channels, num_classes))
+
+
+class ResidualBlock(nn.Module):
+    """x + f(x) with two convolutions, each after normalisation and activation (Zagoruyko & Komodakis, 2016). A block that
+    changes the shape projects the activated input instead of adding x itself.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, options: NetworkConfig) -> None:
+        super().__init__()
+        self.norm = BatchNorm(in_channels, options.mean_momentum)
+        self.first = BatchNormConv2d(in_channels, out_channels, 3, stride=stride, momentum=options.mean_momentum)
+        self.dropout = nn.Dropout(options.dropout)
+        self.second = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.projection = None
+        if in_channels != out_channels:
+            self.projection = nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+        for convolution in (self.second, self.projection):
+            if convolution is not None and not convolution.weight.is_meta:
+                nn.init.kaiming_normal_(convolution.weight, a=LEAKY_SLOPE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = functional.leaky_relu(self.norm(x), LEAKY_SLOPE)
+        skipped = x if self.projection is None else self.projection(active)
+        return skipped + self.second(self.dropout(self.first(active)))  # type: ignore[no-any-return]
+
+
+def _layers(options: NetworkConfig) -> tuple[Callable[..., nn.Module], Callable[..., nn.Module]]:
+    """Convolution and fully connected layer, with the paper's normalisation or the full one."""
+    if options.normalization == "full":
+        return partial(BatchNormConv2d, momentum=options.mean_momentum), Linear
+    momentum = options.mean_momentum
+    return partial(NormalizedConv2d, momentum=momentum), partial(NormalizedLinear, momentum=momentum)
 
 
 def _check_images(name: str, input_shape: tuple[int, ...], smallest: int, instead: str) -> None:

@@ -136,11 +136,7 @@ class NormalizedConv2d(NormalizedLayer):
         return x.shape[2] - less, x.shape[3] - less
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if self.fused:
-            return fused.convolve(x, weight, bias, self.padding)
-        if x.is_cuda:
-            x = x.contiguous(memory_format=torch.channels_last)  # what the library's kernels are fastest with
-        return functional.conv2d(x, weight, bias, padding=self.padding)
+        return _convolve(x, weight, bias, self.padding, self.fused)
 
     def forward_fused(self, x: Tensor, *, pool: bool, dropout: float) -> Tensor:
         """The layer, 2x2 max pooling and dropout of a training pass on a GPU, in a few kernels of our own."""
@@ -150,6 +146,73 @@ class NormalizedConv2d(NormalizedLayer):
         y, mean = normalize(y, self.bias, self.slope, dropout, pool)
         self.batch_mean.copy_(mean.detach())
         return y
+
+
+class BatchNormConv2d(nn.Module):
+    """A convolution with full batch normalisation, then a leaky ReLU: the usual layer of today.
+
+    Gains and shifts are trainable. Running means and variances move at every training pass.
+
+    momentum  of the running statistics, near 1
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        size: int,
+        *,
+        padding: str = "same",
+        stride: int = 1,
+        momentum: float = 0.99,
+        slope: float = LEAKY_SLOPE,
+    ) -> None:
+        super().__init__()
+        self.padding, self.stride, self.slope = size // 2 if padding == "same" else 0, stride, slope
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, size, size))
+        self.norm = BatchNorm(out_channels, momentum)
+        self.fused = False
+        if not self.weight.is_meta:
+            nn.init.kaiming_normal_(self.weight, a=slope)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(_convolve(x, self.weight, None, self.padding, self.fused, self.stride))
+        return functional.leaky_relu(y, self.slope)
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation over everything but the channel, with trainable gain and shift."""
+
+    def __init__(self, channels: int, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.gain, self.shift = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.running_mean: Tensor
+        self.running_variance: Tensor
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_variance", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        running = (self.running_mean, self.running_variance)
+        return functional.batch_norm(x, *running, self.gain, self.shift, self.training, 1 - self.momentum)
+
+
+def _convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, with_kernels: bool, stride: int = 1
+) -> Tensor:
+    if with_kernels and stride == 1:
+        return fused.convolve(x, weight, bias, padding)
+    if x.is_cuda:
+        x = x.contiguous(memory_format=torch.channels_last)  # what the library's kernels are fastest with
+    return functional.conv2d(x, weight, bias, stride=stride, padding=padding)
+
+
+class Linear(nn.Linear):
+    """The usual fully connected layer, in float32: its outputs go into the softmax."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return fused.multiply(x.float(), self.weight, self.bias)
 
 
 class NormalizedLinear(NormalizedLayer):
@@ -183,7 +246,7 @@ class Column(nn.Sequential):
 def fuse(network: nn.Module, enabled: bool) -> None:
     """Use our own GPU kernels in the convolutions of `network`, or the plain operations."""
     for module in network.modules():
-        if isinstance(module, NormalizedConv2d):
+        if isinstance(module, NormalizedConv2d | BatchNormConv2d):
             module.fused = enabled
 
 

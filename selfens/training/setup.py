@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from selfens.data import prefetch, preprocess
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.loader import Loader
-from selfens.data.rows import LazyRows
+from selfens.data.rows import LazyRows, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError, check_kind, root_cause
 from selfens.methods.base import Method, Options, TrainingRows, WeightedOptions
@@ -165,12 +166,13 @@ class Parts:
         # After a network of the user's own, because two threads must not import the same modules at a time.
         compiler = start_compiler() if compile and on_gpu else None
         self.rows = _own_rows(prepared, group)
-        self.residence, self.loader = _loader(prepared, self.rows, _sampler(config, self.rows, group), group)
         self.method = methods.build(config.method) if given.method is None else given.method
+        sampler = _sampler(config, self.rows, group, self.method.labelled_share)
+        self.residence, self.loader = _loader(prepared, self.rows, sampler, group)
         self.loader.views.check(self.method.views)
         _set_up_network(self.network, prepared, self.loader, group, is_new=given.network is None)
         self.optimizer = _optimizer(config, self.network)
-        self.weight_max = _weight_max(self.method, config, self.rows)
+        self.weight_max = _weight_max(self.method, self.rows, split=self.loader.first > 0)
         _set_up_method(self.method, self.network, prepared, self.rows, self.loader, group)
         if compiler:
             compiler.join()
@@ -244,11 +246,24 @@ def _own_rows(prepared: Prepared, group: Group) -> OwnRows:
     return OwnRows(visited, kinds, group.share(kinds), all_labelled)
 
 
-def _sampler(config: Config, rows: OwnRows, group: Group) -> Sampler:
+def _sampler(config: Config, rows: OwnRows, group: Group, labelled_share: float) -> Sampler:
     """The order of this process's rows; all processes take as many steps, of as many rows."""
     training, per_epoch, size = config.training, config.data.extra_per_epoch, group.size
-    labelled, seed, first = rows.kinds == LABELLED, config.seed.of("training"), training.labelled_per_batch or 0
-    whole = Sampler(rows.visited, labelled[rows.visited], training.batch_size, seed, per_epoch=per_epoch, first=first)
+    labelled, seed, first = rows.kinds == LABELLED, config.seed.of("training"), training.labelled_per_batch
+    if first is None and (per_epoch is not None or training.rows == "labelled"):
+        first = 0
+    elif first is None:
+        fewest = group.all_reduce_int(int(labelled[rows.owned].sum()), MIN)
+        first = min(round(labelled_share * training.batch_size), fewest)
+    whole = Sampler(
+        rows.visited,
+        labelled[rows.visited],
+        training.batch_size,
+        seed,
+        per_epoch=per_epoch,
+        first=first,
+        min_steps=training.min_steps_per_epoch,
+    )
     if size == 1:
         return whole
     if (fewest := min(len(rows.visited), per_epoch or len(rows.visited))) < size:
@@ -347,13 +362,13 @@ def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
     return kind(network, beta2=options.beta2, epsilon=options.epsilon, **common)
 
 
-def _weight_max(method: Method, config: Config, rows: OwnRows) -> float:
+def _weight_max(method: Method, rows: OwnRows, *, split: bool) -> float:
     """w_max M/N, without the M/N if the method's options say so; N counts extra rows, drawn or not."""
     options = method.options
     if not method.uses_unlabeled or not isinstance(options, WeightedOptions):
         return 0.0
     unscaled = options.weight_scale == "none" or (options.weight_scale == "original" and rows.main_is_labelled)
-    if unscaled or config.training.labelled_per_batch is not None:
+    if unscaled or split:
         return options.weight_max
     return options.weight_max * rows.num_labelled / len(rows.visited)
 
@@ -392,6 +407,7 @@ def _set_up_method(
         labels=loader.labels,
         class_counts=torch.from_numpy(counts).float().to(prepared.device),
         device=prepared.device,
+        inputs=partial(_all_inputs, prepared, rows),
     )
     method.setup(network, own)
     _check_saved(method)
@@ -410,6 +426,11 @@ def _set_up_method(
             f"the method's ensemble has {method.ensemble.num_rows} rows; expected {own.num_rows}, those that `setup` was "
             "told of."
         )
+
+
+def _all_inputs(prepared: Prepared, rows: OwnRows) -> Iterable[Tensor]:
+    for piece in pieces(prepared.data.inputs, preprocess.CHUNK, rows.owned):
+        yield preprocess.transform(prepared.preprocess, torch.from_numpy(piece).to(prepared.device))
 
 
 def _check_saved(method: Method) -> None:

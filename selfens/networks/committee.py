@@ -1,0 +1,98 @@
+"""committee: heads of different kinds side by side, for vectors. Its prediction is the mean of theirs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from selfens.config import NetworkConfig
+
+LENGTH = 16.0  # of a typical input of a head; standardised features have the square root of their number
+WIDTH = 128
+DRAWS = 16
+MANY_FEATURES = 64  # beyond which distances between rows, which waves stand for, are too much alike to help
+
+
+class Dropout(nn.Dropout):
+    """One draw serves every sixteenth row, because on a CPU random numbers would take a third of the time of a step."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        kept = torch.rand(DRAWS, x.shape[1], device=x.device) >= self.p
+        masks = (kept / (1 - self.p)).repeat(-(-len(x) // DRAWS), 1)
+        return x * masks[: len(x)]
+
+
+class Wide(nn.Module):
+    """A linear head plus one on hidden units."""
+
+    def __init__(self, features: int, num_classes: int, width: int) -> None:
+        super().__init__()
+        self.straight, self.output = zero(features, num_classes), zero(width, num_classes)
+        self.hidden = nn.Linear(features, width)
+        nn.init.normal_(self.hidden.weight, std=1.5 / LENGTH)
+        nn.init.normal_(self.hidden.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.straight(x) + self.output(self.hidden(x).relu())  # type: ignore[no-any-return]
+
+
+class Waves(nn.Module):
+    """Random cosines of the inputs, which stay as they were drawn: a linear head on them is nearly one with the kernel
+    exp(-|x - y|^2 / features) of standardised x and y (Rahimi & Recht, 2007)."""
+
+    def __init__(self, features: int, waves: int) -> None:
+        super().__init__()
+        frequencies, phases = torch.randn(waves, features), torch.rand(waves)
+        self.frequencies = nn.Parameter(frequencies * math.sqrt(2) / LENGTH, requires_grad=False)
+        self.phases = nn.Parameter(2 * math.pi * phases, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        waves = torch.cos(functional.linear(x, self.frequencies, self.phases))
+        return waves * (LENGTH * math.sqrt(2 / len(self.phases)))
+
+
+class Committee(nn.Module):
+    """A linear head, a wide one and, if there are few features, one on waves; inputs are standardised features."""
+
+    def __init__(self, features: int, num_classes: int, options: NetworkConfig) -> None:
+        super().__init__()
+        self.scale, width, dropout = LENGTH / math.sqrt(features), options.width or WIDTH, Dropout(options.dropout)
+        self.members = nn.ModuleList(
+            [
+                nn.Sequential(dropout, zero(features, num_classes)),
+                nn.Sequential(dropout, Wide(features, num_classes, width)),
+            ]
+        )
+        if features <= MANY_FEATURES:
+            waves = Waves(features, 4 * width)
+            self.members.append(nn.Sequential(waves, dropout, zero(4 * width, num_classes)))
+
+    def heads(self, x: Tensor) -> list[Tensor]:
+        """The logits of each head."""
+        with torch.autocast(x.device.type, enabled=False):  # small, and cosines need all digits
+            x = x.float().flatten(1) * self.scale
+            return [member(x) for member in self.members]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logarithm of the heads' mean probabilities."""
+        heads = torch.stack([logits.log_softmax(dim=1) for logits in self.heads(x)])
+        return heads.logsumexp(dim=0) - math.log(len(heads))
+
+
+def zero(features: int, num_classes: int) -> nn.Linear:
+    """A linear layer that starts at zero, so that all classes are equally probable at first."""
+    layer = nn.Linear(features, num_classes)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def committee(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
+    """Two or three heads on standardised features, `options.width` hidden units (128) and four times as many waves; images
+    are flattened."""
+    return Committee(math.prod(input_shape), num_classes, options)
