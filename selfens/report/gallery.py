@@ -62,6 +62,7 @@ def _gallery(
 ) -> Gallery:
     """The first rows of a ranking, with what `columns` say of them: classes by their numbers, or measures."""
     inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
+    numbers = dataset.test_row_numbers if test else dataset.row_numbers
     first, is_images = rows[:MAX_ENTRIES], inputs.ndim == 4
     drawn = pictures(inputs[first]) if is_images else [""] * len(first)
     entries = []
@@ -69,7 +70,8 @@ def _gallery(
         texts = tuple(
             f"{value:.2f}" if isinstance(value, np.floating) else shown(dataset.classes[value]) for value in values
         )
-        entries.append((shown(files[row]) if files else f"row {row}", picture, texts))
+        number = row if numbers is None else numbers[row]
+        entries.append((shown(files[row]) if files else f"row {number}", picture, texts))
     pixelated = is_images and max(inputs.shape[2:]) < SMOOTH_FROM
     return Gallery(title, note, list(columns), entries, len(rows), pixelated)
 
