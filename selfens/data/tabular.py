@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from selfens.config import DataConfig
 from selfens.data.dataset import Dataset
-from selfens.data.folder import TEST, TRAIN, VALIDATION, held_out, is_csv
+from selfens.data.folder import TEST, TRAIN, VALIDATION, is_csv
 from selfens.data.labels import choose_labels
 from selfens.errors import DataError, MissingPackageError, nearest
 from selfens.files import check_regular
@@ -163,8 +163,10 @@ class Columns:
 def named(frame: Frame) -> Frame:
     """The table with texts as the names of its columns; one that has a name twice is refused."""
     names = [str(name).strip() for name in frame.columns]
-    if twice := [name for number, name in enumerate(names) if name in names[:number]]:
-        raise DataError(f"the table has two columns named '{twice[0]}'; give each a name of its own.")
+    if len(set(names)) < len(names):
+        raise DataError(
+            f"the table has two columns named '{max(names, key=names.count)}'; give each a name of its own."
+        )
     return frame.set_axis(names, axis=1)
 
 
@@ -322,9 +324,7 @@ def _file_errors(path: Path) -> Iterator[None]:
 def load_table(
     options: DataConfig, *, label_seed: int = 0, split_seed: int = 0, columns: Columns | None = None
 ) -> Dataset:
-    """The dataset of a table. A row whose label is empty is unlabeled.
-
-    Test rows are those that a column `split` names; without one, a fifth of the labelled rows of each class, as of a folder.
+    """The dataset of a table. A row whose label is empty is unlabeled; a column `split` says which rows are for testing.
 
     columns  of a run that is read again; None: fitted on the rows that are trained on
     """
@@ -332,26 +332,16 @@ def load_table(
     frame = read_frame(path)
     for name in [label] if identifier is None else [label, identifier]:
         if name not in frame.columns:
-            known = ", ".join(frame.columns[:20])
-            raise DataError(
-                f"{path} has no column '{name}'{nearest(name, [*frame.columns])} Its first line names {known}."
-            )
-    if identifier == label:
-        raise DataError(f"column '{label}' was named as the label and as the identifier; it can be one of the two.")
+            hint, known = nearest(name, [*frame.columns]), ", ".join(frame.columns[:20])
+            raise DataError(f"{path} has no column '{name}'{hint} Its first line names {known}.")
     labels = _labels(_texts(frame[label], missing=UNLABELED_WORDS), f"column '{label}' of {path}")
-    unused, split = {label: "is the label"}, _split(frame.drop(columns=label))
-    if split is None:
-        is_test = held_out(map(str, frame.index), labels.tolist(), split_seed)
-        train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
-    else:
-        unused[split.name] = "says which rows are for testing"
-        tested = TEST if split.isin(TEST).any() else VALIDATION
-        train, test = (np.flatnonzero(split.isin(words)) for words in ({*TRAIN, ""}, tested))
-        if not len(train) or (labels[test] == "").any():
-            found = "some rows to test on without a label" if len(train) else "no row to train on"
-            raise DataError(
-                f"column '{split.name}' of {path} leaves {found}; a row with an empty cell there is trained on."
-            )
+    unused, train, test = {label: "is the label"}, np.arange(len(frame)), np.arange(0)
+    if "split" in frame.columns and label != "split":
+        words = _texts(frame["split"]).str.lower()
+        if words.isin({*TRAIN, *TEST, *VALIDATION, ""}).all():  # else it is a column like any other
+            unused["split"] = "says which rows are for testing"
+            tested = TEST if words.isin(TEST).any() else VALIDATION
+            train, test = np.flatnonzero(words.isin({*TRAIN, ""})), np.flatnonzero(words.isin(tested))
     blank, numbers = np.zeros((len(frame), 1)), frame.index.to_numpy()
     tests = (blank[test], labels[test]) if len(test) else (None, None)
     dataset = Dataset.from_arrays(blank[train], labels[train], *tests, name=str(path))
@@ -371,16 +361,5 @@ def _labels(words: Any, where: str) -> NDArray[Any]:
     if known and all(map(WHOLE.fullmatch, known)):
         return np.array([int(word.partition(".")[0]) if word else "" for word in words], dtype=object)
     if len(known) > MAX_FRACTIONS and all(map(FRACTION.fullmatch, known)):
-        raise DataError(
-            f"{where} holds {len(known):,} different numbers, such as {min(known)}; expected a few classes."
-        )
+        raise DataError(f"{where} holds {len(known):,} numbers, such as {min(known)}; expected a few classes.")
     return np.array(words, dtype=object)
-
-
-def _split(frame: Frame) -> Any:
-    """The lower-case cells of the column that says which rows are for testing, if there is one."""
-    for name in frame.columns[frame.columns.str.lower() == "split"]:
-        words = _texts(frame[name]).str.lower()
-        if words.isin({*TRAIN, *TEST, *VALIDATION, ""}).all() and (words != "").any():
-            return words
-    return None
