@@ -2,14 +2,15 @@
 
 A missing number becomes the median, and numbers are scaled to zero mean and unit variance; so are dates, in days. A text
 becomes an input for each frequent value of its column, 1 for its own value and 0 for the others: two texts that differ are
-then about as far apart as two numbers. scikit-learn's transformers fit this on the training rows; what they found is kept as
-plain data. pandas is imported only if there is a table.
+then about as far apart as two numbers. One factor makes the vectors as long as standardised ones. scikit-learn's transformers
+are fitted on the training rows; what they found is kept as plain data. pandas is imported only if there is a table.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -95,9 +96,8 @@ class Columns:
         left_out, kinds, like_ids = dict(unused or {}), {}, {}
         for name in frame.columns:
             if name not in {identifier, *left_out}:
-                kinds[name], text = _kind(frame[name], _has_comma(frame)), _texts(frame[name])
-                has_name = IDENTIFIER.fullmatch(name) is not None
-                if (has_name or kinds[name][0] == "category") and text.is_unique and (text != "").all():
+                kinds[name], has_name = _kind(frame[name], _has_comma(frame)), IDENTIFIER.fullmatch(name) is not None
+                if (has_name or kinds[name][0] == "category") and _all_differ(frame[name]):
                     like_ids[name] = has_name
                     left_out[name] = "differs in each row"
         if identifier is None and like_ids:
@@ -128,6 +128,7 @@ class Columns:
                 )
         if ignored := [f"'{name}'" for name in names if name not in {*used, *self.unused, self.identifier}]:
             notes.append(f"ignored columns of {where} that were not trained on: {', '.join(ignored[:20])}.")
+        inputs *= math.sqrt(self.width / len(used))  # then they are as long as standardised vectors, as networks expect
         return inputs, notes
 
     def identifiers(self, frame: Frame) -> list[str]:
@@ -191,12 +192,19 @@ def _texts(cells: Any, missing: Collection[str] = MISSING) -> Any:
     return text.str.strip().where(lambda stripped: ~stripped.isin(missing), "")
 
 
+def _all_differ(cells: Any) -> bool:
+    text = _texts(cells)
+    return bool(text.is_unique and (text != "").all())
+
+
 def _numbers(cells: Any, form: str, comma: bool) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The cells as numbers, or as days since 1970 if there is a format; NaN if they are none. And which are not empty."""
     import pandas
 
+    if cells.dtype.kind == "O" and not form and (quickly := pandas.to_numeric(cells, errors="coerce")).notna().all():
+        cells = quickly
     known = cells.notna()
-    if cells.dtype.kind == "O":
+    if cells.dtype.kind not in ("M" if form else "biuf"):
         cells = _texts(cells)
         known = cells != ""
         if not form and cells.str.contains(",", regex=False).any():
