@@ -80,6 +80,7 @@ METHOD_DRAWN = {
 }
 """Options of any method, by name."""
 TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch"} | {"training.labelled_per_batch"}
+TOGETHER |= {"data.label_column", "data.id_column"}
 """Settings that go only with others."""
 
 
