@@ -64,8 +64,17 @@ SetOption = Annotated[
 @app.command()
 def train(
     source: Annotated[
-        str, typer.Argument(metavar="DATA", help="A preset such as digits, an .npz file, a folder of images, or a CSV.")
+        str,
+        typer.Argument(
+            metavar="DATA", help="A preset such as digits, an .npz file, a folder or CSV of images, a table."
+        ),
     ],
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="A table's column of labels; empty: unlabeled.")
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="A table's column that identifies rows.")
+    ] = None,
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
     labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
     add_labels: Annotated[Path | None, typer.Option(help="More labels, such as suggestions filled in.")] = None,
@@ -98,20 +107,31 @@ def train(
             "method.name was set; choose by --method, which also brings what the method wants for the data."
         )
     from selfens import named
+    from selfens.data import tabular
     from selfens.training import loop
 
+    if label is None and tabular.is_table(source) and os.path.isfile(source):
+        columns, _ = tabular.names_and_rows(Path(source))
+        if columns and "file" not in map(str.lower, columns):
+            raise ConfigError(
+                f"{source} is a table, and which column holds its labels was not said; add --label and one of "
+                f"{', '.join(columns[:20])}. (A list of images has the columns file and label.)"
+            )
     named_file = labels_file or add_labels
     flags = {
         "data.labels": "none" if labels == "all" else labels,
         "data.label_choice": None if named_file is None else "file" if labels_file else "added",
         "data.labels_file": named_file,
         "data.folder": data_dir,
+        "data.id_column": id_column,
         "schedule.epochs": epochs,
         "training.device": device,
         "seed.base": seed,
     }
     given = [f"{field}={value}" for field, value in flags.items() if value is not None]
-    config = named.config_for(source, method, size, device or "auto").with_overrides([*given, *(overrides or [])])
+    config = named.config_for(source, method, size, device or "auto", label).with_overrides(
+        [*given, *(overrides or [])]
+    )
     config = named.with_absolute_paths(config)
     directory = run or _new_directory(config)
     _train(lambda show: loop.train(config, directory, progress=show), directory, baselines, report, tensorboard, quiet)
@@ -192,7 +212,7 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write: row or file, class, probability.")],
     inputs: Annotated[
         Path | None,
-        typer.Argument(metavar="INPUT", help="An .npz or .npy file, an image, a folder of images, or a CSV."),
+        typer.Argument(metavar="INPUT", help="An .npz or .npy file, an image, a folder or CSV of images, or a table."),
     ] = None,
     training_rows: Annotated[
         bool, typer.Option("--training-rows", help="The run's own training rows, from its ensemble.")
@@ -207,13 +227,13 @@ def predict(
     if training_rows == (inputs is not None):
         raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
     trained = _loaded(run, trust_code, device)
-    failures: list[str] = []
+    remarks: list[str] = []
     if inputs is None:
         count = predict_training_rows(trained, trained.dataset(source=data), output)
     else:
-        count, failures = predict_file(trained, inputs, output)
-    for failure in failures:
-        _complain(f"left out: {failure}")
+        count, remarks = predict_file(trained, inputs, output)
+    for remark in remarks:
+        _complain(remark)
     _say(f"predictions of {count:,} row{'s' * (count != 1)} written to {output}")
 
 
@@ -271,8 +291,8 @@ def audit(
 
     page = _page_beside(output)
     trained = _loaded(run, trust_code)
-    auditing.check_audit_replaceable(output, trained)
     dataset = trained.dataset(source=data)
+    auditing.check_audit_replaceable(output, trained, dataset)
     if folds is None:
         result = auditing.audit_run(trained, dataset)
         how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K asks one that was not"
@@ -281,7 +301,7 @@ def audit(
         show = progress.for_terminal(quiet)
         result = _until_stopped(lambda: folding.audit_folds(trained.config, dataset, folds, progress=show))
         how = f"each judged by one of {folds} runs that did not see it"
-    auditing.write_audit(output, result, trained.classes, dataset.row_names)
+    auditing.write_audit(output, result, trained.classes, dataset)
     doubt = auditing.doubt(result, trained.test_error)
     write_audit_page(page, result, dataset, f"{how[0].upper()}{how[1:]}.", doubt)
     disputed = f"{len(result.disputed):,} of {len(result.rows):,} labels are disputed"
@@ -310,7 +330,7 @@ def suggest(
     trained = _loaded(run, trust_code)
     dataset = trained.dataset(source=data)
     result = auditing.suggest_run(trained, count, dataset)
-    auditing.write_suggestions(output, result, trained.classes, dataset.row_names)
+    auditing.write_suggestions(output, result, trained.classes, dataset)
     write_suggestions_page(page, result, dataset)
     all_there_are = ", all there are," if len(result.rows) < count else ""
     _say(f"{len(result.rows):,} rows to label next{all_there_are} written to {output}, to look at in {page}")

@@ -30,7 +30,12 @@ class DataConfig(Section):
     section: ClassVar[str] = "data"
     name: str = setting(
         "digits",
-        "A named data set (digits, cifar10, cifar100, svhn), or the path of an .npz file, a folder (images, .npy) or a CSV.",
+        "A named data set (digits, cifar10, cifar100, svhn), or the path of an .npz file, a folder (images, .npy), a CSV of "
+        "images, or a table (.csv or .parquet).",
+    )
+    label_column: str | None = setting(None, "The column of a table that holds the labels; empty cells are unlabeled.")
+    id_column: str | None = setting(
+        None, "The column of a table that identifies rows; none: one that differs in each row, by its name or texts."
     )
     folder: str | None = setting(
         None, "Where the official files are; none: the SELFENS_DATA variable, else the user's cache."
@@ -78,6 +83,10 @@ class DataConfig(Section):
                 f"data.label_choice is '{self.label_choice}' and data.labels_file is {self.labels_file!r}; "
                 "a labels file goes with label_choice=file or added, and only with them."
             )
+        if self.id_column is not None and self.label_column is None:
+            raise ConfigError("data.id_column is set without data.label_column; name the column of the labels, too.")
+        if self.label_column is not None and self.extra is not None:
+            raise ConfigError("data.extra is set with data.label_column; give a table more rows with an empty label.")
 
 
 @dataclass(frozen=True, kw_only=True)

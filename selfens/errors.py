@@ -71,8 +71,9 @@ def nearest(given: str, known: Sequence[str]) -> str:
     >>> nearest("temporale", ["pi", "temporal"]), nearest("x", ["pi", "temporal"])
     ("; did you mean 'temporal'?", '.')
     """
-    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-    return f"; did you mean '{near[0]}'?" if near else "."
+    names = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+    return f"; did you mean '{names[near[0]]}'?" if near else "."
 
 
 def visible(text: str) -> str:

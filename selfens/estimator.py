@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils import check_array, check_random_state, column_or_1d
+from sklearn.utils import check_array, check_random_state, check_X_y, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
@@ -30,6 +31,7 @@ from selfens.core.device import prediction_settings, random_state_kept, resolve_
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs, as_trained, check_probabilities
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
+from selfens.data.tabular import Columns, named
 from selfens.errors import ConfigError, DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
@@ -48,7 +50,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     """A network trained on labelled and unlabeled rows together, by self-ensembling.
 
     Rows labelled -1 are unlabeled, as in `sklearn.semi_supervised`, and so are those labelled None or "". X is a matrix of
-    features, which are standardised, or an array of images [rows, height, width(, channels)], bytes or floats.
+    features, which are standardised, an array of images [rows, height, width(, channels)], bytes or floats, or a pandas
+    DataFrame: its numbers and dates are scaled, its categories encoded, its missing cells filled, and a column that differs in
+    each row and is named id, or is of texts, is not used.
 
     Parameters
     ----------
@@ -80,6 +84,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     classes_ : array of shape (classes,)
     n_features_in_ : int
         Features, or for images the numbers in one.
+    columns_ : Columns or None
+        How the cells of a DataFrame become inputs.
     label_distributions_ : array of shape (rows, classes)
         What training made of its own rows: the ensemble, if the method keeps one, the network's predictions otherwise.
     transduction_ : array of shape (rows,)
@@ -120,12 +126,21 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
         """Train on all rows of X; y holds a class for each, or -1, None, NaN, pandas' NA or "" for unlabeled."""
         launcher.check_single_process(type(self).__name__)
-        inputs, given = validate_data(self, X, _without_missing(y), allow_nd=True, ensure_min_samples=2)
+        known, notes = _without_missing(y), list[str]()
+        self.columns_: Columns | None = None
+        if _is_frame(X):
+            validate_data(self, X, skip_check_array=True)  # counts the columns and keeps their names
+            self.columns_ = Columns.fit(named(X))
+            vectors, notes = self.columns_.encode(named(X))
+            inputs, given = check_X_y(vectors, known, ensure_min_samples=2)
+        else:
+            inputs, given = validate_data(self, X, known, allow_nd=True, ensure_min_samples=2)
         labelled = is_labelled(given)
         self.classes_, numbers = _numbered(_known(given, labelled))
         labels = np.full(len(given), UNLABELED)
         labels[labelled] = numbers
         dataset = Dataset.from_arrays(inputs, labels, classes=[str(name) for name in self.classes_])
+        dataset = replace(dataset, columns=self.columns_, notes=tuple(notes))
         self.config_ = self._config(dataset)
         options, place = self.config_.method, self.config_.method.place
         if self.run_dir is None and place and getattr(options, place) not in IN_MEMORY:
@@ -198,13 +213,29 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.history_ = run.history
         # A copy, because the parameters of a module that was trained in place are views into one large tensor.
         self.network_, self.preprocess_ = copy.deepcopy(run.network).cpu(), run.preprocess.cpu()
-        self.input_shape_, self.n_features_in_ = dataset.input_shape, int(np.prod(dataset.input_shape))
+        self.input_shape_ = dataset.input_shape
+        if self.columns_ is None:
+            self.n_features_in_ = int(np.prod(dataset.input_shape))
         self.takes_bytes_ = dataset.inputs.dtype == np.uint8
 
     def _checked_inputs(self, X: ArrayLike) -> Inputs:
         """X as the network was trained on it; the count and names of features are scikit-learn's to check."""
-        checked = validate_data(self, X, reset=False) if len(self.input_shape_) == 1 else check_array(X, allow_nd=True)
+        if self.columns_ is not None:
+            from pandas import DataFrame
+
+            validate_data(self, X, reset=False, skip_check_array=True)
+            frame = X if _is_frame(X) else DataFrame(X, columns=getattr(self, "feature_names_in_", None))
+            checked, _ = self.columns_.encode(named(frame), "X")
+        elif len(self.input_shape_) == 1:
+            checked = validate_data(self, X, reset=False)
+        else:
+            checked = check_array(X, allow_nd=True)
         return as_trained(checked, self.input_shape_, self.takes_bytes_, "this classifier", "X's rows")
+
+
+def _is_frame(X: Any) -> bool:
+    """Whether X is a table of pandas."""
+    return hasattr(X, "iloc") and hasattr(X, "columns")
 
 
 def _without_missing(y: Any) -> Any:
@@ -253,6 +284,8 @@ def default_config(dataset: Dataset, method: str, *, on_gpu: bool = False) -> Co
     side, chosen = min(dataset.input_shape[1:]) if dataset.is_images else None, None if method == "auto" else method
     config = presets.for_arrays(dataset.name, images_side=side, rows=dataset.num_rows, method=chosen, on_gpu=on_gpu)
     config = config.with_values("training", checkpoint_every=CHECKPOINT_EVERY)
+    if dataset.columns is not None:
+        config = config.with_values("data", preprocess="none")  # the columns are scaled already
     if config.method.name == presets.VECTORS_METHOD:
         return config
     steps_per_epoch = max(dataset.num_rows // config.training.batch_size, 1)

@@ -8,22 +8,28 @@ from pathlib import Path
 from selfens import presets
 from selfens.config import Config
 from selfens.core.device import resolve_device
-from selfens.data import folder, images, sources
+from selfens.data import folder, images, sources, tabular
 from selfens.errors import ConfigError, nearest
 
 
-def config_for(source: str, method: str | None = None, size: int | None = None, device: str = "auto") -> Config:
+def config_for(
+    source: str, method: str | None = None, size: int | None = None, device: str = "auto", label: str | None = None
+) -> Config:
     """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name.
 
     Only the headers of arrays and the names of files are read. The data are loaded once, by the training.
     """
     is_preset, is_arrays = presets.full_name(source) is not None, sources.is_array_source(source)
-    if size is not None and (is_preset or is_arrays):
+    if label is not None and (is_preset or not tabular.is_table(source)):
+        raise ConfigError(f"a label column was given, but {source} is no table (.csv or .parquet); leave it out.")
+    if size is not None and (is_preset or is_arrays or label is not None):
         raise ConfigError(f"an image size was given, but {source} is no folder of images; leave the size out.")
     if is_preset:
         return presets.get(source, method)
     path, on_gpu = Path(source), resolve_device(device).type == "cuda"
-    if is_arrays:
+    if label is not None:
+        rows, side = tabular.names_and_rows(path)[1], None
+    elif is_arrays:
         rows, side = sources.rows_and_side(path)
     elif folder.is_folder_source(source):
         train, test = folder.list_images(path)
@@ -31,6 +37,8 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
     else:
         raise ConfigError(_no_such_source(source))
     config = presets.for_arrays(str(path.absolute()), images_side=side, rows=rows, method=method, on_gpu=on_gpu)
+    if label is not None:  # its columns are scaled already, each by its kind
+        return config.with_values("data", label_column=label, preprocess="none")
     return config if is_arrays else config.with_values("data", image_size=side)
 
 

@@ -288,7 +288,8 @@ def test_an_audit_is_a_csv_that_serves_as_a_labels_file(trained, tmp_path):
 
 def test_suggestions_are_a_csv_with_a_label_to_fill_in(tmp_path):
     got = audit.suggest(LABELS, PROBABILITIES, 1)
-    audit.write_suggestions(tmp_path / "next.csv", got, ("ä", "b", "c"), names=["0.png", "1.png", "2 ü.png", "", ""])
+    data = replace(Dataset.from_arrays(np.zeros((5, 2)), LABELS), row_names=("0.png", "1.png", "2 ü.png", "", ""))
+    audit.write_suggestions(tmp_path / "next.csv", got, ("ä", "b", "c"), data)
     header, line = read(tmp_path / "next.csv")
     assert header == ["row", "label", "predicted", "uncertainty", "file"]
     assert line[:3] == ["2", "", "ä"]

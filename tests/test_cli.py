@@ -390,7 +390,9 @@ def test_a_sentence_is_one_line_without_control_characters(typed, here):
     (here / "table.csv").write_text("fil\x1b[31m\u202e,label\n")
     code, _, err = typed("train", "table.csv")
     assert code == 1
-    assert "begins with the columns fil\\x1b[31m\\u202e, label; expected file and label.\n" in err
+    assert (
+        "add --label and one of fil\\x1b[31m\\u202e, label. (A list of images has the columns file and label.)\n" in err
+    )
     code, _, err = typed("train", "a\nb\x7f.npz")
     assert code == 1
     assert err.startswith("error: there is no file a\\nb\\x7f.npz;")
@@ -557,7 +559,7 @@ def test_a_folder_named_like_an_npz_gets_one_sentence(typed, here):
 
 def test_some_other_file_gets_one_sentence(typed, here):
     (here / "data.csv").write_text("1,2,3")
-    refused(typed("train", "data.csv"), "data.csv begins with the columns 1, 2, 3; expected file and label")
+    refused(typed("train", "data.csv"), "add --label and one of 1, 2, 3.", "images has the columns file and label")
 
 
 def test_a_run_that_exists_is_refused_and_left_as_it_is(typed, here, npz, trained):

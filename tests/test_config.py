@@ -82,10 +82,8 @@ METHOD_DRAWN = {
     "targets": st.sampled_from(["device", "ram", "/folder/z.targets"]),
 }
 """Options of any method, by name."""
-TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch"} | {
-    "training.labelled_per_batch",
-    "training.min_steps_per_epoch",
-}
+TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch", "data.label_column", "data.id_column"}
+TOGETHER |= {"training.labelled_per_batch", "training.min_steps_per_epoch"}
 """Settings that go only with others."""
 
 

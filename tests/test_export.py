@@ -20,6 +20,7 @@ from torch import nn
 
 from selfens import SelfEnsemblingClassifier, __version__, export_run, load_run, train
 from selfens.data.images import decode
+from selfens.data.tabular import Columns
 from selfens.errors import RunError, SelfensError
 from selfens.methods import Losses, Method
 from selfens.tools import export
@@ -240,6 +241,15 @@ def test_an_estimators_run_takes_the_features_as_they_were_fitted(tmp_path):
 
 
 # The check
+
+
+def test_the_card_of_a_tables_run_says_how_its_inputs_are_made(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"age": range(40), "port": ["S", "C", None, "S"] * 10, "ship": ["a", "b"] * 20})
+    model = SelfEnsemblingClassifier(epochs=2, device="cpu", run_dir=tmp_path / "run").fit(table, ["x", "y"] * 20)
+    export_run(tmp_path / "run", tmp_path / "model.onnx")
+    inputs, _ = Columns.from_dict(stored(tmp_path / "model.onnx")[1]["columns"]).encode(table)
+    assert probabilities(tmp_path / "model.onnx", inputs)[0] == pytest.approx(model.predict_proba(table), abs=1e-5)
 
 
 def test_the_rows_are_spread_over_the_training_data_and_number_256(trained, tmp_path, monkeypatch):

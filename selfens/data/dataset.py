@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from selfens.data.arrays import PIECE, check_same_scale, fits_bytes, matching, read_npy, read_npz, standard_inputs
 from selfens.data.rows import LazyRows, Source, pieces
 from selfens.errors import DataError
+
+if TYPE_CHECKING:
+    from selfens.data.tabular import Columns
 
 UNLABELED = -1
 MOST_HASHED = 2**33  # bytes; the fingerprint of larger inputs takes evenly spaced rows, or it would take minutes
@@ -38,8 +41,15 @@ class Dataset:
     classes: tuple[str, ...]
     name: str = "arrays"
     row_names: tuple[str, ...] = ()
-    """The file of each training row, if rows come from files."""
+    """The file of each training row, if rows come from files; of a table, what identifies it."""
     test_row_names: tuple[str, ...] = ()
+    row_numbers: NDArray[np.int64] | None = None
+    """The place of each training row in its table; None: they are numbered from 0."""
+    test_row_numbers: NDArray[np.int64] | None = None
+    columns: Columns | None = None
+    """How a table's cells became the inputs."""
+    notes: tuple[str, ...] = ()
+    """What a person should know about the table's cells."""
     unreadable: tuple[str, ...] = ()
     """Files that were left out, and why."""
     extra_rows: int = 0
@@ -124,6 +134,8 @@ class Dataset:
         names  of the rows, such as their files
         name   of all of them, for messages and the run's record
         """
+        if self.columns is not None:
+            raise DataError(f"{self.name} is a table; give it more unlabeled rows as rows whose label is empty.")
         extra = matching(inputs if isinstance(inputs, LazyRows) else np.asarray(inputs), self.inputs, name)
         own_names = self.row_names or numbered(self.name, range(self.num_rows))
         return replace(
@@ -134,6 +146,12 @@ class Dataset:
             extra_rows=self.extra_rows + len(extra),
             extra_name=f"{self.extra_name}, {name}" if self.extra_name else name,
         )
+
+    def told_apart(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], dict[str, list[str]]]:
+        """The numbers by which a person knows these training rows, and a column of their files or identifiers, if any."""
+        header = "file" if self.columns is None else self.columns.header
+        names = {header: [self.row_names[row] for row in rows]} if self.row_names else {}
+        return rows if self.row_numbers is None else self.row_numbers[rows], names
 
     @property
     def num_rows(self) -> int:

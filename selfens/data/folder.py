@@ -190,7 +190,8 @@ def _read_csv(path: Path, labelled: bool = True) -> Labelled:
     header = [name.lower() for name in header]
     if not set(wanted) <= set(header):
         raise DataError(
-            f"{path} begins with the columns {', '.join(header) or 'none'}; expected {' and '.join(wanted)}."
+            f"{path} begins with the columns {', '.join(header) or 'none'}; expected {' and '.join(wanted)} (or, "
+            "for a table of features, the config field data.label_column)."
         )
     found: Labelled = {}
     for cells in lines:

@@ -24,8 +24,11 @@ def named_rows(path: Path, dataset: Dataset) -> dict[int, int]:
     names, lines = (header, lines[1:]) if has_header else (["row", "label"], lines)
     if len(names) > 1 and "label" not in names:
         raise DataError(f"{path} has the columns {', '.join(names)}; expected one of them to be label.")
-    files = None
-    if "file" in names and dataset.row_names:
+    files, rows = None, f"the training set has rows 0 to {dataset.num_rows - 1}"
+    if dataset.row_numbers is not None:
+        places = {int(number): row for row, number in enumerate(dataset.row_numbers)}
+        rows = f"{dataset.name} has no such row, or has it for testing"
+    elif "file" in names and dataset.row_names:
         files = {os.path.abspath(name): row for row, name in enumerate(dataset.row_names)}
     if files is None and "row" not in names:
         raise DataError(f"{path} has a column file, but these data have no files; name their rows, in a column row.")
@@ -37,10 +40,11 @@ def named_rows(path: Path, dataset: Dataset) -> dict[int, int]:
         row = _row(line.get("row", ""), path) if files is None else _row_of_file(line, files, dataset, path)
         if row is None:
             continue
+        number, row = row, row if dataset.row_numbers is None else places.get(row, -1)
         if not 0 <= row < dataset.num_rows:
-            raise DataError(f"{path} names row {row}; the training set has rows 0 to {dataset.num_rows - 1}.")
+            raise DataError(f"{path} names row {number}; {rows}.")
         if row in named:
-            raise DataError(f"{path} names row {row} twice; each row has one label.")
+            raise DataError(f"{path} names row {number} twice; each row has one label.")
         named[row] = _class_number(line.get("label"), row, dataset, known, path)
     return named
 

@@ -164,7 +164,9 @@ def _check_enough(labels: Labels, classes: tuple[str, ...], wanted: NDArray[Any]
 def _check_every_class(dataset: Dataset, labels: Labels) -> None:
     counts = np.bincount(labels, minlength=dataset.num_classes)
     if dataset.num_classes < 2:
-        raise DataError(f"the labels name one class only ('{dataset.classes[0]}'); expected at least two.")
+        raise DataError(
+            f"the labels name one class only ('{dataset.classes[0]}'); expected at least two (-1 and empty mean unlabeled)."
+        )
     if (counts == 0).any():
         empty = dataset.classes[int(counts.argmin())]
         raise DataError(f"class '{empty}' has no labelled row; label at least one, or leave the class out.")

@@ -15,17 +15,26 @@ from selfens.data.arrays import image_side, npz_shape, read_inputs, read_npy, re
 from selfens.data.dataset import Dataset, missing_arrays
 from selfens.data.folder import all_images, is_folder_source, load_folder
 from selfens.data.images import decode_all
+from selfens.data.tabular import Columns, load_table
 from selfens.errors import DataError, unknown_name
 
 SOURCES = ("digits", "cifar10", "cifar100", "svhn")
 DIGITS_TEST_ROWS_PER_CLASS = 50
 
 
-def from_config(config: Config, *, offline: bool = False, progress: bool = False) -> Dataset:
-    """The data set that a config names, with its extra rows."""
+def from_config(
+    config: Config, *, offline: bool = False, progress: bool = False, columns: Columns | None = None
+) -> Dataset:
+    """The data set that a config names, with its extra rows.
+
+    columns  of a table that a run was trained on; None: fitted
+    """
     options, split_seed = config.data, config.seed.of("split")
     where: Any = {"data_dir": options.folder, "offline": offline, "progress": progress}
-    main = load(options.name, split_seed=split_seed, image_size=options.image_size, **where)
+    if options.label_column is not None:
+        main = load_table(options, label_seed=config.seed.of("labels"), split_seed=split_seed, columns=columns)
+    else:
+        main = load(options.name, split_seed=split_seed, image_size=options.image_size, **where)
     return main if options.extra is None else with_extra(main, options.extra, **where)
 
 

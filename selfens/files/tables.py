@@ -54,7 +54,7 @@ def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
     """A table at `path`."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(columns)
+    writer.writerow(map(as_cell, columns))
     writer.writerows([as_cell(str(value)) for value in line] for line in zip(*columns.values(), strict=True))
     write_output(path, text.getvalue().encode())
 

@@ -64,6 +64,7 @@ def _gallery(
 ) -> Gallery:
     """The first rows of a ranking, with what `columns` say of them: classes by their numbers, or measures."""
     inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
+    numbers = dataset.test_row_numbers if test else dataset.row_numbers
     first, is_images = rows[:MAX_ENTRIES], inputs.ndim == 4
     root = f"{Path(dataset.name).parent if is_csv(dataset.name) else Path(dataset.name)}/"
     if any(files[row].startswith(root) for row in first if files):
@@ -75,7 +76,8 @@ def _gallery(
             f"{value:.2f}".replace("-", "−") if isinstance(value, np.floating) else shown(dataset.classes[value])
             for value in values
         )
-        entries.append((shown(files[row].removeprefix(root)) if files else f"row {row:,}", picture, texts))
+        number = row if numbers is None else numbers[row]
+        entries.append((shown(files[row].removeprefix(root)) if files else f"row {number:,}", picture, texts))
     pixelated = is_images and max(inputs.shape[2:]) < SMOOTH_FROM
     return Gallery(title, note, list(columns), entries, len(rows), pixelated)
 

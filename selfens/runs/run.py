@@ -24,6 +24,7 @@ from selfens.data.arrays import PIECE, Inputs, as_trained, check_probabilities
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
+from selfens.data.tabular import Columns, named
 from selfens.errors import DataError, RunError
 from selfens.runs.directory import RunDirectory
 
@@ -85,6 +86,19 @@ class Run:
     @property
     def labels(self) -> LabelChoice:
         return self.directory.labels()
+
+    @cached_property
+    def columns(self) -> Columns | None:
+        """How the cells of a table become inputs, if the run was trained on one."""
+        if (raw := self.about.get("columns")) is None:
+            return None
+        try:
+            found = Columns.from_dict(raw)
+            if (found.width,) != self.input_shape:
+                raise ValueError("their number")
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise RunError(f"{self.path / 'run.json'} holds damaged columns of a table; put back the file.") from None
+        return found
 
     @cached_property
     def preprocess(self) -> nn.Module:
@@ -164,7 +178,7 @@ class Run:
             place = {"folder": str(source)} if config.data.name in sources.SOURCES else {"name": str(source)}
             config = config.with_values("data", **place)
         try:
-            dataset = sources.from_config(config, offline=offline)
+            dataset = sources.from_config(config, offline=offline, columns=self.columns)
         except DataError as error:
             reason = str(error).rstrip(".")
             raise RunError(
@@ -181,7 +195,9 @@ class Run:
             )
 
     def predict_proba(self, inputs: ArrayLike) -> NDArray[np.float32]:
-        """[rows, classes] probabilities for raw inputs of the kind the run was trained on."""
+        """[rows, classes] probabilities for raw inputs of the kind the run was trained on, such as the rows of a table."""
+        if self.columns is not None and hasattr(inputs, "columns"):
+            inputs, _ = self.columns.encode(named(inputs))
         takes_bytes = self.about["input_type"] == "uint8"
         return self.predict_rows(as_trained(inputs, self.input_shape, takes_bytes, str(self.path)))
 

@@ -178,24 +178,28 @@ OF_AUDIT = ("row", "label", "suggested", "score")
 OF_SUGGESTIONS = ("row", "label", "predicted", "uncertainty")
 
 
-def check_audit_replaceable(path: Path, run: Run) -> None:
+def check_audit_replaceable(path: Path, run: Run, dataset: Dataset) -> None:
     """Refuse to write an audit over one with corrected labels, or over another kind of file."""
     known = run_labels(run)
-    check_replaceable(path, OF_AUDIT, labels={int(row): run.classes[known[row]] for row in np.flatnonzero(known >= 0)})
+    rows = np.flatnonzero(known >= 0)
+    labels = zip(dataset.told_apart(rows)[0].tolist(), known[rows], strict=True)
+    check_replaceable(path, OF_AUDIT, labels={row: run.classes[label] for row, label in labels})
 
 
-def write_audit(path: Path, audit: Audit, classes: Sequence[str], names: Sequence[str] = ()) -> None:
-    """A CSV of row, label, suggested, score, most suspicious first: a labels file to correct. Given `names`, also file."""
+def write_audit(path: Path, audit: Audit, classes: Sequence[str], dataset: Dataset | None = None) -> None:
+    """A CSV of row, label, suggested, score, most suspicious first: a labels file to correct. With the dataset's names."""
     labels, suggested = ([classes[number] for number in numbers] for numbers in (audit.labels, audit.suggested))
-    _write(path, OF_AUDIT, (audit.rows, labels, suggested, cells(audit.scores)), names)
+    _write(path, OF_AUDIT, (audit.rows, labels, suggested, cells(audit.scores)), dataset)
 
 
-def write_suggestions(path: Path, suggestions: Suggestions, classes: Sequence[str], names: Sequence[str] = ()) -> None:
-    """A CSV of row, label (empty, to be filled in), predicted, uncertainty. Given `names`, also file."""
+def write_suggestions(
+    path: Path, suggestions: Suggestions, classes: Sequence[str], dataset: Dataset | None = None
+) -> None:
+    """A CSV of row, label (empty, to be filled in), predicted, uncertainty. With the dataset's names."""
     rows, predicted = suggestions.rows, [classes[number] for number in suggestions.predicted]
-    _write(path, OF_SUGGESTIONS, (rows, [""] * len(rows), predicted, cells(suggestions.uncertainty)), names)
+    _write(path, OF_SUGGESTIONS, (rows, [""] * len(rows), predicted, cells(suggestions.uncertainty)), dataset)
 
 
-def _write(path: Path, headers: Sequence[str], columns: tuple[Any, ...], names: Sequence[str]) -> None:
-    table = dict(zip(headers, columns, strict=True))
-    write_csv(path, table | ({"file": [names[row] for row in columns[0]]} if len(names) else {}))
+def _write(path: Path, headers: Sequence[str], columns: tuple[Any, ...], dataset: Dataset | None) -> None:
+    numbers, names = (columns[0], {}) if dataset is None else dataset.told_apart(columns[0])
+    write_csv(path, dict(zip(headers, columns, strict=True)) | {"row": numbers} | names)

@@ -10,7 +10,7 @@ import copy
 import json
 import logging
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,7 @@ def model_card(run: Run) -> dict[str, Any]:
         "method": "the user's own" if run.about["own_method"] else run.config.method.name,
         "network": "the user's own" if run.about["own_network"] else run.config.network.name,
         "preprocessing": run.config.data.preprocess,
+        **({} if run.columns is None else {"columns": asdict(run.columns)}),
         "epochs": epoch,
         "test_error_percent": None if step else run.test_error,
         "test_rows": run.about.get("test_rows"),

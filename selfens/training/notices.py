@@ -32,6 +32,7 @@ def title(parts: Parts, directory: RunDirectory) -> str:
         f"{parts.evaluated['test_error'].total:,} to test on; run in {visible(str(directory.path))}\n"
         f"{method}, {network} ({parts.optimizer.flat.numel():,} parameters), {parts.prepared.device.type} {parts.precision}; "
         f"{epochs}{weight}, learning rate {config.optimizer.learning_rate:g}; inputs {data.input_shape} from {parts.residence}"
+        + ("" if data.columns is None else f"\n{visible(str(data.columns))}")
     )
 
 
@@ -41,6 +42,8 @@ def warn_about_data(parts: Parts, progress: Progress) -> None:
     if data.unreadable:
         count = f"{len(data.unreadable)} files that" if len(data.unreadable) > 1 else "1 file that"
         progress.warn(f"left out {count} could not be read, the first {data.unreadable[0]}; run.json lists them.")
+    for note in data.notes:
+        progress.warn(note)
     for name in (config.name, config.extra or "") if parts.given.dataset is None else ():
         if doubt := sources.doubt(name, config.folder):
             progress.warn(doubt)

@@ -227,6 +227,7 @@ class Parts:
             "own_network": given.network is not None,
             "own_method": given.method is not None,
             "own_method_options": None if given.method is None else repr(given.method.options),
+            **({} if data.columns is None else {"columns": asdict(data.columns)}),
         }
 
 

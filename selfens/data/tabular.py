@@ -1,0 +1,373 @@
+"""Tables: CSV and Parquet files with a row for each example, and DataFrames. Their cells become vectors.
+
+A missing number becomes the median, and numbers are scaled to zero mean and unit variance; so are dates, in days. A text
+becomes an input for each frequent value of its column, 1 for its own value and 0 for the others: two texts that differ are
+then about as far apart as two numbers. One factor makes the vectors as long as standardised ones. scikit-learn's transformers
+are fitted on the training rows; what they found is kept as plain data. pandas is imported only if there is a table.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfens.config import DataConfig
+from selfens.data.dataset import Dataset
+from selfens.data.folder import TEST, TRAIN, VALIDATION, is_csv
+from selfens.data.labels import choose_labels
+from selfens.errors import DataError, MissingPackageError, nearest
+from selfens.files import check_regular
+from selfens.files.tables import from_cell
+from selfens.settings import Section, setting
+
+MISSING = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None", "?"))
+UNLABELED_WORDS = (MISSING - {"None"}) | {"-1", "unlabeled", "unlabelled"}  # a class may well be called None
+DATES = ("ISO8601", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
+MOSTLY = 0.9  # of the cells that are not empty must be numbers, or dates, for a column to be one of them
+MAX_INPUTS = 50  # of a column of texts
+MAX_FRACTIONS = 20  # more different ones are a measurement, not classes
+LARGEST = 1e30  # the square of a larger number is too large for float32
+KINDS = {"number": "numbers", "date": "dates", "category": "categories"}
+IDENTIFIER = re.compile(r"(.*[\W_])?(?i:id)|.*[a-z]I[dD]|(Unnamed: 0)?")  # the last is an index that pandas wrote
+DECIMAL_COMMA, THOUSANDS = r"^[-+]?[\d.]*,\d+(e[-+]?\d+)?$", r"^[-+]?\d{1,3}(,\d{3})+(\.\d*)?$"
+WHOLE, FRACTION = re.compile(r"(0|[1-9]\d{0,17})(\.0+)?", re.ASCII), re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?")
+OUR_HEADERS = {"row", "label", "class", "probability", "suggested", "score", "predicted", "uncertainty"}
+
+Frame = Any  # a pandas DataFrame; its attribute "comma" says that numbers are written with a decimal comma
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column(Section):
+    """How the cells of one column become inputs."""
+
+    section: ClassVar[str] = "column"
+    name: str
+    kind: Literal["number", "date", "category"]
+    format: str = setting("", "Of dates, which become days since 1970.")
+    fill: float = setting(0.0, "In place of a missing number.")
+    mean: float = 0.0
+    scale: float = setting(1.0, "The deviation.", above=0)
+    values: tuple[str, ...] = setting((), "Texts that have an input each; a missing one is empty.")
+    rare: bool = setting(False, "All other texts share one more input; otherwise they have none.")
+
+    @property
+    def width(self) -> int:
+        return len(self.values) + self.rare if self.kind == "category" else 1
+
+    def encode(self, cells: Any, comma: bool) -> tuple[NDArray[np.float64], int]:
+        """[rows, width] inputs, and how many cells count as missing because they are no numbers or dates."""
+        import pandas
+
+        if self.kind == "category":
+            places = pandas.Index(self.values, dtype=object).get_indexer(_texts(cells))
+            inputs = np.zeros((len(cells), len(self.values) + 1))
+            inputs[np.arange(len(cells)), places] = 1  # what is not among the values has the place -1, the last
+            return inputs[:, : self.width], 0
+        numbers, known = _numbers(cells, self.format, comma)
+        filled = np.where(np.isnan(numbers), self.fill, numbers)
+        return ((filled - self.mean) / self.scale)[:, None], int((known & np.isnan(numbers)).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """All that is needed to make a vector of each row of a table."""
+
+    columns: tuple[Column, ...]
+    identifier: str | None  # the column that tells rows apart
+    unused: Mapping[str, str]  # other columns, and why they are no inputs
+
+    @classmethod
+    def fit(cls, frame: Frame, identifier: str | None = None, unused: Mapping[str, str] | None = None) -> Columns:
+        """From the training rows.
+
+        identifier  None: the first column that differs in each row and is named like an id, or else is of texts
+        unused      columns that are no inputs, and why
+        """
+        left_out, kinds, like_ids = dict(unused or {}), {}, {}
+        for name in frame.columns:
+            if name not in {identifier, *left_out}:
+                kinds[name], has_name = _kind(frame[name], _has_comma(frame)), IDENTIFIER.fullmatch(name) is not None
+                if (has_name or kinds[name][0] == "category") and _all_differ(frame[name]):
+                    like_ids[name] = has_name
+                    left_out[name] = "differs in each row"
+        if identifier is None and like_ids:
+            identifier = max(like_ids, key=lambda name: like_ids[name])  # the first of those named so
+            del left_out[identifier]
+        columns = _fitted(frame, {name: kind for name, kind in kinds.items() if name not in like_ids}, left_out)
+        found = cls(columns=columns, identifier=identifier, unused=left_out)
+        if not columns:
+            raise DataError(f"the table has no column to learn from; {found}.")
+        return found
+
+    def encode(self, frame: Frame, where: str = "the table") -> tuple[NDArray[np.float32], list[str]]:
+        """[rows, width] inputs, and what a person should know about them; a table that lacks columns is refused."""
+        names, used = list(frame.columns), [column.name for column in self.columns]
+        if missing := [name for name in used if name not in names]:
+            others = [name for name in names if name not in {*used, *self.unused, self.identifier}]
+            besides = f"; besides, it has {', '.join(others[:20])}" if others else ""
+            lacks = f"{len(missing)} of the {len(used)} columns that were trained on: {', '.join(missing[:20])}"
+            raise DataError(f"{where} lacks {lacks}{besides}.")
+        inputs, start, notes = np.empty((len(frame), self.width), dtype=np.float32), 0, []
+        for column in self.columns:
+            with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused, with its row
+                inputs[:, start : start + column.width], strange = column.encode(frame[column.name], _has_comma(frame))
+            start += column.width
+            if strange:
+                notes.append(
+                    f"column '{column.name}': {strange:,} cells are no {KINDS[column.kind]}; taken as missing."
+                )
+        if ignored := [f"'{name}'" for name in names if name not in {*used, *self.unused, self.identifier}]:
+            notes.append(f"ignored columns of {where} that were not trained on: {', '.join(ignored[:20])}.")
+        inputs *= math.sqrt(self.width / len(used))  # then they are as long as standardised vectors, as networks expect
+        return inputs, notes
+
+    def identifiers(self, frame: Frame) -> list[str]:
+        """The cells that tell rows apart; none if the table has no such column."""
+        return [*_texts(frame[self.identifier], missing=())] if self.identifier in frame.columns else []
+
+    @property
+    def header(self) -> str:
+        """Of the identifiers in tables of ours."""
+        return "id" if not self.identifier or self.identifier.lower() in OUR_HEADERS else self.identifier
+
+    @property
+    def width(self) -> int:
+        return sum(column.width for column in self.columns)
+
+    def __str__(self) -> str:
+        counts = {kind: sum(column.kind == kind for column in self.columns) for kind in KINDS}
+        used = ", ".join(f"{n} {kind if n == 1 else KINDS[kind]}" for kind, n in counts.items() if n)
+        rows = {} if self.identifier is None else {self.identifier: "identifies rows"}
+        others = [f"'{name}' {reason}" for name, reason in (rows | dict(self.unused)).items()]
+        return "; ".join([f"inputs: {used or 'none'}", *others])
+
+    @classmethod
+    def from_dict(cls, raw: Any) -> Columns:
+        """What `asdict` gave, after JSON; ValueError, TypeError or KeyError if it is something else."""
+        columns = tuple(Column(**{**each, "values": tuple(each["values"])}) for each in raw["columns"])
+        return cls(columns=columns, identifier=raw["identifier"], unused=dict(raw["unused"]))
+
+
+# Cells
+
+
+def named(frame: Frame) -> Frame:
+    """The table with texts as the names of its columns; one that has a name twice is refused."""
+    names = [str(name).strip() for name in frame.columns]
+    if len(set(names)) < len(names):
+        raise DataError(
+            f"the table has two columns named '{max(names, key=names.count)}'; give each a name of its own."
+        )
+    return frame.set_axis(names, axis=1)
+
+
+def _has_comma(frame: Frame) -> bool:
+    return bool(frame.attrs.get("comma"))
+
+
+def _texts(cells: Any, missing: Collection[str] = MISSING) -> Any:
+    """The cells of a column as texts, without spaces around them; a missing one is empty."""
+    import pandas
+
+    if cells.dtype.kind in "iuf":
+        cells = cells.astype(object).map(lambda x: int(x) if x % 1 == 0 else x, na_action="ignore")  # 1.0 is "1"
+    elif cells.dtype == object:
+        for cell in cells:
+            if isinstance(cell, list | dict | set | bytes | np.ndarray):
+                raise DataError(
+                    f"column '{cells.name}' holds a {type(cell).__name__}; expected numbers, texts or dates."
+                )
+    is_text = isinstance(cells.dtype, pandas.StringDtype)  # much quicker
+    text = cells.fillna("") if is_text else cells.astype(object).where(cells.notna(), "").map(str)
+    return text.str.strip().where(lambda stripped: ~stripped.isin(missing), "")
+
+
+def _all_differ(cells: Any) -> bool:
+    text = _texts(cells)
+    return bool(text.is_unique and (text != "").all())
+
+
+def _numbers(cells: Any, form: str, comma: bool) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The cells as numbers, or as days since 1970 if there is a format; NaN if they are none. And which are not empty."""
+    import pandas
+
+    if cells.dtype.kind == "O" and not form and (quickly := pandas.to_numeric(cells, errors="coerce")).notna().all():
+        cells = quickly
+    known = cells.notna()
+    if cells.dtype.kind not in ("M" if form else "biuf"):
+        cells = _texts(cells)
+        known = cells != ""
+        if not form and cells.str.contains(",", regex=False).any():
+            pattern, dropped = (DECIMAL_COMMA, ".") if comma else (THOUSANDS, ",")
+            cells = cells.str.replace(
+                pattern, lambda found: found[0].replace(dropped, "").replace(",", "."), regex=True
+            )
+        cells = cells if form else pandas.to_numeric(cells.where(known), errors="coerce")
+    if form:
+        dates = pandas.to_datetime(cells, format=form, errors="coerce", utc=True)
+        cells = (dates - pandas.Timestamp(0, tz="UTC")) / pandas.Timedelta(days=1)
+    numbers = cells.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan), known.to_numpy()
+
+
+def _kind(cells: Any, comma: bool) -> tuple[Literal["number", "date", "category"], str]:
+    """And the format of dates."""
+    import pandas
+
+    if cells.dtype.kind in "OiufM" and not isinstance(cells.dtype, pandas.CategoricalDtype):
+        for form in DATES if cells.dtype.kind == "M" else ("", *DATES):
+            numbers, known = _numbers(cells, form, comma)
+            if (~np.isnan(numbers)).sum() >= MOSTLY * known.sum():
+                return "date" if form else "number", form
+    return "category", ""
+
+
+def _fitted(frame: Frame, kinds: Mapping[str, Any], unused: dict[str, str]) -> tuple[Column, ...]:
+    """The columns from which something can be learned; the others are added to `unused`."""
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    columns, same = [], "is the same in each row"
+    for name, (kind, form) in kinds.items():
+        if kind == "category":
+            encoder = OneHotEncoder(min_frequency=2, max_categories=MAX_INPUTS, handle_unknown="infrequent_if_exist")
+            rare = encoder.fit(_texts(frame[name]).to_numpy(object)[:, None]).infrequent_categories_[0]
+            values = encoder.categories_[0] if rare is None else np.setdiff1d(encoder.categories_[0], rare)
+            column = Column(name=name, kind=kind, values=tuple(map(str, values)), rare=rare is not None)
+            reason = "" if column.width > 1 else same if rare is None else "has no text twice"
+        else:
+            numbers = _numbers(frame[name], form, _has_comma(frame))[0][:, None]
+            known = numbers[~np.isnan(numbers)]
+            reason = "is empty" if not len(known) else same if known.min() == known.max() else ""
+            if not reason:
+                imputer, scaler = SimpleImputer(strategy="median"), StandardScaler()
+                scaler.fit(imputer.fit_transform(numbers))
+                fill, mean, scale = (float(found[0]) for found in (imputer.statistics_, scaler.mean_, scaler.scale_))
+                column = Column(name=name, kind=kind, format=form, fill=fill, mean=mean, scale=scale)
+        if reason:
+            unused[name] = reason
+        else:
+            columns.append(column)
+    return tuple(columns)
+
+
+# Files
+
+
+def is_table(source: str | Path) -> bool:
+    return is_csv(source) or str(source).lower().endswith(".parquet")
+
+
+def names_and_rows(path: Path) -> tuple[list[str], int]:
+    """The names of a table's columns, and about how many rows it has, without loading it."""
+    with _file_errors(path):
+        if is_csv(path):
+            text, separator = _text(path, "replace")  # a list of images may name files that are not UTF-8
+            return _first_line(text, separator), text.count("\n") or 1
+        from pyarrow import parquet
+
+        return parquet.read_schema(path).names, parquet.read_metadata(path).num_rows or 1
+
+
+def read_frame(path: Path) -> Frame:
+    """The rows of a table, by their numbers in it; the cells of a CSV are texts."""
+    with _file_errors(path):
+        import pandas
+
+        if is_csv(path):
+            text, separator = _text(path)
+            lines = pandas.read_csv(
+                io.StringIO(text), sep=separator, header=None, dtype=str, na_filter=False, skipinitialspace=True
+            ).apply(lambda cells: cells.map(from_cell) if cells.str.startswith('"').any() else cells)
+            frame = lines[1:].set_axis(lines.iloc[0].tolist(), axis=1).reset_index(drop=True)
+            filled = frame != ""  # spreadsheets add empty lines and columns
+            frame = frame.loc[filled.any(axis=1).to_numpy(), filled.any(axis=0).to_numpy() | (frame.columns != "")]
+            frame.attrs["comma"] = separator != ","
+        else:
+            stored = pandas.read_parquet(path, engine="pyarrow")
+            frame = stored.reset_index(drop=not any(stored.index.names))
+    if not len(frame):
+        raise DataError(f"{path} has no rows below the names of its columns.")
+    return named(frame)
+
+
+def _text(path: Path, errors: str = "strict") -> tuple[str, str]:
+    """A CSV's text, and what separates its cells: whatever gives the first line the most of them."""
+    text = path.read_bytes().decode("utf-8-sig", errors)
+    if "\0" in text:
+        raise ValueError("it is not text")
+    return text, max(",;\t", key=lambda mark: len(_first_line(text, mark)))
+
+
+def _first_line(text: str, separator: str) -> list[str]:
+    """The cells of the first line that is not empty."""
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
+    return next(([cell.strip() for cell in line] for line in lines if any(map(str.strip, line))), [])
+
+
+@contextmanager
+def _file_errors(path: Path) -> Iterator[None]:
+    """Whatever a file that is no table raises, as one sentence."""
+    try:
+        check_regular(path)
+        yield
+    except ImportError as error:
+        raise MissingPackageError(f"{path} is a table ({error}); install: pip install 'selfens[tables]'") from None
+    except Exception as error:  # pandas and pyarrow raise a dozen kinds for damaged files
+        reason = "it is not UTF-8; save it so" if isinstance(error, UnicodeDecodeError) else str(error)
+        reason = " ".join((getattr(error, "strerror", None) or reason).split()).rstrip(".")
+        raise DataError(f"{path} cannot be read as a table ({reason}).") from None
+
+
+def load_table(
+    options: DataConfig, *, label_seed: int = 0, split_seed: int = 0, columns: Columns | None = None
+) -> Dataset:
+    """The dataset of a table. A row whose label is empty is unlabeled; a column `split` says which rows are for testing.
+
+    columns  of a run that is read again; None: fitted on the rows that are trained on
+    """
+    path, label, identifier = Path(options.name), str(options.label_column), options.id_column
+    frame = read_frame(path)
+    for name in [label] if identifier is None else [label, identifier]:
+        if name not in frame.columns:
+            hint, known = nearest(name, [*frame.columns]), ", ".join(frame.columns[:20])
+            raise DataError(f"{path} has no column '{name}'{hint} Its first line names {known}.")
+    labels = _labels(_texts(frame[label], missing=UNLABELED_WORDS), f"column '{label}' of {path}")
+    unused, train, test = {label: "is the label"}, np.arange(len(frame)), np.arange(0)
+    if "split" in frame.columns and label != "split":
+        words = _texts(frame["split"]).str.lower()
+        if words.isin({*TRAIN, *TEST, *VALIDATION, ""}).all():  # else it is a column like any other
+            unused["split"] = "says which rows are for testing"
+            tested = TEST if words.isin(TEST).any() else VALIDATION
+            train, test = np.flatnonzero(words.isin({*TRAIN, ""})), np.flatnonzero(words.isin(tested))
+    blank, numbers = np.zeros((len(frame), 1)), frame.index.to_numpy()
+    tests = (blank[test], labels[test]) if len(test) else (None, None)
+    dataset = Dataset.from_arrays(blank[train], labels[train], *tests, name=str(path))
+    dataset = replace(dataset, row_numbers=numbers[train], test_row_numbers=numbers[test])
+    if columns is None:
+        choice = choose_labels(dataset, options, label_seed=label_seed, split_seed=split_seed)
+        columns = Columns.fit(frame.iloc[np.delete(train, choice.validation)], identifier, unused)
+    (inputs, notes), names = columns.encode(frame, str(path)), np.array(columns.identifiers(frame), dtype=object)
+    if len(names):
+        dataset = replace(dataset, row_names=tuple(names[train]), test_row_names=tuple(names[test]))
+    return replace(dataset, inputs=inputs[train], test_inputs=inputs[test], columns=columns, notes=tuple(notes))
+
+
+def _labels(words: Any, where: str) -> NDArray[Any]:
+    """The labels of a column, empty if they are unknown; whole numbers count as such, so that 10 comes after 9."""
+    known = set(words) - {""}
+    if known and all(map(WHOLE.fullmatch, known)):
+        return np.array([int(word.partition(".")[0]) if word else "" for word in words], dtype=object)
+    if len(known) > MAX_FRACTIONS and all(map(FRACTION.fullmatch, known)):
+        raise DataError(f"{where} holds {len(known):,} numbers, such as {min(known)}; expected a few classes.")
+    return np.array(words, dtype=object)

@@ -1,0 +1,499 @@
+"""Tables as people have them: CSV and Parquet files, and DataFrames. Needs the extra `tables`."""
+
+import csv
+import json
+import pickle
+import sys
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from sklearn.compose import make_column_transformer
+from sklearn.datasets import load_iris
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from support import left_behind
+
+from selfens import load_run
+from selfens.config import DataConfig
+from selfens.data.tabular import Columns, load_table, named, read_frame
+from selfens.errors import ConfigError, DataError, MissingPackageError, RunError, SelfensWarning
+from selfens.estimator import SelfEnsemblingClassifier
+from selfens.training.loop import train
+from selfens.training.progress import Progress
+
+pandas = pytest.importorskip("pandas")
+
+QUICK = ("--epochs", "3", "--quiet", "--no-report")
+SMALL = {"network.width": 16, "training.threads": 1, "training.batch_size": 20}
+HOSTILE = "=cmd|' /C calc'!A0"
+
+
+def passengers(rows=120, seed=0):
+    """Of each kind of column one or more; a third of the labels is missing."""
+    random = np.random.default_rng(seed)
+    truth = random.integers(0, 3, rows)
+    return pandas.DataFrame(
+        {
+            "passenger_id": [f"{number:05d}" for number in range(rows)],
+            "age": np.where(random.random(rows) < 0.1, np.nan, 30 + 5 * truth + random.normal(size=rows)),
+            "fare": random.gamma(2, 10, rows).round(2),
+            "sex": np.where(random.random(rows) < 0.9, np.array(["female", "male", "other"])[truth], "male"),
+            "port": random.choice(["S", "C", "Q, east", None], rows),
+            "sailed": pandas.date_range("1912-04-10", periods=rows).astype(str),
+            "alone": random.random(rows) < 0.5,
+            "ship": "Titanic",
+            "notes": np.nan,
+            "class": np.where(random.random(rows) < 0.66, np.array(["first", "second", "third"])[truth], ""),
+        }
+    )
+
+
+def with_test_rows():
+    """Every fifth row that has a label is for testing."""
+    table = passengers()
+    return table.assign(split=np.where((table["class"] != "") & (np.arange(len(table)) % 5 == 0), "test", ""))
+
+
+class Stop(Progress):
+    def epoch(self, record):
+        raise KeyboardInterrupt
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def loaded(path, label="y", **options):
+    return load_table(DataConfig(name=str(path), label_column=label, **options))
+
+
+def read(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def trained(typed, tmp_path):
+    with_test_rows().to_csv(tmp_path / "t.csv", index=False)
+    code, out, err = typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)
+    assert (code, err) == (0, "")
+    assert out.startswith("test error ")
+    return tmp_path / "run"
+
+
+# The whole way
+
+
+def test_from_a_csv_to_predictions_with_their_identifiers(typed, tmp_path, trained):
+    new = passengers(rows=30, seed=1).drop(columns=["class", "ship"])
+    new.insert(0, "extra", 1)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    code, out, err = typed("predict", trained, "new.csv", "-o", "out.csv")
+    assert code == 0
+    assert "predictions of 30 rows" in out
+    assert err.strip() == "ignored columns of new.csv that were not trained on: 'extra'."
+    lines = read(tmp_path / "out.csv")
+    assert [line["row"] for line in lines] == [str(row) for row in range(30)]
+    assert [line["passenger_id"] for line in lines] == new.passenger_id.tolist()  # with their zeros in front
+    predicted = load_run(trained).predict(new).tolist()  # the same from the table itself
+    assert [line["class"] for line in lines] == predicted
+
+
+def test_every_command_works_on_a_tables_run(typed, tmp_path, trained):
+    table = with_test_rows()
+    assert typed("evaluate", trained)[0] == 0
+    assert typed("report", trained, "-o", "page.html")[0] == 0
+    assert typed("audit", trained, "-o", "issues.csv")[0] == 0
+    assert typed("suggest", trained, "-n", "5", "-o", "next.csv")[0] == 0
+    assert typed("predict", trained, "--training-rows", "-o", "own.csv")[0] == 0
+    issues, suggested, own = (read(tmp_path / name) for name in ("issues.csv", "next.csv", "own.csv"))
+    for line in (*issues, *suggested, *own):  # the row is that of the file
+        assert table.passenger_id[int(line["row"])] == line["passenger_id"]
+    assert all(table["class"][int(line["row"])] == line["label"] for line in issues)
+    assert all(table["class"][int(line["row"])] == "" for line in suggested)
+    held_out = np.flatnonzero(table.split == "test").tolist()
+    assert {int(line["row"]) for line in own} == set(range(len(table))) - set(held_out)
+    assert f"{min(held_out):05d}" in (tmp_path / "page.html").read_text()  # test rows are shown by their identifiers
+    # A corrected audit is a labels file: its rows are those of the table, too.
+    for line in issues:
+        line["label"] = "first" if line["row"] == issues[0]["row"] else line["label"]
+    with open(tmp_path / "fixed.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, issues[0])
+        writer.writeheader()
+        writer.writerows(issues)
+    words = ("train", "t.csv", "--label", "class", "--labels-file", "fixed.csv", *QUICK, "--run")
+    assert typed(*words, "again")[0] == 0
+    again, data = load_run(tmp_path / "again").labels, load_run(tmp_path / "again").dataset()
+    given = dict(zip(data.row_numbers[again.rows].tolist(), again.labels.tolist(), strict=True))
+    assert given == {int(line["row"]): data.classes.index(line["label"]) for line in issues}
+    write(tmp_path / "fixed.csv", f"row,label\n{min(held_out)},first\n")
+    code, _, err = typed(*words, "other")
+    assert code == 1
+    assert f"names row {min(held_out)}; " in err
+    assert "for testing" in err
+
+
+def test_a_run_keeps_its_columns_as_plain_data_and_resumes(typed, tmp_path, trained):
+    about = json.loads((trained / "run.json").read_text())
+    assert about["columns"]["identifier"] == "passenger_id"
+    assert {name["name"]: name["kind"] for name in about["columns"]["columns"]} == {
+        "age": "number",
+        "fare": "number",
+        "sex": "category",
+        "port": "category",
+        "sailed": "date",
+        "alone": "category",
+    }
+    assert about["columns"]["unused"] == {
+        "class": "is the label",
+        "split": "says which rows are for testing",
+        "ship": "is the same in each row",
+        "notes": "is empty",
+    }
+    assert {path.suffix for path in trained.iterdir()} <= {".json", ".jsonl", ".safetensors", ""}
+    with pytest.raises(KeyboardInterrupt):
+        train(load_run(trained).config, tmp_path / "halfway", progress=Stop())
+    assert typed("resume", "halfway", "--quiet")[0] == 0
+    assert left_behind(tmp_path / "halfway") == left_behind(trained)
+
+
+def test_a_damaged_column_is_one_sentence(typed, trained):
+    about = json.loads((trained / "run.json").read_text())
+    for damage in ({"kind": "code"}, {"scale": 0.0}, {"mean": "x"}, {"values": 3}, {"more": 1}):
+        first = about["columns"]["columns"][0] | damage
+        columns = about["columns"] | {"columns": [first, *about["columns"]["columns"][1:]]}
+        (trained / "run.json").write_text(json.dumps(about | {"columns": columns}))
+        with pytest.raises(RunError, match="damaged columns"):
+            _ = load_run(trained).columns
+
+
+def test_parquet_is_read_alike(typed, tmp_path):
+    pytest.importorskip("pyarrow")
+    table = passengers()
+    table["class"] = table["class"].replace("", None)
+    table["sailed"] = pandas.to_datetime(table["sailed"])
+    table["sex"] = table["sex"].astype("category")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.to_parquet(tmp_path / "t.parquet")
+    text, typed_cells = (loaded(tmp_path / name, "class") for name in ("t.csv", "t.parquet"))
+    np.testing.assert_allclose(text.inputs, typed_cells.inputs, atol=1e-6)
+    np.testing.assert_array_equal(text.labels, typed_cells.labels)
+    assert text.row_names == typed_cells.row_names
+    assert typed("train", "t.parquet", "--label", "class", "--run", "run", *QUICK)[0] == 0
+    assert typed("predict", "run", "t.csv", "-o", "from-csv.csv")[0] == 0
+    assert typed("predict", "run", "t.parquet", "-o", "from-parquet.csv")[0] == 0
+    assert read(tmp_path / "from-csv.csv") == read(tmp_path / "from-parquet.csv")
+
+
+# Cells
+
+
+def test_the_inputs_are_those_of_scikit_learns_transformers():
+    train, new = passengers(200), passengers(50, seed=5)
+    new.loc[0, "sex"], new.loc[1, "port"], new.loc[2, "age"] = "unheard of", None, np.nan
+    numbers, categories = ["age", "fare"], ["sex", "port"]
+    ours = Columns.fit(named(train[numbers + categories]))
+    theirs = make_column_transformer(
+        (make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
+        (
+            make_pipeline(
+                SimpleImputer(strategy="constant", fill_value="", missing_values=None),
+                OneHotEncoder(min_frequency=2, max_categories=50, handle_unknown="infrequent_if_exist"),
+            ),
+            categories,
+        ),
+        sparse_threshold=0,
+    )
+
+    def objects(frame):
+        return frame[numbers + categories].assign(
+            **{name: frame[name].astype(object).where(frame[name].notna(), None) for name in categories}
+        )
+
+    theirs.fit(objects(train))
+    expected = theirs.transform(objects(new))
+    expected *= np.sqrt(expected.shape[1] / 4)  # four columns
+    np.testing.assert_allclose(ours.encode(named(new))[0], expected, rtol=0, atol=1e-5)
+    assert np.square(ours.encode(named(train))[0]).mean() == pytest.approx(1, abs=1e-3)
+    kept = Columns.from_dict(json.loads(json.dumps(asdict(ours))))
+    assert kept == ours
+
+
+def test_only_training_rows_are_fitted_on(tmp_path):
+    table = passengers().assign(split=["train"] * 90 + ["test"] * 30)
+    table.loc[90:, "class"] = "first"
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.loc[90:, ["age", "fare"]] = 1e6
+    table.loc[90:, "sex"] = "robot"
+    table.to_csv(tmp_path / "b.csv", index=False)
+    one, other = (loaded(tmp_path / name, "class") for name in ("a.csv", "b.csv"))
+    assert one.columns == other.columns
+    np.testing.assert_array_equal(one.inputs, other.inputs)
+    assert len(one.test_labels) == 30
+    assert "split" in one.columns.unused
+
+
+def test_validation_rows_are_not_fitted_on(tmp_path):
+    passengers().to_csv(tmp_path / "t.csv", index=False)
+    whole, without = (loaded(tmp_path / "t.csv", "class", validation=share) for share in (0.0, 0.5))
+    assert whole.columns != without.columns
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "2.5", "", "NA", "-3e1"], [1, 2.5, np.nan, np.nan, -30]),
+        (["1", "?", "None", "nan", "2"], [1, np.nan, np.nan, np.nan, 2]),
+        (["1,234.5", "12", "1,000,000", "7", "8"], [1234.5, 12, 1e6, 7, 8]),
+    ],
+)
+def test_numbers(tmp_path, cells, expected):
+    lines = [["x", "split", "y"], *([cell, "train", label] for cell, label in zip(cells, "ababa", strict=True))]
+    with open(tmp_path / "t.csv", "w", newline="") as file:
+        csv.writer(file).writerows(lines)
+    data = loaded(tmp_path / "t.csv")
+    column = data.columns.columns[0]
+    inputs = data.inputs[:, 0] * column.scale + column.mean
+    np.testing.assert_allclose(inputs, np.where(np.isnan(expected), column.fill, expected), rtol=1e-5, atol=0.1)
+    assert column.fill == pytest.approx(np.nanmedian(expected))
+
+
+def test_a_european_csv(tmp_path):
+    text = "Größe;Preis;Tag;Art\r\n1,5;1.234,50;31.12.2024;Käfer\r\n2,25;99,9;01.02.2024;Fliege\r\n" * 1
+    lines = text.splitlines() + ["3,75;7;15.03.2024;Käfer", "0,5;8;16.03.2024;Fliege", ";;;"]
+    path = write(tmp_path / "t.csv", "\r\n".join(lines), encoding="utf-8-sig")
+    data = loaded(path, "Art")
+    assert data.classes == ("Fliege", "Käfer")
+    assert data.num_rows == 4
+    kinds = [(column.name, column.kind) for column in data.columns.columns]
+    assert kinds == [("Größe", "number"), ("Preis", "number"), ("Tag", "date")]
+    assert data.columns.columns[0].mean == pytest.approx(2.0)
+    assert data.columns.columns[1].mean == pytest.approx((1234.5 + 99.9 + 7 + 8) / 4)
+    assert data.columns.columns[2].format == "%d.%m.%Y"
+
+
+def test_odd_but_fine_csvs(tmp_path):
+    text = '\n\ufeff id , "a, b",c,y,\n1, x,"say ""hi""",u,\n2,"x\nz",q,v,\n3,x,q,u,\n4,k,w,v\n\n'
+    data = loaded(write(tmp_path / "t.csv", text.lstrip("\n")))
+    assert data.columns.identifier == "id"
+    assert [column.name for column in data.columns.columns] == ["a, b", "c"]
+    assert data.row_names == ("1", "2", "3", "4")
+
+
+def test_labels_that_are_numbers(tmp_path):
+    text = "x,y\n" + "".join(f"{row * 0.37},{label}\n" for row, label in enumerate([10, 9.0, "", -1, 2, "NA", 10] * 5))
+    data = loaded(write(tmp_path / "t.csv", text))
+    assert data.classes == ("2", "9", "10")
+    assert (data.labels == -1).sum() == 15
+    assert loaded(write(tmp_path / "u.csv", "x,y\n1,None\n2,Some\n3,None\n")).classes == ("None", "Some")
+
+
+def test_cells_that_are_no_numbers_count_as_missing_and_are_said(typed, tmp_path):
+    table = passengers()
+    table["fare"] = table["fare"].astype(object)
+    table.loc[[3, 7], "fare"] = ["free", "1e999"]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    code, _, err = typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)
+    assert code == 0
+    assert "column 'fare': 2 cells are no numbers; taken as missing." in err
+
+
+def test_many_texts_share_an_input():
+    frame = pandas.DataFrame({"x": [f"word {number % 300}" for number in range(1000)], "z": np.arange(1000.0)})
+    columns = Columns.fit(frame)
+    assert columns.columns[0].width == 50
+    assert columns.columns[0].rare
+    inputs, _ = columns.encode(frame)
+    assert ((inputs[:, :50] != 0).sum(axis=1) == 1).all()
+
+
+def test_identifiers():
+    frame = passengers(30)
+    assert Columns.fit(frame).identifier == "passenger_id"
+    assert Columns.fit(frame, identifier="fare").identifier == "fare"
+    assert "fare" not in {column.name for column in Columns.fit(frame, identifier="fare").columns}
+    for name, found in (
+        ("PassengerId", True),
+        ("ID", True),
+        ("row id", True),
+        ("", True),
+        ("paid", False),
+        ("hybrid", False),
+    ):
+        numbered = pandas.DataFrame({"x": np.tile([1.0, 2.0], 10), name: np.arange(20)})
+        assert (Columns.fit(numbered).identifier == name) is found, name
+    repeated = pandas.DataFrame({"x": np.tile([1.0, 2.0], 10), "customer_id": np.arange(20) // 2})
+    assert Columns.fit(repeated).identifier is None
+    mail = pandas.DataFrame(
+        {"x": np.tile([1.0, 2.0], 10), "mail": [f"{n}@b" for n in range(20)], "n": [f"n{n}" for n in range(20)]}
+    )
+    assert Columns.fit(mail).identifier == "mail"
+    assert Columns.fit(mail).unused == {"n": "differs in each row"}
+
+
+def test_hostile_names_stay_names(typed, tmp_path):
+    table = passengers(60).rename(columns={"passenger_id": HOSTILE, "fare": "\x1b[31mfare\n"})
+    table[HOSTILE] = [f"@SUM({number})" for number in range(60)]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert typed("train", "t.csv", "--label", "class", "--id", HOSTILE, "--run", "run", "--epochs", "2")[0] == 0
+    code, out, err = typed("predict", "run", "t.csv", "-o", "out.csv")
+    assert code == 0
+    assert "\x1b" not in out + err
+    header, first, *_ = (tmp_path / "out.csv").read_text().splitlines()
+    assert "=cmd" in header
+    assert not any(cell.startswith(("=", "@")) for line in (header, first) for cell in next(csv.reader([line])))
+    again = read_frame(tmp_path / "out.csv")  # and they are read back as they were
+    assert again.iloc[:, -1].tolist() == table[HOSTILE].tolist()
+    assert again.columns[-1] == HOSTILE
+
+
+def test_an_identifier_named_as_a_column_of_ours(typed, tmp_path):
+    passengers(60).rename(columns={"passenger_id": "Row", "class": "file"}).to_csv(tmp_path / "t.csv", index=False)
+    assert typed("train", "t.csv", "--label", "file", "--id", "Row", "--run", "run", *QUICK)[0] == 0
+    assert typed("audit", "run", "-o", "issues.csv")[0] == 0
+    assert list(read(tmp_path / "issues.csv")[0]) == ["row", "label", "suggested", "score", "id"]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,Y2\n1,u\n2,v\n", "no column 'y2'; did you mean 'Y2'"),
+        ("a,a,y2\n1,1,u\n2,2,v\n", "two columns named 'a'"),
+        ("a,y2\n1,u\n2,u\n3,u\n", "one class only ('u')"),
+        ("a,y2\n1,1\n2,-1\n3,1\n", "one class only ('1'); expected at least two (-1 and empty mean unlabeled)"),
+        ("a,y2\n1,\n2,\n", "no row of"),
+        ("a,y2\n", "no rows below"),
+        ("", "cannot be read as a table (No columns"),
+        ("a,y2\n1,u\n2,v,3\n", "Expected 2 fields in line 3, saw 3"),
+        ("y2\nu\nv\nu\n", "no column to learn from; inputs: none; 'y2' is the label"),
+        ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),
+        ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test rows have no label"),
+        ("a,split,y2\n1,test,u\n2,test,v\n", "which is empty"),
+        ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 numbers, such as"),
+    ],
+)
+def test_one_sentence_and_nothing_written(typed, tmp_path, text, message):
+    write(tmp_path / "t.csv", text)
+    code, out, err = typed("train", "t.csv", "--label", "y2", "--run", "run", *QUICK)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("t.csv",), "add --label and one of passenger_id, age, "),
+        (("t.csv", "--label", "clas"), "did you mean 'class'?"),
+        (("t.csv", "--label", "class", "--id", "passenger"), "did you mean 'passenger_id'?"),
+        (("t.csv", "--label", "class", "--size", "8"), "no folder of images"),
+        (("t.csv", "--label", "class", "--set", "data.extra=t.csv"), "give a table more rows with an empty label"),
+        (("t.csv", "--id", "passenger_id"), "add --label"),
+        (("digits", "--label", "class"), "is no table"),
+        (("digits", "--id", "class"), "data.id_column is set without data.label_column"),
+        (("nowhere.csv", "--label", "class"), "No such file"),
+        (("latin.csv", "--label", "class"), "it is not UTF-8"),
+        (("zip.parquet", "--label", "class"), "cannot be read as a table"),
+        (("zip.parquet",), "cannot be read as a table"),
+    ],
+)
+def test_flags_that_do_not_fit(typed, tmp_path, words, message):
+    passengers(30).to_csv(tmp_path / "t.csv", index=False)
+    write(tmp_path / "latin.csv", "größe,class\n1,ä\n", encoding="latin-1")
+    write(tmp_path / "zip.parquet", "PK no table")
+    code, _, err = typed("train", *words, "--run", "run", *QUICK)
+    assert code == 1
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_columns_are_named(typed, tmp_path, trained):
+    new = passengers(10).rename(columns={"fare": "Fare", "passenger_id": "number"}).drop(columns=["age"])
+    new.to_csv(tmp_path / "new.csv", index=False)
+    code, _, err = typed("predict", trained, "new.csv", "-o", "out.csv")
+    assert code == 1
+    assert "lacks 2 of the 6 columns that were trained on: age, fare; besides, it has number, Fare." in err
+    assert not (tmp_path / "out.csv").exists()
+    passengers(10).drop(columns="passenger_id").to_csv(tmp_path / "new.csv", index=False)
+    code, _, err = typed("predict", trained, "new.csv", "-o", "out.csv")
+    assert code == 0
+    assert "has no column 'passenger_id'" in err
+    assert list(read(tmp_path / "out.csv")[0]) == ["row", "class", "probability"]
+
+
+def test_a_table_that_changed_is_refused(tmp_path, trained):
+    passengers(seed=9).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(RunError, match="not what"):
+        load_run(trained).dataset()
+
+
+def test_without_pandas_the_extra_is_named(tmp_path, monkeypatch):
+    passengers(30).to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingPackageError, match=r"selfens\[tables\]"):
+        loaded(tmp_path / "t.csv", "class")
+
+
+def test_lists_in_cells_are_refused():
+    frame = pandas.DataFrame({"x": [[1, 2], [3, 4]], "z": [1, 2]})
+    with pytest.raises(DataError, match="column 'x' holds a list"):
+        Columns.fit(frame)
+
+
+def test_an_id_needs_a_label():
+    with pytest.raises(ConfigError, match="without data.label_column"):
+        DataConfig(id_column="a")
+
+
+# The estimator
+
+
+def classifier(**changes):
+    return SelfEnsemblingClassifier(**({"epochs": 5, "random_state": 0, "device": "cpu", "config": SMALL} | changes))
+
+
+def test_the_estimator_takes_dataframes():
+    table = passengers()
+    x, y = table.drop(columns="class"), table["class"]
+    x["sex"] = x["sex"].astype("category")
+    before = x.copy()
+    model = classifier(epochs=40).fit(x, y)
+    pandas.testing.assert_frame_equal(x, before)
+    assert model.feature_names_in_.tolist() == x.columns.tolist()
+    assert model.n_features_in_ == x.shape[1]
+    assert model.score(x, y) > 0.75
+    assert model.columns_.identifier == "passenger_id"
+    x.loc[0, ["age", "port"]], x.loc[1, "port"] = None, "never seen"
+    assert model.predict_proba(x).shape == (120, 3)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(x.drop(columns="age"))
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+def test_dataframes_of_numbers_do_as_arrays_do():
+    x, y = load_iris(return_X_y=True, as_frame=True)
+    given = np.where(np.arange(150) % 5 == 0, y, -1)
+    frame, array = classifier(epochs=30).fit(x, given), classifier(epochs=30).fit(x.to_numpy(), given)
+    np.testing.assert_allclose(frame.predict_proba(x), array.predict_proba(x.to_numpy()), atol=1e-3)
+    with pytest.warns(UserWarning, match="valid feature names"):
+        np.testing.assert_array_equal(frame.predict_proba(x.to_numpy()), frame.predict_proba(x))
+    numbered = x.set_axis(range(4), axis=1)
+    model = classifier().fit(numbered, given)
+    np.testing.assert_array_equal(model.predict(numbered.to_numpy()), model.predict(numbered))
+
+
+def test_what_is_no_number_is_warned_of():
+    table = passengers(60)
+    x = table[["age", "sex"]].assign(fare=[*["oops"], *map(str, range(59))])
+    with pytest.warns(SelfensWarning, match="column 'fare': 1 cells are no numbers"):
+        classifier().fit(x, table["class"])
