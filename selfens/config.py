@@ -35,7 +35,24 @@ class DataConfig(Section):
     folder: str | None = setting(
         None, "Where the official files are; none: the SELFENS_DATA variable, else the user's cache."
     )
-    image_size: int = setting(32, "Side to which the images of a folder are scaled.", at_least=4, at_most=1024)
+    image_size: int | None = setting(
+        None,
+        "Side to which the images of a folder are scaled; none: 32, or what the backbone's own config says.",
+        at_least=4,
+        at_most=1024,
+    )
+    backbone: str | None = setting(
+        None,
+        "Train on the features that a pretrained network makes of the images: timm:NAME, or package.module:factory, which is "
+        "called without arguments.",
+    )
+    backbone_weights: str | None = setting(
+        None,
+        "File of the backbone's weights (.safetensors, or a state_dict saved by torch); none: those it comes with.",
+    )
+    feature_cache: bool = setting(
+        True, "Keep the backbone's features in the user's cache, so that each image's are computed once."
+    )
     labels: int | None = setting(
         None, "How many labels to use, the same number per class; none: all that the data set has.", at_least=1
     )
@@ -77,6 +94,16 @@ class DataConfig(Section):
             raise ConfigError(
                 f"data.label_choice is '{self.label_choice}' and data.labels_file is {self.labels_file!r}; "
                 "a labels file goes with label_choice=file or added, and only with them."
+            )
+        if self.backbone is None and self.backbone_weights is not None:
+            raise ConfigError(
+                f"data.backbone_weights is {self.backbone_weights!r}, but data.backbone is none; name the backbone they are of."
+            )
+        if self.backbone is not None and not all(self.backbone.partition(":")):
+            raise ConfigError(f"data.backbone is '{self.backbone}'; expected timm:NAME or package.module:factory.")
+        if self.backbone is not None and self.extra is not None:
+            raise ConfigError(
+                "data.backbone and data.extra are both set; put the extra images beside the others, without a label."
             )
 
 

@@ -26,6 +26,23 @@ MOST_HASHED = 2**33  # bytes; the fingerprint of larger inputs takes evenly spac
 Labels = NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """The images of which a backbone made the features that are a data set's inputs."""
+
+    images: Source
+    test_images: Source
+    digests: NDArray[np.uint8]
+    """The hash of each image's pixels; what is computed from them may differ in the last digits on another machine."""
+    test_digests: NDArray[np.uint8]
+    backbone: dict[str, Any]
+    """What run.json and an export keep of it: name, weights with hash and licence, input size and statistics."""
+    summary: str
+    """How many features were computed, in words."""
+    notes: tuple[str, ...]
+    """What a person should know about them."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """What a run trains and tests on; with no test rows nothing is tested."""
@@ -45,6 +62,8 @@ class Dataset:
     extra_rows: int = 0
     """How many of the last rows are extra: without labels, and ignored by preprocessing."""
     extra_name: str = ""
+    origin: Origin | None = None
+    """What the inputs were computed from, if they are features of images."""
 
     @classmethod
     def from_arrays(
@@ -156,6 +175,12 @@ class Dataset:
     def is_images(self) -> bool:
         return self.inputs.ndim == 4
 
+    def shown(self, *, test: bool = False) -> Source:
+        """What the rows look like: the images behind features, else the inputs themselves."""
+        if self.origin is not None:
+            return self.origin.test_images if test else self.origin.images
+        return self.test_inputs if test else self.inputs
+
     def with_labels(self, labels: Labels) -> Dataset:
         return replace(self, labels=labels)
 
@@ -167,12 +192,18 @@ class Dataset:
     def _fingerprint(self) -> str:
         about: tuple[Any, ...] = (self.classes, self.inputs.shape, str(self.inputs.dtype))
         about += (self.extra_rows,) if self.extra_rows else ()
+        about += (self.origin.backbone["sha256"],) if self.origin else ()
         digest = hashlib.sha256(repr(about).encode())
-        return _hashed(digest, self.inputs, self.labels, self.test_inputs, self.test_labels)
+        inputs = self.origin.digests if self.origin else self.inputs
+        return _hashed(digest, inputs, self.labels, self._test_inputs_hashed, self.test_labels)
+
+    @property
+    def _test_inputs_hashed(self) -> Source:
+        return self.origin.test_digests if self.origin else self.test_inputs
 
     def test_fingerprint(self) -> str:
         """A hash of the test rows: errors of runs with the same one are of the same rows."""
-        return _hashed(hashlib.sha256(), self.test_inputs, self.test_labels)
+        return _hashed(hashlib.sha256(), self._test_inputs_hashed, self.test_labels)
 
 
 def _hashed(digest: Any, *arrays: Any) -> str:

@@ -61,7 +61,7 @@ def _gallery(
     title: str, note: str, dataset: Dataset, rows: Rows, columns: dict[str, NDArray[Any]], *, test: bool = False
 ) -> Gallery:
     """The first rows of a ranking, with what `columns` say of them: classes by their numbers, or measures."""
-    inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
+    inputs, files = dataset.shown(test=test), dataset.test_row_names if test else dataset.row_names
     first, is_images = rows[:MAX_ENTRIES], inputs.ndim == 4
     drawn = pictures(inputs[first]) if is_images else [""] * len(first)
     entries = []

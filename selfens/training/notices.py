@@ -19,19 +19,24 @@ NEGLIGIBLE_WEIGHT = 1e-3
 
 
 def title(parts: Parts, directory: RunDirectory) -> str:
-    """What is trained on what and how, in two lines."""
+    """What is trained on what and how, in two lines, or three if a backbone made the inputs."""
     config, data, rows, options = parts.config, parts.prepared.data, parts.rows, parts.method.options
     extra = f"{data.extra_rows:,} of them extra, " if data.extra_rows else ""
     labelled = "all" if rows.num_labelled == len(rows.visited) else f"{rows.num_labelled:,}"
     method = type(parts.method).__name__ if options.name == "own" else options.name
     network = type(parts.network).__name__ if parts.given.network is not None else config.network.name
     epochs = "1 epoch" if config.schedule.epochs == 1 else f"{config.schedule.epochs} epochs"
+    inputs = f"inputs {data.input_shape} from {parts.residence}"
+    if data.origin is not None:
+        inputs += (
+            f"\n{visible(data.origin.backbone['name'])} at {data.origin.backbone['size']} px: {data.origin.summary}"
+        )
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
     return (
         f"{visible(data.name)}: {len(rows.visited):,} rows, {extra}{labelled} labelled, "
         f"{parts.evaluated['test_error'].total:,} to test on; run in {visible(str(directory.path))}\n"
         f"{method}, {network} ({parts.optimizer.flat.numel():,} parameters), {parts.prepared.device.type} {parts.precision}; "
-        f"{epochs}{weight}, learning rate {config.optimizer.learning_rate:g}; inputs {data.input_shape} from {parts.residence}"
+        f"{epochs}{weight}, learning rate {config.optimizer.learning_rate:g}; {inputs}"
     )
 
 
@@ -41,6 +46,8 @@ def warn_about_data(parts: Parts, progress: Progress) -> None:
     if data.unreadable:
         count = f"{len(data.unreadable)} files that" if len(data.unreadable) > 1 else "1 file that"
         progress.warn(f"left out {count} could not be read, the first {data.unreadable[0]}; run.json lists them.")
+    for note in data.origin.notes if data.origin else ():
+        progress.warn(note)
     for name in (config.name, config.extra or "") if parts.given.dataset is None else ():
         if doubt := sources.doubt(name, config.folder):
             progress.warn(doubt)
