@@ -35,12 +35,7 @@ class DataConfig(Section):
     folder: str | None = setting(
         None, "Where the official files are; none: the SELFENS_DATA variable, else the user's cache."
     )
-    image_size: int | None = setting(
-        None,
-        "Side to which the images of a folder are scaled; none: 32, or what the backbone's own config says.",
-        at_least=4,
-        at_most=1024,
-    )
+    image_size: int = setting(32, "Side to which the images of a folder are scaled.", at_least=4, at_most=1024)
     backbone: str | None = setting(
         None,
         "Train on the features that a pretrained network makes of the images: timm:NAME, or package.module:factory, which is "
@@ -49,6 +44,9 @@ class DataConfig(Section):
     backbone_weights: str | None = setting(
         None,
         "File of the backbone's weights (.safetensors, or a state_dict saved by torch); none: those it comes with.",
+    )
+    backbone_size: int | None = setting(
+        None, "Side of the images that the backbone sees; none: what its own config says.", at_least=4, at_most=1024
     )
     feature_cache: bool = setting(
         True, "Keep the backbone's features in the user's cache, so that each image's are computed once."

@@ -48,7 +48,7 @@ def config_for(
         side = None
     config = presets.for_arrays(str(path.absolute()), images_side=side, rows=rows, on_gpu=on_gpu)
     if backbone is not None:
-        config = config.with_values("data", backbone=backbone, image_size=size)
+        config = config.with_values("data", backbone=backbone, backbone_size=size)
     elif not is_arrays:
         config = config.with_values("data", image_size=side)
     return presets.with_method(config, method or config.method.name, images=side is not None)

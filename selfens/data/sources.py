@@ -40,7 +40,7 @@ def from_config(
         store = store or open_store(options, resolve_device(config.training.device))
         data = load(options.name, image_size=store.size, convert=store.digests, **where)
         return store.with_features(data, progress)
-    main = load(options.name, image_size=options.image_size or USUAL_SIZE, **where)
+    main = load(options.name, image_size=options.image_size, **where)
     return main if options.extra is None else with_extra(main, options.extra, **where)
 
 

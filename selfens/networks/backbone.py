@@ -8,6 +8,7 @@ that were removed, whose weights a file may hold all the same.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping
@@ -37,34 +38,34 @@ class Backbone(nn.Module):
     about  what a run and an export keep: name, weights with hash and licence, input size and statistics
     """
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, module: nn.Module, about: dict[str, Any]) -> None:
         super().__init__()
-        fast: Any = torch.channels_last  # half as fast again on a CPU
-        self.module, self.about = module.eval().requires_grad_(False).to(memory_format=fast), about
-        self.size: int = about["size"]
-        self.mean: Tensor
-        self.deviation: Tensor
-        for name, key in (("mean", "mean"), ("deviation", "std")):
-            self.register_buffer(name, torch.tensor(about[key]).view(1, 3, 1, 1), persistent=False)
+        self.module, self.about, self.size = module.eval().requires_grad_(False), about, int(about["size"])
+        self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # half as fast again on a CPU
+        for name in ("mean", "std"):
+            self.register_buffer(name, torch.tensor(about[name]).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.module((images.float() / 255 - self.mean) / self.deviation)
+        features: Tensor = self.module((images.float() / 255 - self.mean) / self.std)
         return features
 
     @torch.no_grad()
     def features(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Of any number of images, always in batches of one size: so an image's features do not depend on its company."""
         device, made = self.mean.device, []
-        rows = BATCHES.get(device.type, BATCHES["cpu"])
+        rows = BATCHES.get(device.type, 16)
         with prediction_settings("fp32", device):
             for start in range(0, len(images), rows):
                 part = torch.from_numpy(images[start : start + rows])
-                batch = torch.zeros(rows, *part.shape[1:], dtype=torch.uint8)
-                batch[: len(part)] = part
-                made.append(self._checked(batch.to(device))[: len(part)].float().cpu().numpy())
-        return np.concatenate([np.empty((0, self.about["features"]), np.float32), *made])
+                batch = torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])])
+                made.append(self.checked(batch.to(device))[: len(part)].float().cpu().numpy())
+        return np.concatenate(made)
 
-    def _checked(self, batch: Tensor) -> Tensor:
+    def checked(self, batch: Tensor) -> Tensor:
+        """The features of one batch; refused if they are none."""
         name = self.about["name"]
         try:
             made = self(batch)
@@ -94,27 +95,35 @@ def build(name: str, weights: str | None = None, size: int | None = None) -> Bac
     weights  a file to load its weights from: .safetensors, or a state_dict saved by torch
     size     side of its input images, if not its own
     """
-    with random_state_kept():  # weights are drawn before they are overwritten
-        module = _from_timm(name, pretrained=weights is None) if name.startswith(TIMM) else _from_factory(name)
-    given = getattr(module, "pretrained_cfg", None) or {}
-    config = ASSUMED | (dict(given) if isinstance(given, Mapping) else {})
+    make = import_factory(name, "backbone") if is_code(name) else _timm(name, pretrained=weights is None)
+    try:
+        with random_state_kept():  # weights are drawn before they are overwritten
+            module = make()
+    except Exception as error:  # of a user's code, of timm, of the network
+        hint = "" if is_code(name) else "; give a file of its weights if they cannot be downloaded"
+        raise ConfigError(f"the backbone '{name}' cannot be made ({root_cause(error)}){hint}.") from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{name}() returned a {type(module).__name__}; expected a torch.nn.Module.")
+    given = dict(getattr(module, "pretrained_cfg", None) or {})
     if weights is not None:
-        _load_weights(module, name, Path(weights), config.get("classifier") or ())
+        _load_weights(module, name, Path(weights), given.get("classifier") or ())
+    tag = ".".join(str(given[key]) for key in ("architecture", "tag") if given.get(key))  # as timm names weights
     about = {
         "name": name,
-        "weights": _weights_name(config) if weights is None else Path(weights).name,
+        "weights": Path(weights).name if weights else given.get("weights") or tag or None,
         "sha256": _digest(module),
-        "licence": config.get("license") if weights is None else None,  # that of the file is not known
-        **_input(name, config, size),
+        "licence": None if weights else given.get("license"),  # that of a file is not known
+        **_input(name, ASSUMED | given, size),
         "assumed": [key for key in ASSUMED if key not in given and not (key == "input_size" and size)],
-        "features": 0,
     }
     backbone = Backbone(module, about)
-    about["features"] = backbone._checked(torch.zeros(2, 3, backbone.size, backbone.size, dtype=torch.uint8)).shape[1]
+    with torch.no_grad():
+        blank = torch.zeros(2, 3, backbone.size, backbone.size, dtype=torch.uint8)
+        about["features"] = backbone.checked(blank).shape[1]
     return backbone
 
 
-def _from_timm(name: str, pretrained: bool) -> nn.Module:
+def _timm(name: str, pretrained: bool) -> Any:
     try:
         import timm
     except Exception as error:  # an ImportError, or anything that a torchvision of another torch raises
@@ -127,25 +136,7 @@ def _from_timm(name: str, pretrained: bool) -> nn.Module:
         short
     ):  # other spellings name files and other people's hubs
         raise ConfigError(f"there is no backbone '{name}'{nearest(short, timm.list_models())} See timm.list_models().")
-    try:
-        module: nn.Module = timm.create_model(short, pretrained=pretrained, num_classes=0)
-    except Exception as error:  # of timm, of its hub, of the network
-        advice = "give a file of them if this machine has no network" if pretrained else "is it one of timm's?"
-        raise ConfigError(f"the weights of '{name}' cannot be loaded ({root_cause(error)}); {advice}.") from None
-    return module
-
-
-def _from_factory(name: str) -> nn.Module:
-    factory = import_factory(name, "backbone")
-    try:
-        module = factory()
-    except Exception as error:  # a user's code may raise anything
-        raise ConfigError(
-            f"{name}() failed ({root_cause(error)}); expected a module from images to features."
-        ) from error
-    if not isinstance(module, nn.Module):
-        raise ConfigError(f"{name}() returned a {type(module).__name__}; expected a torch.nn.Module.")
-    return module
+    return functools.partial(timm.create_model, short, pretrained=pretrained, num_classes=0)
 
 
 def _input(name: str, config: Mapping[str, Any], size: int | None) -> dict[str, Any]:
@@ -164,23 +155,12 @@ def _input(name: str, config: Mapping[str, Any], size: int | None) -> dict[str, 
     return {"size": size or height, "mean": mean, "std": std}
 
 
-def _weights_name(config: Mapping[str, Any]) -> str | None:
-    """As timm writes it, `architecture.tag`, or the name that a factory gives its weights."""
-    return (
-        config.get("weights")
-        or ".".join(str(config[key]) for key in ("architecture", "tag") if config.get(key))
-        or None
-    )
-
-
 def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple[str, ...]) -> None:
     """Nothing is unpickled but tensors. Weights of the layers that were removed are left out."""
     try:
         check_regular(path)
-        if path.suffix == ".safetensors":
-            found: Any = load_tensors(path)[0]
-        else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+        is_safe = path.suffix == ".safetensors"
+        found: Any = load_tensors(path)[0] if is_safe else torch.load(path, map_location="cpu", weights_only=True)
         found = next((found[key] for key in ("state_dict", "model") if isinstance(found.get(key), dict)), found)
         if not found or not all(isinstance(tensor, Tensor) for tensor in found.values()):
             raise ValueError("it holds something else")
@@ -198,18 +178,14 @@ def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple
             raise RuntimeError(f"{what}, the first {(missing or strange)[0]}")
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
-        raise ConfigError(
-            f"the weights {path} do not fit the backbone '{name}' ({reason}); give those of this network."
-        ) from None
+        raise ConfigError(f"the weights {path} do not fit the backbone '{name}' ({reason}); give its own.") from None
 
 
 def _digest(module: nn.Module) -> str:
     """A hash of the weights that are computed with, wherever they come from."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(
-        (name, tensor) for name, tensor in module.state_dict().items() if isinstance(tensor, Tensor)
-    ):
-        plain = tensor.detach().cpu().contiguous()
+    for name, tensor in sorted(module.state_dict().items()):
+        plain = torch.as_tensor(tensor).detach().cpu().contiguous()
         digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
         digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
