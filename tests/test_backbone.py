@@ -259,11 +259,11 @@ def test_another_backbone_has_features_of_its_own(here, change):
     made(store(), pixels())
     other = backbone.build("tiny:Tiny", size=9 if change == "size" else None)
     if change == "weights":
-        next(other.parameters())[0] += 1
-        other.about["sha256"] = backbone._digest(other.module)
+        other = backbone.build("tiny:Tiny", str(saved(here / "w.pt")))
     if change == "statistics":
-        other.about["std"] = [0.1, 0.1, 0.1]
-        other = backbone.Backbone(other.module, other.about)
+        (here / "tiny.py").write_text(TINY.replace("(0.5, 0.6, 0.7)", "(0.5, 0.6, 0.8)"))
+        sys.modules.pop("tiny")
+        other = backbone.build("tiny:Tiny")
     again = FeatureStore(other)
     made(again, pixels(side=other.size))
     assert again.computed == 20
@@ -312,6 +312,17 @@ def test_a_cache_that_is_removed_while_it_is_used_does_no_harm():
     for path in cache_files():
         path.unlink()
     np.testing.assert_array_equal(made(other, pixels()), expected)
+
+
+def test_what_was_computed_before_an_interrupt_is_kept(monkeypatch):
+    first = store()
+    made(first, pixels(5))
+    monkeypatch.setattr(first.backbone, "features", lambda images: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        made(first, pixels())
+    again = store()
+    made(again, pixels())
+    assert again.computed == 15
 
 
 def test_a_cache_that_cannot_be_used_is_said_and_harmless(typed, here):
@@ -530,6 +541,7 @@ def test_galleries_show_the_photos(typed):
         first = next(csv.DictReader(file))
     for page in (Path("issues.html"), run / "report.html"):
         assert "data:image/png" in page.read_text()
+    assert "on features of tiny:Tiny with" in (run / "report.html").read_text()
     shown = re.search(r"data:image/png;base64,([^\"]+)", Path("issues.html").read_text())
     picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown[1]))))
     original = decode(Path(first["file"]), SIZE).transpose(1, 2, 0).astype(float)
@@ -594,7 +606,11 @@ def test_weights_that_are_not_those_of_the_run_are_refused(typed, here):
     assert load_run(run).config.data.backbone_weights == str(path)
     saved(path, lambda tensors: {name: -tensor for name, tensor in tensors.items()})
     code, _, err = typed("predict", run, "photos", "-o", "out.csv", "--trust-code")
-    assert (code, "are not those that run was trained with" in err, len(err.splitlines())) == (1, True, 1)
+    assert (code, "are not those that run was trained with (run.json names them)" in err, len(err.splitlines())) == (
+        1,
+        True,
+        1,
+    )
     assert not Path("out.csv").exists()
 
 

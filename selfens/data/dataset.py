@@ -33,14 +33,14 @@ class Origin:
     images: Source
     test_images: Source
     digests: NDArray[np.uint8]
-    """The hash of each image's pixels; what is computed from them may differ in the last digits on another machine."""
+    """The hash of each image's pixels."""
     test_digests: NDArray[np.uint8]
     backbone: dict[str, Any]
     """What run.json and an export keep of it: name, weights with hash and licence, input size and statistics."""
     summary: str
-    """How many features were computed, in words."""
+    """How many features were computed."""
     notes: tuple[str, ...]
-    """What a person should know about them."""
+    """What a person should be warned of."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,18 +192,18 @@ class Dataset:
     def _fingerprint(self) -> str:
         about: tuple[Any, ...] = (self.classes, self.inputs.shape, str(self.inputs.dtype))
         about += (self.extra_rows,) if self.extra_rows else ()
-        about += (self.origin.backbone["sha256"],) if self.origin else ()
-        digest = hashlib.sha256(repr(about).encode())
-        inputs = self.origin.digests if self.origin else self.inputs
-        return _hashed(digest, inputs, self.labels, self._test_inputs_hashed, self.test_labels)
+        about += (self.origin.backbone["key"],) if self.origin else ()
+        digest, (inputs, test_inputs) = hashlib.sha256(repr(about).encode()), self._hashed_inputs
+        return _hashed(digest, inputs, self.labels, test_inputs, self.test_labels)
 
     @property
-    def _test_inputs_hashed(self) -> Source:
-        return self.origin.test_digests if self.origin else self.test_inputs
+    def _hashed_inputs(self) -> tuple[Source, Source]:
+        """Features may differ in the last digits on another machine; the pixels they are of do not."""
+        return (self.origin.digests, self.origin.test_digests) if self.origin else (self.inputs, self.test_inputs)
 
     def test_fingerprint(self) -> str:
         """A hash of the test rows: errors of runs with the same one are of the same rows."""
-        return _hashed(hashlib.sha256(), self._test_inputs_hashed, self.test_labels)
+        return _hashed(hashlib.sha256(), self._hashed_inputs[1], self.test_labels)
 
 
 def _hashed(digest: Any, *arrays: Any) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -94,17 +93,14 @@ class FeatureStore:
                 f"the backbone '{about['name']}' makes the same features of all images, so there is nothing to learn from; are "
                 "its weights and statistics right?"
             )
-        notes, assumed = [self.cache.trouble] if self.cache and self.cache.trouble else [], about["assumed"]
-        if assumed:
-            said = ", ".join(f"{key} {about['size' if key == 'input_size' else key]}" for key in assumed)
+        notes = [self.cache.trouble] if self.cache and self.cache.trouble else []
+        if about["assumed"]:
+            said = ", ".join(f"{key} {about['size' if key == 'input_size' else key]}" for key in about["assumed"])
             notes.append(f"the backbone '{about['name']}' has no pretrained_cfg that says its inputs; assumed: {said}.")
-        seconds, others = (
-            f" in {self.seconds:.0f} s" if self.computed else "",
-            len(made) + len(test_digests) - self.computed,
-        )
-        summary = f"{self.computed:,} features computed{seconds}, {others:,} known before"
-        kept = {key: value for key, value in about.items() if key != "assumed"}
-        origin = Origin(images, test_images, digests, test_digests, kept, summary, tuple(notes))
+        known = len(digests) + len(test_digests) - self.computed
+        seconds = f" in {self.seconds:.0f} s" if self.computed else ""
+        summary = f"{self.computed:,} features computed{seconds}, {known:,} known before"
+        origin = Origin(images, test_images, digests, test_digests, about, summary, tuple(notes))
         return replace(data, inputs=made, test_inputs=self.features(test_digests), origin=origin)
 
 
@@ -126,8 +122,7 @@ class _Cache:
     """The files of one backbone. What the system refuses is told in `trouble`; features are computed then."""
 
     def __init__(self, backbone: Backbone) -> None:
-        about = json.dumps([backbone.about[key] for key in ("name", "sha256", "size", "mean", "std")])
-        self.folder = cache_folder() / hashlib.sha256(about.encode()).hexdigest()[:40]
+        self.folder = cache_folder() / backbone.about["key"]
         self.width, self.trouble = backbone.about["features"], ""
         self.places: dict[bytes, Path] = {}
         image = np.random.default_rng(0).integers(0, 256, (1, 3, backbone.size, backbone.size), dtype=np.uint8)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,13 +30,14 @@ from selfens.networks import import_factory
 TIMM = "timm:"
 ASSUMED = {"input_size": (3, 224, 224), "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 """What most backbones have; taken for those of a factory that does not say."""
-BATCHES = {"cpu": 16, "cuda": 256}
+BATCHES = {"cpu": 4, "cuda": 128}  # on a CPU, larger ones leave its caches
 
 
 class Backbone(nn.Module):
     """Bytes of images, [rows, 3, size, size], to features, [rows, features].
 
-    about  what a run and an export keep: name, weights with hash and licence, input size and statistics
+    about  what a run and an export keep: name, weights with hash and licence, input size and statistics; and `key`, a hash of
+           all that decides the features, but for the code
     """
 
     mean: Tensor
@@ -56,7 +58,7 @@ class Backbone(nn.Module):
     def features(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Of any number of images, always in batches of one size: so an image's features do not depend on its company."""
         device, made = self.mean.device, []
-        rows = BATCHES.get(device.type, 16)
+        rows = BATCHES.get(device.type, BATCHES["cpu"])
         with prediction_settings("fp32", device):
             for start in range(0, len(images), rows):
                 part = torch.from_numpy(images[start : start + rows])
@@ -116,6 +118,8 @@ def build(name: str, weights: str | None = None, size: int | None = None) -> Bac
         **_input(name, ASSUMED | given, size),
         "assumed": [key for key in ASSUMED if key not in given and not (key == "input_size" and size)],
     }
+    decisive = json.dumps([about[key] for key in ("name", "sha256", "size", "mean", "std")])
+    about["key"] = hashlib.sha256(decisive.encode()).hexdigest()[:40]
     backbone = Backbone(module, about)
     with torch.no_grad():
         blank = torch.zeros(2, 3, backbone.size, backbone.size, dtype=torch.uint8)

@@ -144,11 +144,11 @@ class Run:
         self.check_code()
         store = open_store(self.config.data, self.device)
         match self.about.get("backbone"):
-            case {"sha256": str(digest)} if digest == store.backbone.about["sha256"]:
+            case {"key": key} if key == store.backbone.about["key"]:
                 return store
         raise RunError(
-            f"the weights of the backbone '{self.config.data.backbone}' are not those that {self.path} was trained with; put "
-            "back the ones it names in run.json, or train again."
+            f"weights or statistics of the backbone '{self.config.data.backbone}' are not those that {self.path} was trained "
+            "with (run.json names them); put them back, or train again."
         )
 
     @cached_property
