@@ -13,11 +13,7 @@ from selfens.errors import ConfigError, nearest
 
 
 def config_for(
-    source: str,
-    method: str | None = None,
-    size: int | None = None,
-    device: str = "auto",
-    backbone: str | None = None,
+    source: str, method: str | None = None, size: int | None = None, device: str = "auto", backbone: str | None = None
 ) -> Config:
     """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name. With a
     backbone, what is trained on are vectors, whatever the images are.
