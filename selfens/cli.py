@@ -54,7 +54,7 @@ DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="PATH", help="Where the run's data is now, if it was moved.")
 ]
 TrustOption = Annotated[
-    bool, typer.Option("--trust-code", help="Import the code that the run names for its network (module:factory).")
+    bool, typer.Option("--trust-code", help="Import the code that the run names for its network or backbone.")
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any field of the config.")
@@ -84,6 +84,14 @@ def train(
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
     size: Annotated[int | None, typer.Option(help="Side to which a folder's images are scaled.")] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Train on features of a pretrained network: timm:NAME or module:factory."),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The backbone's weights; default: those it comes with.")
+    ] = None,
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
     run: Annotated[
         Path | None, typer.Option("--run", "--run-dir", help="Where the run goes; default: in runs/.")
     ] = None,
@@ -102,10 +110,9 @@ def train(
         raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
     if labels_file is not None and add_labels is not None:
         raise ConfigError("--labels-file and --add-labels were both given; put the lines of both into one file.")
-    if any(text.strip().startswith("method.name") for text in overrides or []):
-        raise ConfigError(
-            "method.name was set; choose by --method, which also brings what the method wants for the data."
-        )
+    for field, option in (("method.name", "--method"), ("data.backbone", "--backbone")):
+        if any(text.partition("=")[0].strip() == field for text in overrides or []):
+            raise ConfigError(f"{field} was set; choose by {option}, which also brings the settings that go with it.")
     from selfens import named
     from selfens.data import tabular
     from selfens.training import loop
@@ -124,14 +131,15 @@ def train(
         "data.labels_file": named_file,
         "data.folder": data_dir,
         "data.id_column": id_column,
+        "data.backbone_weights": weights,
+        "data.feature_cache": None if cache else False,
         "schedule.epochs": epochs,
         "training.device": device,
         "seed.base": seed,
     }
     given = [f"{field}={value}" for field, value in flags.items() if value is not None]
-    config = named.config_for(source, method, size, device or "auto", label).with_overrides(
-        [*given, *(overrides or [])]
-    )
+    config = named.config_for(source, method, size, device or "auto", label, backbone)
+    config = config.with_overrides([*given, *(overrides or [])])
     config = named.with_absolute_paths(config)
     directory = run or _new_directory(config)
     _train(lambda show: loop.train(config, directory, progress=show), directory, baselines, report, tensorboard, quiet)
@@ -231,7 +239,7 @@ def predict(
     if inputs is None:
         count = predict_training_rows(trained, trained.dataset(source=data), output)
     else:
-        count, remarks = predict_file(trained, inputs, output)
+        count, remarks = predict_file(trained, inputs, output, progress=True)
     for remark in remarks:
         _complain(remark)
     _say(f"predictions of {count:,} row{'s' * (count != 1)} written to {output}")

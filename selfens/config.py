@@ -41,6 +41,21 @@ class DataConfig(Section):
         None, "Where the official files are; none: the SELFENS_DATA variable, else the user's cache."
     )
     image_size: int = setting(32, "Side to which the images of a folder are scaled.", at_least=4, at_most=1024)
+    backbone: str | None = setting(
+        None,
+        "Train on the features that a pretrained network makes of the images: timm:NAME, or package.module:factory, which is "
+        "called without arguments.",
+    )
+    backbone_weights: str | None = setting(
+        None,
+        "File of the backbone's weights (.safetensors, or a state_dict saved by torch); none: those it comes with.",
+    )
+    backbone_size: int | None = setting(
+        None, "Side of the images that the backbone sees; none: what its own config says.", at_least=4, at_most=1024
+    )
+    feature_cache: bool = setting(
+        True, "Keep the backbone's features in the user's cache, so that each image's are computed once."
+    )
     labels: int | None = setting(
         None, "How many labels to use, the same number per class; none: all that the data set has.", at_least=1
     )
@@ -87,6 +102,16 @@ class DataConfig(Section):
             raise ConfigError("data.id_column is set without data.label_column; name the column of the labels, too.")
         if self.label_column is not None and self.extra is not None:
             raise ConfigError("data.extra is set with data.label_column; give a table more rows with an empty label.")
+        if self.backbone is None and self.backbone_weights is not None:
+            raise ConfigError(
+                f"data.backbone_weights is {self.backbone_weights!r}, but data.backbone is none; name the backbone they are of."
+            )
+        if self.backbone is not None and not all(self.backbone.partition(":")):
+            raise ConfigError(f"data.backbone is '{self.backbone}'; expected timm:NAME or package.module:factory.")
+        if self.backbone is not None and self.extra is not None:
+            raise ConfigError(
+                "data.backbone and data.extra are both set; put the extra images beside the others, without a label."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,17 +13,30 @@ from selfens.errors import ConfigError, nearest
 
 
 def config_for(
-    source: str, method: str | None = None, size: int | None = None, device: str = "auto", label: str | None = None
+    source: str,
+    method: str | None = None,
+    size: int | None = None,
+    device: str = "auto",
+    label: str | None = None,
+    backbone: str | None = None,
 ) -> Config:
-    """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name.
+    """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name. With a
+    label column the source is a table. With a backbone, what is trained on are vectors, whatever the images are.
 
     Only the headers of arrays and the names of files are read. The data are loaded once, by the training.
     """
     is_preset, is_arrays = presets.full_name(source) is not None, sources.is_array_source(source)
     if label is not None and (is_preset or not tabular.is_table(source)):
         raise ConfigError(f"a label column was given, but {source} is no table (.csv or .parquet); leave it out.")
-    if size is not None and (is_preset or is_arrays or label is not None):
+    if label is not None and backbone is not None:
+        raise ConfigError("a label column, which a table has, and a backbone, which takes images, were both given.")
+    if size is not None and (is_preset or is_arrays or label is not None) and backbone is None:
         raise ConfigError(f"an image size was given, but {source} is no folder of images; leave the size out.")
+    if is_preset and backbone is not None:
+        raise ConfigError(
+            f"a backbone was named, but {source} is a preset, with a network of its own; give a folder of images, a CSV or an "
+            ".npz file."
+        )
     if is_preset:
         return presets.get(source, method)
     path, on_gpu = Path(source), resolve_device(device).type == "cuda"
@@ -36,15 +49,21 @@ def config_for(
         rows, side = len(train), images.suggested_size([*train, *test]) if size is None else size
     else:
         raise ConfigError(_no_such_source(source))
+    if backbone is not None:
+        if side is None:
+            raise ConfigError(f"a backbone was named, but {source} holds vectors; expected images.")
+        side = None
     config = presets.for_arrays(str(path.absolute()), images_side=side, rows=rows, method=method, on_gpu=on_gpu)
     if label is not None:  # its columns are scaled already, each by its kind
         return config.with_values("data", label_column=label, preprocess="none")
+    if backbone is not None:
+        return config.with_values("data", backbone=backbone, backbone_size=size)
     return config if is_arrays else config.with_values("data", image_size=side)
 
 
 def with_absolute_paths(config: Config) -> Config:
     """The same with paths that are valid in any folder; names of data sets stay as they are."""
-    paths = {name: getattr(config.data, name) for name in ("folder", "labels_file", "extra")}
+    paths = {name: getattr(config.data, name) for name in ("folder", "labels_file", "extra", "backbone_weights")}
     given = {name: path for name, path in paths.items() if path is not None and path not in sources.SOURCES}
     for name, path in given.items():
         if not path.strip():

@@ -117,7 +117,7 @@ def train_arguments(npz: Path, run: Path, settings: Config) -> list[str]:
     """The words by which a user asks for `settings`."""
     flat = json.loads(settings.to_json())
     values = [f"{section}.{key}={value}" for section, pairs in flat.items() for key, value in pairs.items()]
-    by_flags = ("data.name=", "method.name=")
+    by_flags = ("data.name=", "method.name=", "data.backbone=")
     words = ["train", str(npz), "--run", str(run), "--method", settings.method.name]
     return [*words, *sets(value for value in values if not value.startswith(by_flags))]
 

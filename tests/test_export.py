@@ -182,6 +182,7 @@ def test_the_classes_and_the_card_are_inside(trained, exported):
         "epochs": 3,
         "test_error_percent": trained.test_error,
         "test_rows": 30,
+        "backbone": None,
         "input": {"name": "inputs", "type": "float32", "shape": ["batch", FEATURES]},
         "selfens": __version__,
     }

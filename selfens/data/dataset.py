@@ -29,6 +29,21 @@ MOST_HASHED = 2**33  # bytes; the fingerprint of larger inputs takes evenly spac
 Labels = NDArray[np.int64]
 
 
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """The images of which a backbone made the features that are a data set's inputs."""
+
+    images: Source
+    test_images: Source
+    digests: NDArray[np.uint8]
+    """The hash of each image's pixels."""
+    test_digests: NDArray[np.uint8]
+    backbone: dict[str, Any]
+    """What run.json and an export keep of it: name, weights with hash and licence, input size and statistics."""
+    summary: str
+    """How many features were computed."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """What a run trains and tests on; with no test rows nothing is tested."""
@@ -49,12 +64,14 @@ class Dataset:
     columns: Columns | None = None
     """How a table's cells became the inputs."""
     notes: tuple[str, ...] = ()
-    """What a person should know about the table's cells."""
+    """What a person should know of how the inputs were made."""
     unreadable: tuple[str, ...] = ()
     """Files that were left out, and why."""
     extra_rows: int = 0
     """How many of the last rows are extra: without labels, and ignored by preprocessing."""
     extra_name: str = ""
+    origin: Origin | None = None
+    """What the inputs were computed from, if they are features of images."""
 
     @classmethod
     def from_arrays(
@@ -174,6 +191,12 @@ class Dataset:
     def is_images(self) -> bool:
         return self.inputs.ndim == 4
 
+    def shown(self, *, test: bool = False) -> Source:
+        """What the rows look like: the images behind features, else the inputs themselves."""
+        if self.origin is not None:
+            return self.origin.test_images if test else self.origin.images
+        return self.test_inputs if test else self.inputs
+
     def with_labels(self, labels: Labels) -> Dataset:
         return replace(self, labels=labels)
 
@@ -185,12 +208,18 @@ class Dataset:
     def _fingerprint(self) -> str:
         about: tuple[Any, ...] = (self.classes, self.inputs.shape, str(self.inputs.dtype))
         about += (self.extra_rows,) if self.extra_rows else ()
-        digest = hashlib.sha256(repr(about).encode())
-        return _hashed(digest, self.inputs, self.labels, self.test_inputs, self.test_labels)
+        about += (self.origin.backbone["key"],) if self.origin else ()
+        digest, (inputs, test_inputs) = hashlib.sha256(repr(about).encode()), self._hashed_inputs
+        return _hashed(digest, inputs, self.labels, test_inputs, self.test_labels)
+
+    @property
+    def _hashed_inputs(self) -> tuple[Source, Source]:
+        """Features may differ in the last digits on another machine; the pixels they are of do not."""
+        return (self.origin.digests, self.origin.test_digests) if self.origin else (self.inputs, self.test_inputs)
 
     def test_fingerprint(self) -> str:
         """A hash of the test rows: errors of runs with the same one are of the same rows."""
-        return _hashed(hashlib.sha256(), self.test_inputs, self.test_labels)
+        return _hashed(hashlib.sha256(), self._hashed_inputs[1], self.test_labels)
 
 
 def _hashed(digest: Any, *arrays: Any) -> str:

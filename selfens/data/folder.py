@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.images import decode_all, is_image
+from selfens.data.images import Convert, decode_all, is_image
 from selfens.errors import DataError
 from selfens.files import check_regular
 from selfens.files.tables import from_cell
@@ -42,14 +42,16 @@ def is_csv(source: str | Path) -> bool:
     return str(source).lower().endswith(".csv")
 
 
-def load_folder(source: str | Path, *, size: int, split_seed: int = 0, progress: bool = False) -> Dataset:
-    """A dataset from a folder of images or a CSV of file,label, decoded.
+def load_folder(
+    source: str | Path, *, size: int, split_seed: int = 0, progress: bool = False, convert: Convert | None = None
+) -> Dataset:
+    """A dataset from a folder of images or a CSV of file,label, decoded, and converted if `convert` is given.
 
     Without a test folder, a fifth of the labelled images of each class is held out to test on; a class keeps at least one.
     """
     train, test = list_images(Path(source))
     label_of = train | test
-    decoded = decode_all(list(label_of), size, source, progress)
+    decoded = decode_all(list(label_of), size, source, progress, convert)
     names = [label_of[file] for file in decoded.files]
     in_test = np.array([file in test for file in decoded.files])
     classes = tuple(

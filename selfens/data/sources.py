@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,34 +14,49 @@ from selfens.data import cifar_svhn
 from selfens.data.arrays import image_side, npz_shape, read_inputs, read_npy, read_npz
 from selfens.data.dataset import Dataset, missing_arrays
 from selfens.data.folder import all_images, is_folder_source, load_folder
-from selfens.data.images import decode_all
+from selfens.data.images import USUAL_SIZE, Convert, decode_all
 from selfens.data.tabular import Columns, load_table
 from selfens.errors import DataError, unknown_name
+
+if TYPE_CHECKING:
+    from selfens.data.features import FeatureStore
 
 SOURCES = ("digits", "cifar10", "cifar100", "svhn")
 DIGITS_TEST_ROWS_PER_CLASS = 50
 
 
 def from_config(
-    config: Config, *, offline: bool = False, progress: bool = False, columns: Columns | None = None
+    config: Config,
+    *,
+    offline: bool = False,
+    progress: bool = False,
+    columns: Columns | None = None,
+    store: FeatureStore | None = None,
 ) -> Dataset:
-    """The data set that a config names, with its extra rows.
+    """The data set that a config names, with its extra rows; or the features of its images, if it names a backbone.
 
     columns  of a table that a run was trained on; None: fitted
+    store    of the features, if its backbone is in memory already
     """
     options, split_seed = config.data, config.seed.of("split")
-    where: Any = {"data_dir": options.folder, "offline": offline, "progress": progress}
+    where: Any = {"data_dir": options.folder, "offline": offline, "progress": progress, "split_seed": split_seed}
     if options.label_column is not None:
-        main = load_table(options, label_seed=config.seed.of("labels"), split_seed=split_seed, columns=columns)
-    else:
-        main = load(options.name, split_seed=split_seed, image_size=options.image_size, **where)
+        return load_table(options, label_seed=config.seed.of("labels"), split_seed=split_seed, columns=columns)
+    if options.backbone is not None:
+        from selfens.core.device import resolve_device
+        from selfens.data.features import open_store
+
+        store = store or open_store(options, resolve_device(config.training.device))
+        data = load(options.name, image_size=store.size, convert=store.digests, **where)
+        return store.with_features(data, progress)
+    main = load(options.name, image_size=options.image_size, **where)
     return main if options.extra is None else with_extra(main, options.extra, **where)
 
 
 def with_extra(main: Dataset, source: str, *, progress: bool = False, **where: Any) -> Dataset:
     """`main` with extra rows: the training rows of a named data set, an array, or images, which are resized.
 
-    where  `data_dir` and `offline`, as for `load`
+    where  `data_dir`, `offline` and the like, as for `load`
     """
     if source in SOURCES:
         return main.with_extra(load(source, progress=progress, **where).inputs, name=source)
@@ -70,7 +85,8 @@ def load(
     offline: bool = False,
     progress: bool = False,
     split_seed: int = 0,
-    image_size: int = 32,
+    image_size: int = USUAL_SIZE,
+    convert: Convert | None = None,
 ) -> Dataset:
     """A named data set, or the one in an .npz file, a folder of .npy files or of images, or a CSV of file,label.
 
@@ -79,6 +95,7 @@ def load(
     progress    show downloads and decoding on the terminal
     split_seed  which rows of `digits` or of a folder are for testing; the other sets have an official split
     image_size  the side to which the images of a folder are resized
+    convert     what the images of a folder are made into, a few at a time
     """
     if name == "digits":
         return _digits(split_seed)
@@ -90,7 +107,7 @@ def load(
     if is_npy_folder(name):
         return Dataset.from_npy(name)
     if is_folder_source(name):
-        return load_folder(name, size=image_size, split_seed=split_seed, progress=progress)
+        return load_folder(name, size=image_size, split_seed=split_seed, progress=progress, convert=convert)
     raise DataError(
         unknown_name("data set", str(name), SOURCES)
         + " A path must be of an .npz file, a folder or a .csv file; if it was "

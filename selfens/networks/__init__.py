@@ -45,6 +45,7 @@ __all__ = [
     "committee",
     "conv13",
     "fuse",
+    "import_factory",
     "is_factory",
     "mlp",
     "small",
@@ -78,17 +79,7 @@ def count_weights(options: NetworkConfig, input_shape: tuple[int, ...], num_clas
 
 
 def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    module_name, _, attribute = path.partition(":")
-    path_before = list(sys.path)
-    sys.path.insert(0, os.getcwd())  # as `python` would; an installed command does not look beside the user
-    try:
-        factory: Any = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"the network '{path}' cannot be imported ({error}); expected package.module:factory."
-        ) from None
-    finally:
-        sys.path[:] = path_before
+    factory = import_factory(path, "network")
     try:
         network = factory(input_shape, num_classes)
     except TypeError as error:
@@ -96,3 +87,18 @@ def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> 
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{path} returned a {type(network).__name__}; expected a torch.nn.Module.")
     return network
+
+
+def import_factory(path: str, what: str) -> Any:
+    """The function that `package.module:factory` names, of an installed package or a file in the current directory."""
+    module_name, _, attribute = path.partition(":")
+    path_before = list(sys.path)
+    sys.path.insert(0, os.getcwd())  # as `python` would; an installed command does not look beside the user
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:  # a user's module may raise anything
+        raise ConfigError(
+            f"the {what} '{path}' cannot be imported ({error}); expected package.module:factory."
+        ) from None
+    finally:
+        sys.path[:] = path_before

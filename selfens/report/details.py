@@ -118,6 +118,8 @@ def data_words(run: Run) -> str:
 
 def _facts(run: Run, history: History) -> str:
     network = "a module of your own" if run.about["own_network"] else shown(run.config.network.name)
+    if run.config.data.backbone is not None:
+        network += f" on features of {shown(run.config.data.backbone)}"
     size, device = f"{run.about.get('parameters', 0):,} parameters", shown(str(run.about["environment"].get("device")))
     seed, unreadable = run.config.seed.base, len(run.about.get("unreadable", []))
     left_out = f", {unreadable:,} unreadable files left out (run.json lists them)" if unreadable else ""

@@ -63,7 +63,7 @@ def _gallery(
     title: str, note: str, dataset: Dataset, rows: Rows, columns: dict[str, NDArray[Any]], *, test: bool = False
 ) -> Gallery:
     """The first rows of a ranking, with what `columns` say of them: classes by their numbers, or measures."""
-    inputs, files = (dataset.test_inputs, dataset.test_row_names) if test else (dataset.inputs, dataset.row_names)
+    inputs, files = dataset.shown(test=test), dataset.test_row_names if test else dataset.row_names
     numbers = dataset.test_row_numbers if test else dataset.row_numbers
     first, is_images = rows[:MAX_ENTRIES], inputs.ndim == 4
     root = f"{Path(dataset.name).parent if is_csv(dataset.name) else Path(dataset.name)}/"

@@ -7,7 +7,7 @@ import json
 from selfens.config import Config
 
 WITHOUT_EFFECT = {
-    "data": "folder",
+    "data": "folder feature_cache",
     "training": "residence device precision compile capture kernels threads evaluate_every checkpoint_every",
 }
 """Fields that say where and how fast a run is computed, and how often it is evaluated and saved. Precision and residence

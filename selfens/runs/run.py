@@ -22,10 +22,12 @@ from selfens.core.targets import EnsembleTargets
 from selfens.data import preprocess, sources
 from selfens.data.arrays import PIECE, Inputs, as_trained, check_probabilities
 from selfens.data.dataset import Dataset
+from selfens.data.features import FeatureStore, open_store
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
 from selfens.data.tabular import Columns, named
 from selfens.errors import DataError, RunError
+from selfens.networks.backbone import is_code
 from selfens.runs.directory import RunDirectory
 
 BLOCK_BYTES = 1 << 24
@@ -37,7 +39,7 @@ class Run:
 
     network     the module to load the weights into, needed only if the run was given a module of your own
     dataset     what the run was trained on, if it is in memory already
-    trust_code  import the code that the run's config names for its network (module:factory)
+    trust_code  import the code that the run's config names for its network or backbone (module:factory)
     """
 
     def __init__(
@@ -135,13 +137,33 @@ class Run:
         return networks.build(self.config.network, self.input_shape, len(self.classes))
 
     def check_code(self) -> None:
-        """Refuse to build a network of code that the run names, which may be anybody's, unless the caller trusts it."""
-        name = self.config.network.name
+        """Refuse to import code that the run names, which may be anybody's, unless the caller trusts it."""
+        name, backbone = self.config.network.name, self.config.data.backbone
         if networks.is_factory(name) and not self._trust_code and self._given_network is None:
             raise RunError(
                 f"{self.path} names code for its network, '{name}', which is imported only if you trust it; say so "
                 "(trust_code=True), or pass the network itself (network=...)."
             )
+        if is_code(backbone) and not self._trust_code:
+            raise RunError(
+                f"{self.path} names code for its backbone, '{backbone}', which is imported only if you trust it; say so "
+                "(trust_code=True)."
+            )
+
+    @cached_property
+    def features(self) -> FeatureStore | None:
+        """What makes features of images, if the run was trained on those of a backbone."""
+        if self.config.data.backbone is None:
+            return None
+        self.check_code()
+        store = open_store(self.config.data, self.device)
+        match self.about.get("backbone"):
+            case {"key": key} if key == store.backbone.about["key"]:
+                return store
+        raise RunError(
+            f"weights or statistics of the backbone '{self.config.data.backbone}' are not those that {self.path} was trained "
+            "with (run.json names them); put them back, or train again."
+        )
 
     @cached_property
     def ensemble(self) -> EnsembleTargets | None:
@@ -178,7 +200,7 @@ class Run:
             place = {"folder": str(source)} if config.data.name in sources.SOURCES else {"name": str(source)}
             config = config.with_values("data", **place)
         try:
-            dataset = sources.from_config(config, offline=offline, columns=self.columns)
+            dataset = sources.from_config(config, offline=offline, columns=self.columns, store=self.features)
         except DataError as error:
             reason = str(error).rstrip(".")
             raise RunError(
@@ -195,9 +217,12 @@ class Run:
             )
 
     def predict_proba(self, inputs: ArrayLike) -> NDArray[np.float32]:
-        """[rows, classes] probabilities for raw inputs of the kind the run was trained on, such as the rows of a table."""
+        """[rows, classes] probabilities for raw inputs of the kind the run was trained on: rows of a table, images of a
+        backbone."""
         if self.columns is not None and hasattr(inputs, "columns"):
             inputs, _ = self.columns.encode(named(inputs))
+        if self.features is not None:
+            return self.predict_rows(self.features.features(self.features.of_images(inputs)))
         takes_bytes = self.about["input_type"] == "uint8"
         return self.predict_rows(as_trained(inputs, self.input_shape, takes_bytes, str(self.path)))
 

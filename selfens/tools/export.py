@@ -1,7 +1,8 @@
-"""Export: a run's network and its preprocessing in one ONNX file, to be used without selfens.
+"""Export: a run's network, its preprocessing and its backbone, if it has one, in one ONNX file, to be used without selfens.
 
-The file takes any number of raw rows, bytes or floats, and gives probabilities and logits. Class names and a model card are
-inside. It is written only if its probabilities are those of the run itself.
+The file takes any number of raw rows, bytes or floats; if there is a backbone, RGB bytes at its input size. It gives
+probabilities and logits. Class names and a model card are inside. It is written only if its probabilities are those of the run
+itself.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from selfens import __version__, networks
 from selfens.core import evaluate
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs
+from selfens.data.images import resized
 from selfens.errors import ConfigError, RunError, SelfensError
 from selfens.files.tables import write_output
 from selfens.files.tensors import write_failure
@@ -52,11 +54,13 @@ class Model(nn.Module):
 
     def __init__(self, run: Run) -> None:
         super().__init__()
+        self.backbone = copy.deepcopy(run.features.backbone).cpu() if run.features else None
         self.preprocess, self.network = copy.deepcopy(run.preprocess).cpu(), copy.deepcopy(run.network).cpu()
         networks.fuse(self.network, False)  # fusing may be on if it was trained on a GPU in this process
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.network(self.preprocess(inputs)).float()
+        features = inputs if self.backbone is None else self.backbone(inputs)
+        logits = self.network(self.preprocess(features)).float()
         return logits.softmax(dim=1), logits
 
 
@@ -107,7 +111,7 @@ def _system_error(error: BaseException | None) -> OSError | None:
 
 def model_card(run: Run) -> dict[str, Any]:
     """What someone who has only the file wants to know about it."""
-    epoch, step = run.directory.reached()
+    (epoch, step), (shape, kind) = run.directory.reached(), _input(run)
     return {
         "data": Path(run.about.get("data", run.config.data.name)).name,
         "training_rows": run.about["rows"],
@@ -119,7 +123,8 @@ def model_card(run: Run) -> dict[str, Any]:
         "epochs": epoch,
         "test_error_percent": None if step else run.test_error,
         "test_rows": run.about.get("test_rows"),
-        "input": {"name": INPUT, "type": run.about["input_type"], "shape": ["batch", *run.input_shape]},
+        "backbone": run.about.get("backbone"),
+        "input": {"name": INPUT, "type": kind, "shape": ["batch", *shape]},
         "selfens": __version__,
     }
 
@@ -162,16 +167,26 @@ def _difference(content: bytes, model: Model, rows: Inputs) -> float:
 
 
 def _expected(model: Model, rows: Inputs) -> NDArray[np.float32]:
-    logits = evaluate.logits(model.network, preprocess.apply(model.preprocess, rows, "cpu"))
+    inputs = rows if model.backbone is None else model.backbone.features(rows)
+    logits = evaluate.logits(model.network, preprocess.apply(model.preprocess, inputs, "cpu"))
     return np.asarray(logits.softmax(dim=1).numpy())
 
 
 def _rows_to_check(run: Run) -> tuple[Inputs, str]:
     """Rows spread over the training data, some more than once if it is small; and a name for them."""
+    shape, kind = _input(run)
     try:
-        inputs = run.dataset(offline=True).inputs
+        inputs = run.dataset(offline=True).shown()
     except SelfensError as error:
-        blank = np.zeros((CHECKED_ROWS, *run.input_shape), dtype=run.about["input_type"])
-        return blank, f"blank rows only, since the data is not at hand: {error}"
+        return np.zeros((CHECKED_ROWS, *shape), dtype=kind), f"blank rows only, since the data is not at hand: {error}"
     rows = inputs[np.arange(CHECKED_ROWS) * len(inputs) // CHECKED_ROWS]
+    if run.features is not None:
+        rows = np.stack([resized(row, run.features.size) for row in rows])
     return rows, f"{min(CHECKED_ROWS, len(inputs))} training rows"
+
+
+def _input(run: Run) -> tuple[tuple[int, ...], str]:
+    """Shape and type of a row that the file takes: an image, if there is a backbone."""
+    if run.features is None:
+        return run.input_shape, run.about["input_type"]
+    return (3, run.features.size, run.features.size), "uint8"

@@ -19,7 +19,7 @@ from selfens.files.tables import cells, check_replaceable, write_csv
 from selfens.runs.run import Run
 
 
-def predict_file(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]]:
+def predict_file(run: Run, inputs: Path, output: Path, *, progress: bool = False) -> tuple[int, list[str]]:
     """Write class and probability of each row of a table or array, or of each image; returns their number and remarks.
 
     inputs  a table, if the run was trained on one; an .npz or .npy file, an image, a folder of images, or a CSV that lists them
@@ -46,19 +46,24 @@ def predict_file(run: Run, inputs: Path, output: Path) -> tuple[int, list[str]]:
         write_csv(output, table | ({columns.header: identifiers} if identifiers else {}))
         return len(frame), notes
     if is_images:
-        decoded = _decoded(run, inputs)
-        write_csv(output, {"file": decoded.files, **_columns(run, run.predict_proba(decoded.images))})
+        decoded, probabilities = _predicted(run, inputs, progress)
+        write_csv(output, {"file": decoded.files, **_columns(run, probabilities)})
         return len(decoded.files), [f"left out: {failure}" for failure in decoded.failures]
     array = read_inputs(inputs)
     write_csv(output, {"row": range(len(array)), **_columns(run, run.predict_proba(array))})
     return len(array), []
 
 
-def _decoded(run: Run, inputs: Path) -> Decoded:
+def _predicted(run: Run, inputs: Path, progress: bool) -> tuple[Decoded, NDArray[np.float32]]:
+    """The images, or the hashes of those that went through a backbone, and their probabilities."""
+    if (store := run.features) is not None:
+        decoded = decode_all(all_images(inputs), store.size, inputs, progress, store.digests)
+        return decoded, run.predict_rows(store.features(decoded.images))
     channels, *sides = run.input_shape
     if channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
         raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
-    return decode_all(all_images(inputs), sides[0], inputs)
+    decoded = decode_all(all_images(inputs), sides[0], inputs, progress)
+    return decoded, run.predict_proba(decoded.images)
 
 
 def _columns(run: Run, probabilities: NDArray[np.float32]) -> dict[str, list[str]]:

@@ -98,6 +98,11 @@ def prepare(config: Config, device: torch.device, data: Dataset, group: Group) -
             f"data.extra is {config.data.extra}, but a data set of your own was passed; give it its extra rows by "
             "dataset.with_extra(...)."
         )
+    if config.data.backbone is not None and data.origin is None:
+        raise ConfigError(
+            f"data.backbone is {config.data.backbone}, but a data set of your own was passed, which is not of its features; "
+            "make them by open_store(config.data, device).with_features(dataset), of selfens.data.features."
+        )
     seeds = config.seed
     labels = choose_labels(data, config.data, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
     fitted_on = None  # all rows
@@ -220,6 +225,7 @@ class Parts:
             "input_shape": list(data.input_shape),
             "input_type": str(data.inputs.dtype),
             "unreadable": list(data.unreadable),
+            "backbone": data.origin and data.origin.backbone,
             "processes": self.group.size,
             "parameters": self.optimizer.flat.numel(),
             "environment": environment(self.prepared.device, self.precision),

@@ -1,0 +1,195 @@
+"""A pretrained backbone: a frozen network from images to feature vectors, of timm (`timm:NAME`) or a user's `module:factory`.
+
+A factory takes no arguments and returns a module from [rows, 3, size, size] to [rows, features]. What timm says of its models,
+a factory says in the same way, by an attribute of the module: `pretrained_cfg`, a dict with `input_size` (3, size, size),
+`mean` and `std` of the inputs scaled to 0..1, and if it likes `weights` (their name), `license`, and `classifier`: the layers
+that were removed, whose weights a file may hold all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from selfens.core.device import prediction_settings, random_state_kept
+from selfens.errors import ConfigError, DataError, MissingPackageError, nearest, root_cause
+from selfens.files import check_regular
+from selfens.files.tensors import load_tensors
+from selfens.networks import import_factory
+
+TIMM = "timm:"
+ASSUMED = {"input_size": (3, 224, 224), "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+"""What most backbones have; taken for those of a factory that does not say."""
+BATCHES = {"cpu": 4, "cuda": 128}  # on a CPU, larger ones leave its caches
+
+
+class Backbone(nn.Module):
+    """Bytes of images, [rows, 3, size, size], to features, [rows, features].
+
+    about  what a run and an export keep: name, weights with hash and licence, input size and statistics; and `key`, a hash of
+           all that decides the features, but for the code
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, module: nn.Module, about: dict[str, Any]) -> None:
+        super().__init__()
+        self.module, self.about, self.size = module.eval().requires_grad_(False), about, int(about["size"])
+        self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # half as fast again on a CPU
+        for name in ("mean", "std"):
+            self.register_buffer(name, torch.tensor(about[name]).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.module((images.float() / 255 - self.mean) / self.std)
+        return features
+
+    @torch.no_grad()
+    def features(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Of any number of images, always in batches of one size: so an image's features do not depend on its company."""
+        device, made = self.mean.device, []
+        rows = BATCHES.get(device.type, BATCHES["cpu"])
+        with prediction_settings("fp32", device):
+            for start in range(0, len(images), rows):
+                part = torch.from_numpy(images[start : start + rows])
+                batch = torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])])
+                made.append(self.checked(batch.to(device))[: len(part)].float().cpu().numpy())
+        return np.concatenate(made)
+
+    def checked(self, batch: Tensor) -> Tensor:
+        """The features of one batch; refused if they are none."""
+        name = self.about["name"]
+        try:
+            made = self(batch)
+        except Exception as error:  # a user's module may raise anything
+            raise ConfigError(
+                f"the backbone '{name}' failed on images of {self.size} x {self.size} pixels ({root_cause(error)})."
+            ) from error
+        if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(batch) or not made.shape[1]:
+            what = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"type {type(made).__name__}"
+            raise ConfigError(
+                f"the backbone '{name}' makes features of {what} for {len(batch)} images; expected [rows, features], so pool "
+                "over height and width, or choose one of several outputs."
+            )
+        if not bool(made.isfinite().all()):
+            raise DataError(f"the backbone '{name}' makes features that are NaN or infinite; are its weights whole?")
+        return made
+
+
+def is_code(name: str | None) -> bool:
+    """Whether building the backbone of this name imports a user's code; timm is a library like others."""
+    return name is not None and not name.startswith(TIMM)
+
+
+def build(name: str, weights: str | None = None, size: int | None = None) -> Backbone:
+    """The backbone of this name, in evaluation mode.
+
+    weights  a file to load its weights from: .safetensors, or a state_dict saved by torch
+    size     side of its input images, if not its own
+    """
+    make = import_factory(name, "backbone") if is_code(name) else _timm(name, pretrained=weights is None)
+    try:
+        with random_state_kept():  # weights are drawn before they are overwritten
+            module = make()
+    except Exception as error:  # of a user's code, of timm, of the network
+        hint = "" if is_code(name) else "; give a file of its weights if they cannot be downloaded"
+        raise ConfigError(f"the backbone '{name}' cannot be made ({root_cause(error)}){hint}.") from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{name}() returned a {type(module).__name__}; expected a torch.nn.Module.")
+    given = dict(getattr(module, "pretrained_cfg", None) or {})
+    if weights is not None:
+        _load_weights(module, name, Path(weights), given.get("classifier") or ())
+    tag = ".".join(str(given[key]) for key in ("architecture", "tag") if given.get(key))  # as timm names weights
+    about = {
+        "name": name,
+        "weights": Path(weights).name if weights else given.get("weights") or tag or None,
+        "sha256": _digest(module),
+        "licence": None if weights else given.get("license"),  # that of a file is not known
+        **_input(name, ASSUMED | given, size),
+        "assumed": [key for key in ASSUMED if key not in given and not (key == "input_size" and size)],
+    }
+    decisive = json.dumps([about[key] for key in ("name", "sha256", "size", "mean", "std")])
+    about["key"] = hashlib.sha256(decisive.encode()).hexdigest()[:40]
+    backbone = Backbone(module, about)
+    with torch.no_grad():
+        blank = torch.zeros(2, 3, backbone.size, backbone.size, dtype=torch.uint8)
+        about["features"] = backbone.checked(blank).shape[1]
+    return backbone
+
+
+def _timm(name: str, pretrained: bool) -> Any:
+    try:
+        import timm
+    except Exception as error:  # an ImportError, or anything that a torchvision of another torch raises
+        raise MissingPackageError(
+            f"the backbone '{name}' needs the package timm, which cannot be imported ({root_cause(error)}); install it, with "
+            "a torchvision that fits torch, by: pip install 'selfens[timm]'"
+        ) from None
+    short = name.removeprefix(TIMM)
+    if not re.fullmatch(r"[\w.]+", short) or not timm.is_model(
+        short
+    ):  # other spellings name files and other people's hubs
+        raise ConfigError(f"there is no backbone '{name}'{nearest(short, timm.list_models())} See timm.list_models().")
+    return functools.partial(timm.create_model, short, pretrained=pretrained, num_classes=0)
+
+
+def _input(name: str, config: Mapping[str, Any], size: int | None) -> dict[str, Any]:
+    """Side, mean and deviation of the input images."""
+    try:
+        channels, height, width = (int(side) for side in config["input_size"])
+        mean, std = ([float(value) for value in config[key]] for key in ("mean", "std"))
+        if (channels, height) != (3, width) or height < 1 or len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise ValueError
+    except (TypeError, ValueError):
+        found = ", ".join(f"{key}={config[key]!r}" for key in ASSUMED)
+        raise ConfigError(
+            f"the pretrained_cfg of '{name}' says {found}; expected input_size=(3, side, side), and three numbers each, the "
+            "deviations above 0."
+        ) from None
+    return {"size": size or height, "mean": mean, "std": std}
+
+
+def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple[str, ...]) -> None:
+    """Nothing is unpickled but tensors. Weights of the layers that were removed are left out."""
+    try:
+        check_regular(path)
+        is_safe = path.suffix == ".safetensors"
+        found: Any = load_tensors(path)[0] if is_safe else torch.load(path, map_location="cpu", weights_only=True)
+        found = next((found[key] for key in ("state_dict", "model") if isinstance(found.get(key), dict)), found)
+        if not found or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+            raise ValueError("it holds something else")
+    except Exception as error:  # of torch, zipfile, pickle, the system
+        reason = "it is not there" if isinstance(error, FileNotFoundError) else root_cause(error)
+        raise ConfigError(
+            f"the weights {path} cannot be read ({reason}); expected a .safetensors file, or a state_dict saved by torch."
+        ) from None
+    classifier = tuple(f"{layer}." for layer in ((removed,) if isinstance(removed, str) else removed))
+    try:
+        missing, unexpected = module.load_state_dict(found, strict=False)
+        strange = [key for key in unexpected if not key.startswith(classifier)]
+        if missing or strange:
+            what = f"{len(missing)} tensors are missing" if missing else f"{len(strange)} are of no layer"
+            raise RuntimeError(f"{what}, the first {(missing or strange)[0]}")
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
+        raise ConfigError(f"the weights {path} do not fit the backbone '{name}' ({reason}); give its own.") from None
+
+
+def _digest(module: nn.Module) -> str:
+    """A hash of the weights that are computed with, wherever they come from."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        plain = torch.as_tensor(tensor).detach().cpu().contiguous()
+        digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
