@@ -9,6 +9,7 @@ import io
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -19,6 +20,7 @@ from selfens.core import launcher
 from selfens.errors import ConfigError, SelfensError, visible
 from selfens.experiments.command import reproduce
 from selfens.methods import METHODS
+from selfens.settings import seconds
 
 if TYPE_CHECKING:
     from selfens.config import Config
@@ -35,6 +37,9 @@ app = typer.Typer(
 )
 
 MistypedCommand: type[Exception] = typer.BadParameter.__bases__[0]  # click's UsageError, wherever typer keeps its click
+
+START_UP = 1.0  # seconds from the start of the process to that of a command, and at its end
+MIN_REPORT, REPORT_SHARE = 4.0, 0.05  # of a time limit, for the report: seconds at least, and a share
 
 Device = Literal["auto", "cpu", "cuda"]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
@@ -65,6 +70,9 @@ def train(
     method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; see 'selfens methods'.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
+    time_limit: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m: as many epochs as fit, report and all.")
+    ] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
     size: Annotated[int | None, typer.Option(help="Side to which a folder's images are scaled.")] = None,
@@ -77,6 +85,7 @@ def train(
     overrides: SetOption = None,
 ) -> None:
     """Train, and leave everything in a run directory."""
+    began = time.perf_counter()
     if labels is not None and labels_file is not None:
         raise ConfigError(
             "--labels and --labels-file were both given; a file says itself which labels to use, so leave out one."
@@ -85,6 +94,11 @@ def train(
         raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
     if labels_file is not None and add_labels is not None:
         raise ConfigError("--labels-file and --add-labels were both given; put the lines of both into one file.")
+    limit = None if time_limit is None else seconds("--time-limit", time_limit)
+    if limit is not None and (epochs or any(text.strip().startswith("schedule.epochs") for text in overrides or [])):
+        raise ConfigError(
+            "a time limit and a number of epochs were both given; the one decides the other, so leave out one."
+        )
     if any(text.strip().startswith("method.name") for text in overrides or []):
         raise ConfigError(
             "method.name was set; choose by --method, which also brings what the method wants for the data."
@@ -106,7 +120,12 @@ def train(
     config = named.config_for(source, method, size, device or "auto").with_overrides([*given, *(overrides or [])])
     config = named.with_absolute_paths(config)
     directory = run or _new_directory(config)
-    _train(lambda show: loop.train(config, directory, progress=show), directory, report, tensorboard, quiet)
+
+    def begin(show: Progress) -> Run:
+        left = None if limit is None else _left_for_training(limit, time.perf_counter() - began, report)
+        return loop.train(config, directory, progress=show, time_limit=left)
+
+    _train(begin, directory, report, tensorboard, quiet)
 
 
 @app.command()
@@ -413,6 +432,17 @@ def _loaded(path: Path, trust_code: bool, device: str = "auto") -> Run:
     if done < epochs:
         _complain(f"note: {path} has done {done} of {epochs} epochs; 'selfens resume {path}' completes it.")
     return run
+
+
+def _left_for_training(limit: float, spent: float, report: bool) -> float:
+    """What the start of the command, which is over, and its end leave of a time limit."""
+    kept = START_UP + (max(MIN_REPORT, REPORT_SHARE * limit) if report else 0.0)
+    if limit <= spent + kept:
+        raise ConfigError(
+            f"--time-limit is {limit:g} s, but starting and the report take {spent + kept:.0f} s of it; allow more"
+            + (", or leave out the report (--no-report)." if report else ".")
+        )
+    return limit - spent - kept
 
 
 def _train(call: Callable[[Progress], Run], directory: Path, report: bool, tensorboard: bool, quiet: bool) -> None:

@@ -207,6 +207,12 @@ class ScheduleConfig(Section):
                     f"schedule.{name} is {length!r}; expected from 0 to the number of epochs, {self.epochs}."
                 )
 
+    def scaled(self, epochs: int) -> ScheduleConfig:
+        """The same shape in another number of epochs: ramps keep their proportion."""
+        names = ("rampup_epochs", "rampdown_epochs", "warmup_epochs", "weight_rampup_epochs")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(self, epochs=epochs, **{name: x * epochs / self.epochs for name, x in given.items()})
+
     @property
     def rampup(self) -> float:
         return self.epochs * PAPER_RAMPUP / PAPER_EPOCHS if self.rampup_epochs is None else self.rampup_epochs

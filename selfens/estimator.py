@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import time
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
@@ -33,6 +34,7 @@ from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.errors import ConfigError, DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
+from selfens.settings import seconds
 from selfens.training.loop import train
 from selfens.training.progress import for_terminal
 
@@ -55,6 +57,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         "auto" is "mlp" for features and a convolutional network for images. A module is copied before it is trained.
     epochs : int or None
         Visits of the training set. None: as many as make 1000 steps, but from 30 to 600.
+    time_limit : float, str or None
+        Seconds, or text such as "5m", instead of `epochs`: as many as fit into the time. `config_` has their number.
     random_state : int, RandomState instance or None
         Of initial weights, order, noise, dropout and augmentation.
     device : "auto", "cpu" or "cuda"
@@ -90,6 +94,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         network: str | nn.Module = "auto",
         epochs: int | None = None,
         *,
+        time_limit: float | str | None = None,
         random_state: Any = None,
         device: str = "auto",
         config: Config | Mapping[str, Any] | None = None,
@@ -99,6 +104,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.method = method
         self.network = network
         self.epochs = epochs
+        self.time_limit = time_limit
         self.random_state = random_state
         self.device = device
         self.config = config
@@ -107,6 +113,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
         """Train on all rows of X; y holds a class for each, or -1, None, NaN, pandas' NA or "" for unlabeled."""
+        began = time.perf_counter()
         launcher.check_single_process(type(self).__name__)
         inputs, given = validate_data(self, X, _without_missing(y), allow_nd=True, ensure_min_samples=2)
         labelled = is_labelled(given)
@@ -123,7 +130,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         progress = for_terminal() if self.verbose else None
         with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, random_state_kept():
             directory = self.run_dir_ or Path(temporary) / "run"
-            self._keep(train(self.config_, directory, dataset=dataset, network=module, progress=progress), dataset)
+            spent = time.perf_counter() - began
+            limit = None if self.time_limit is None else seconds("time_limit", self.time_limit) - spent
+            run = train(self.config_, directory, dataset=dataset, network=module, progress=progress, time_limit=limit)
+            self._keep(run, dataset)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -161,6 +171,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if isinstance(self.config, Config):
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
         own_fields = {} if self.config is None else self.config
+        if self.time_limit is not None and (self.epochs is not None or "schedule.epochs" in own_fields):
+            raise ConfigError(
+                "time_limit and a number of epochs were both given; one decides the other, so leave out one."
+            )
         check_kind("config", own_fields, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         check_kind("network", self.network, str | nn.Module, "a name, or a module from inputs to logits")
         on_gpu = self.device != "cpu" and torch.cuda.is_available()
@@ -179,7 +193,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         """All that is needed once the directory is gone."""
         self.label_distributions_ = run.predict_training_rows(dataset)
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
-        self.history_ = run.history
+        self.history_, self.config_ = run.history, run.config
         # A copy, because the parameters of a module that was trained in place are views into one large tensor.
         self.network_, self.preprocess_ = copy.deepcopy(run.network).cpu(), run.preprocess.cpu()
         self.input_shape_, self.n_features_in_ = dataset.input_shape, int(np.prod(dataset.input_shape))

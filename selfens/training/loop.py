@@ -11,6 +11,7 @@ import math
 import shutil
 import time
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,8 +27,9 @@ from selfens.errors import DivergedError, RunError, check_kind
 from selfens.methods.base import Method
 from selfens.runs.directory import RunDirectory, check_free
 from selfens.runs.run import Run
+from selfens.settings import seconds
 from selfens.training import checkpoint as checkpoints
-from selfens.training import distributed, notices, setup
+from selfens.training import distributed, limit, notices, setup
 from selfens.training.checkpoint import Position
 from selfens.training.distributed import MAX, MIN, Group
 from selfens.training.evaluate import misclassified
@@ -47,6 +49,8 @@ def train(
     network: nn.Module | None = None,
     method: Method | None = None,
     progress: Progress | None = None,
+    time_limit: float | str | None = None,
+    note: str = "",
 ) -> Run:
     """Train what `config` says and leave everything in `run_dir`, which must be new.
 
@@ -54,13 +58,20 @@ def train(
     network   trained instead of `config.network.name`: any module from inputs to logits
     method    used instead of `config.method`: any `Method`
     progress  told what happens; by default nothing is shown
+    time_limit  seconds, or text such as "5m": as many epochs as fit, from now to the return, instead of the config's; ramps
+                keep their proportion, and the config of the run has the epochs that were chosen
+    note      a line about how the config was chosen; it is shown, and kept in run.json
     """
+    began = time.perf_counter()
     check_kind("config", config, Config, "a Config, such as presets.get('digits')")
+    deadline = None if time_limit is None else began + seconds("time_limit", time_limit)
     given, path = Given(dataset, network, method), Path(run_dir)
-    if launcher.restarts() and (path / "config.json").is_file() and RunDirectory.open(path).config() == config:
-        # The caller's config names the same code as the run's.
-        return resume(path, dataset=dataset, network=network, method=method, progress=progress, trust_code=True)
-    return _run(path, config, given, progress)
+    if launcher.restarts() and (path / "config.json").is_file():
+        found = RunDirectory.open(path).config()
+        asked = config if deadline is None else replace(config, schedule=config.schedule.scaled(found.schedule.epochs))
+        if asked == found:  # so the caller's config names the same code as the run's
+            return resume(path, dataset=dataset, network=network, method=method, progress=progress, trust_code=True)
+    return _run(path, config, given, progress, deadline=deadline, note=note)
 
 
 def resume(
@@ -83,7 +94,16 @@ def resume(
     return _run(run.path, run.config, given, progress, resumed=run)
 
 
-def _run(path: Path, config: Config, given: Given, progress: Progress | None, resumed: Run | None = None) -> Run:
+def _run(
+    path: Path,
+    config: Config,
+    given: Given,
+    progress: Progress | None,
+    *,
+    resumed: Run | None = None,
+    deadline: float | None = None,
+    note: str = "",
+) -> Run:
     """The one path of new and resumed runs. A resumed run is locked before anything is read, a new one once it exists."""
     given.check(config)
     device, directory = resolve_device(config.training.device), RunDirectory(path)
@@ -107,7 +127,11 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
             if directory.has_checkpoint():
                 start = checkpoints.load(parts, directory.load_checkpoint())
         else:
-            _create(path, parts)
+            if deadline is not None:
+                limit.fit_schedule(parts, deadline)
+                show.until(deadline)
+                note = "; ".join(filter(None, (note, "as many epochs as fit into the time limit")))
+            _create(path, parts, note)
             notices.warn_about_data(parts, show)
             stack.enter_context(directory.locked() if group.is_first else nullcontext())
         _train_epochs(parts, directory, show, start)
@@ -149,13 +173,13 @@ def _load_data(path: Path, config: Config, given: Given, resumed: Run | None, gr
         return given.dataset or sources.from_config(config, progress=show.talkative)
 
 
-def _create(path: Path, parts: Parts) -> None:
+def _create(path: Path, parts: Parts, note: str) -> None:
     """The directory of a new run. The first process writes it, and all must see it, because all read it at the end."""
     group, prepared = parts.group, parts.prepared
     if parts.method.ensemble is not None:
         _ = parts.method.ensemble.arrays  # refuses a file that a checkpoint of another run relies on
     if group.is_first:
-        RunDirectory.create(path, parts.config, prepared.labels, prepared.preprocess, parts.about())
+        RunDirectory.create(path, parts.config, prepared.labels, prepared.preprocess, parts.about() | {"note": note})
     group.barrier()
     if not group.all_reduce_int(int((path / "config.json").is_file()), MIN):
         if group.is_first:

@@ -19,19 +19,21 @@ NEGLIGIBLE_WEIGHT = 1e-3
 
 
 def title(parts: Parts, directory: RunDirectory) -> str:
-    """What is trained on what and how, in two lines."""
+    """What is trained on what and how, in two lines, and in a third how that was chosen, if the run knows."""
     config, data, rows, options = parts.config, parts.prepared.data, parts.rows, parts.method.options
     extra = f"{data.extra_rows:,} of them extra, " if data.extra_rows else ""
     labelled = "all" if rows.num_labelled == len(rows.visited) else f"{rows.num_labelled:,}"
     method = type(parts.method).__name__ if options.name == "own" else options.name
     network = type(parts.network).__name__ if parts.given.network is not None else config.network.name
     epochs = "1 epoch" if config.schedule.epochs == 1 else f"{config.schedule.epochs} epochs"
+    note = str(directory.about().get("note") or "")
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
     return (
         f"{visible(data.name)}: {len(rows.visited):,} rows, {extra}{labelled} labelled, "
         f"{parts.evaluated['test_error'].total:,} to test on; run in {visible(str(directory.path))}\n"
         f"{method}, {network} ({parts.optimizer.flat.numel():,} parameters), {parts.prepared.device.type} {parts.precision}; "
         f"{epochs}{weight}, learning rate {config.optimizer.learning_rate:g}; inputs {data.input_shape} from {parts.residence}"
+        + (f"\n{visible(note)}" if note else "")
     )
 
 

@@ -202,6 +202,12 @@ class Parts:
         targets = self.method.ensemble.visit(order[:, self.loader.first :])
         return (rows for _, rows in zip(targets, self.loader.visit(order), strict=True))
 
+    def fit_schedule(self, epochs: int) -> None:
+        """Train for another number of epochs, ramps in proportion."""
+        self.config = replace(self.config, schedule=self.config.schedule.scaled(epochs))
+        self.prepared = replace(self.prepared, config=self.config)
+        self.rates = _rates(self.config, self.weight_max)
+
     def about(self) -> dict[str, Any]:
         """What run.json records."""
         data, given = self.prepared.data, self.given
