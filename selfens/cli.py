@@ -117,13 +117,14 @@ def train(
         "seed.base": seed,
     }
     given = [f"{field}={value}" for field, value in flags.items() if value is not None]
-    config = named.config_for(source, method, size, device or "auto").with_overrides([*given, *(overrides or [])])
-    config = named.with_absolute_paths(config)
+    chosen = named.config_for(source, method, size, device or "auto")
+    config = named.with_absolute_paths(chosen.with_overrides([*given, *(overrides or [])]))
+    note = named.note(source, chosen, config)
     directory = run or _new_directory(config)
 
     def begin(show: Progress) -> Run:
         left = None if limit is None else _left_for_training(limit, time.perf_counter() - began, report)
-        return loop.train(config, directory, progress=show, time_limit=left)
+        return loop.train(config, directory, progress=show, time_limit=left, note=note)
 
     _train(begin, directory, report, tensorboard, quiet)
 

@@ -249,7 +249,7 @@ def default_config(dataset: Dataset, method: str, *, on_gpu: bool = False) -> Co
     Small data takes few steps per epoch, so epochs are counted by steps; and as runs are short, running means are quick.
     """
     side = min(dataset.input_shape[1:]) if dataset.is_images else None
-    config = presets.for_arrays(dataset.name, images_side=side, on_gpu=on_gpu)
+    config = presets.for_arrays(dataset.name, images_side=side, method=presets.DEFAULT_METHOD, on_gpu=on_gpu)
     steps_per_epoch = max(dataset.num_rows // config.training.batch_size, 1)
     epochs = min(max(STEPS // steps_per_epoch, MIN_EPOCHS), MAX_EPOCHS)
     config = presets.with_method(config, method, images=dataset.is_images).with_values("schedule", epochs=epochs)

@@ -22,18 +22,27 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
         raise ConfigError(f"an image size was given, but {source} is no folder of images; leave the size out.")
     if is_preset:
         return presets.get(source, method)
-    path, on_gpu = Path(source), resolve_device(device).type == "cuda"
+    path, on_gpu, photos = Path(source), resolve_device(device).type == "cuda", False
     if is_arrays:
         rows, side = sources.rows_and_side(path)
     elif folder.is_folder_source(source):
         train, test = folder.list_images(path)
         rows, side = len(train), images.suggested_size([*train, *test]) if size is None else size
+        photos = not all(name.isdigit() or len(name) == 1 for name in filter(None, train.values()))
     else:
         raise ConfigError(_no_such_source(source))
-    config = presets.for_arrays(str(path.absolute()), images_side=side, rows=rows, on_gpu=on_gpu)
-    if not is_arrays:
-        config = config.with_values("data", image_size=side)
-    return presets.with_method(config, method or config.method.name, images=side is not None)
+    config = presets.for_arrays(
+        str(path.absolute()), images_side=side, rows=rows, method=method, on_gpu=on_gpu, photos=photos
+    )
+    return config if is_arrays else config.with_values("data", image_size=side)
+
+
+def note(source: str, chosen: Config, used: Config) -> str:
+    """How the config for a user's own data was chosen, in a line; nothing for a preset."""
+    if presets.full_name(source) is not None:
+        return ""
+    on_gpu = resolve_device(used.training.device).type == "cuda"
+    return presets.why(chosen, used, on_gpu=on_gpu, arrays=sources.is_array_source(source))
 
 
 def with_absolute_paths(config: Config) -> Config:

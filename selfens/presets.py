@@ -12,6 +12,9 @@ from selfens.config import AugmentConfig, Config, DataConfig, NetworkConfig, Sch
 from selfens.errors import ConfigError, unknown_name
 
 DEFAULT_METHOD = "temporal"
+IMAGES_METHOD = "fixmatch"  # on a CPU
+DEFAULT_ROWS = 10_000
+TINY_SIDE = 12
 
 
 class Preset(NamedTuple):
@@ -113,20 +116,94 @@ def with_method(config: Config, method: str, *, images: bool) -> Config:
     return config.with_values("method", name=method)
 
 
-def for_arrays(name: str, *, images_side: int | None, rows: int | None = None, on_gpu: bool = False) -> Config:
-    """Settings for a user's own data.
+IMAGES_ON_CPU = (
+    "data.preprocess=channel",
+    "data.preprocess_after_views=true",  # so that colours can be changed
+    "method.name=fixmatch",
+    "method.threshold=0.8",
+    "method.decay=0.99",
+    "network.noise=0",
+    "network.dropout=0",
+    "network.mean_momentum=0.9",
+    "optimizer.name=adamw",
+    "optimizer.learning_rate=0.002",
+    "optimizer.weight_decay=0.01",
+    "schedule.name=cosine",
+    "training.batch_size=256",
+    "training.labelled_per_batch=64",
+)
+"""Chosen on Fashion-MNIST, digits and CIFAR-10 with other labels than those that results are reported for."""
+CPU_STEPS, CPU_SIDE = 900, 32  # in images of that side: about a minute and a half on two cores
 
-    conv13 on a GPU for images of 24 pixels and more, a small network on a CPU or for smaller ones, mlp for features (no
-    `images_side`). The fewer the rows, the more epochs, so that there are enough steps to learn in.
+
+def for_images_on_cpu(name: str, side: int, rows: int) -> Config:
+    """Settings for a user's own images without a GPU: a quick network, and steps that take a minute or two."""
+    config = Config(data=DataConfig(name=name)).with_overrides(IMAGES_ON_CPU)
+    steps = max(CPU_STEPS * CPU_SIDE**2 // max(side, CPU_SIDE) ** 2, CPU_STEPS // 3)
+    per_epoch = max(rows // (config.training.batch_size - (config.training.labelled_per_batch or 0)), 1)
+    epochs = max(-(-steps // per_epoch), 3)
+    config = config.with_values("network", name="tiny" if side >= TINY_SIDE else "small")
+    config = config.with_values("training", evaluate_every=-(-epochs // 10))
+    return config.with_values(
+        "schedule", epochs=epochs, warmup_epochs=min(epochs / 40, 1), weight_rampup_epochs=epochs / 10
+    )
+
+
+def for_arrays(
+    name: str,
+    *,
+    images_side: int | None,
+    rows: int | None = None,
+    method: str | None = None,
+    on_gpu: bool = False,
+    photos: bool = False,
+) -> Config:
+    """Settings for a user's own data, with this method, or with the one that fits the data.
+
+    Images on a CPU have those of `for_images_on_cpu`. With another method, or on a GPU: conv13 on a GPU for images of 24
+    pixels and more, else a small network; mlp for features (no `images_side`); and the fewer the rows, the more epochs, so
+    that there are enough steps to learn in. Only photos are flipped: a mirrored digit is no digit.
     """
     if images_side is None:
         network, translation = "mlp", 0
     else:
         network = "conv13" if on_gpu and images_side >= 24 else "small"
         translation = 2 if images_side >= 24 else 1 if images_side >= 12 else 0
-    return Config(
-        data=DataConfig(name=name, preprocess="channel"),
-        augment=AugmentConfig(translation=translation),
-        network=NetworkConfig(name=network, mean_momentum=0.99),
-        schedule=ScheduleConfig(epochs=100 if rows is None else min(300, max(60, 200_000 // rows))),
+    if images_side is not None and not on_gpu and method in (None, IMAGES_METHOD):
+        config = for_images_on_cpu(name, images_side, rows or DEFAULT_ROWS)
+    else:
+        config = Config(
+            data=DataConfig(name=name, preprocess="channel"),
+            network=NetworkConfig(name=network, mean_momentum=0.99),
+            schedule=ScheduleConfig(epochs=100 if rows is None else min(300, max(60, 200_000 // rows))),
+        )
+        config = with_method(config, method or DEFAULT_METHOD, images=images_side is not None)
+    return config.with_values("augment", flip=photos, translation=translation)
+
+
+def why(chosen: Config, used: Config, *, on_gpu: bool, arrays: bool) -> str:
+    """One line: which settings were chosen for a user's own data and why, and which of them the user has changed.
+
+    arrays  the data are arrays, not files of images
+    """
+    machine = "there is a GPU" if on_gpu else "there is no GPU"
+    images = chosen.network.name in ("conv13", "small", "tiny")
+    flips = "flips, because files of images are taken for photos; augment.flip=false if left and right matter"
+    if not chosen.augment.flip:
+        known = "arrays do not say whether left and right matter" if arrays else "the classes are numbers or letters"
+        flips = f"no flips, because {known}"
+    reasons = {
+        "method.name": f"method {chosen.method.name}",
+        "network.name": f"network {chosen.network.name}, because these are {'images' if images else 'vectors'} and {machine}",
+        "schedule.epochs": f"{chosen.schedule.epochs:,} epochs",
+        "augment.translation": f"shifts of {chosen.augment.translation} pixels" if chosen.augment.translation else "",
+        "augment.flip": flips if images else "",
+    }
+    before, after = (
+        {f"{s}.{k}": v for s, section in c.to_dict().items() for k, v in section.items()} for c in (chosen, used)
     )
+    changed = [field for field, value in after.items() if before.get(field) != value]
+    told = [field for field in changed if not field.startswith(("data.", "seed.", "training.device"))]
+    lines = [reason for field, reason in reasons.items() if field not in changed and reason]
+    own = [f"as you set it: {', '.join(f'{field}={after[field]}' for field in told)}"] if told else []
+    return f"chosen: {'; '.join([*lines, *own])}"

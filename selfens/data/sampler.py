@@ -45,10 +45,10 @@ class Sampler:
                 f"data.extra_per_epoch is {self.per_epoch}, but there are only {len(self.visited) - known} unlabeled rows, "
                 "main and extra together; ask for fewer, or leave it out to visit them all."
             )
-        if self.first > known:
+        if self.first and not known:
             raise ConfigError(
-                f"training.labelled_per_batch is {self.first}, but there are only {known} labelled rows "
-                "(of several processes, each has its own); expected at most that many."
+                f"training.labelled_per_batch is {self.first}, but there are no labelled rows (of several processes, each has "
+                "its own); leave it out, or label some."
             )
         object.__setattr__(self, "batch_size", min(self.batch_size, self.first + self.rows_per_epoch))
 

@@ -14,7 +14,7 @@ from torch import nn
 from selfens.config import NetworkConfig
 from selfens.core import memory
 from selfens.errors import ConfigError, unknown_name
-from selfens.networks.builtin import conv13, mlp, small
+from selfens.networks.builtin import conv13, mlp, small, tiny
 from selfens.networks.layers import (
     GaussianNoise,
     NormalizedConv2d,
@@ -27,6 +27,7 @@ from selfens.networks.layers import (
 NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] = {
     "conv13": conv13,
     "small": small,
+    "tiny": tiny,
     "mlp": mlp,
 }
 
@@ -44,6 +45,7 @@ __all__ = [
     "is_factory",
     "mlp",
     "small",
+    "tiny",
     "update_running_means",
 ]
 

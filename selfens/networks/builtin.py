@@ -1,4 +1,5 @@
-"""The networks that have a name: conv13 of the paper's Table 5, and two small ones of the same layers. All return logits."""
+"""The networks that have a name: conv13 of the paper's Table 5, two small ones of the same layers, and a quick one. All
+return logits."""
 
 from __future__ import annotations
 
@@ -61,6 +62,34 @@ def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
         pool2   = nn.AdaptiveAvgPool2d(1),
         flatten = nn.Flatten(),
         dense   = dense(2 * width, num_classes),
+    ))
+    # fmt: on
+
+
+def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
+    """Three convolutions with full batch normalisation, the first with stride 2: for a CPU, and images from 12x12;
+    `options.width` channels (16), doubled twice."""
+    _check_images("tiny", input_shape, 12, "network.name=small for smaller images, mlp for features")
+    width = options.width or 16
+
+    def block(inputs: int, outputs: int, size: int, stride: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False),
+            nn.BatchNorm2d(outputs, momentum=1 - options.mean_momentum),
+            nn.ReLU(),
+        )
+
+    # fmt: off
+    return Column(OrderedDict(
+        noise   = GaussianNoise(options.noise),
+        conv1   = block(input_shape[0], width,     5, 2),
+        conv2   = block(width,          2 * width, 3, 1),
+        pool1   = nn.MaxPool2d(2),
+        conv3   = block(2 * width,      4 * width, 3, 1),
+        pool2   = nn.AdaptiveAvgPool2d(1),
+        flatten = nn.Flatten(),
+        drop    = nn.Dropout(options.dropout),
+        dense   = nn.Linear(4 * width, num_classes),
     ))
     # fmt: on
 
