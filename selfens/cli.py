@@ -119,7 +119,7 @@ def train(
     given = [f"{field}={value}" for field, value in flags.items() if value is not None]
     chosen = named.config_for(source, method, size, device or "auto")
     config = named.with_absolute_paths(chosen.with_overrides([*given, *(overrides or [])]))
-    note = named.note(source, chosen, config)
+    note = named.note(source, chosen, config, timed=limit is not None)
     directory = run or _new_directory(config)
 
     def begin(show: Progress) -> Run:

@@ -37,12 +37,12 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
     return config if is_arrays else config.with_values("data", image_size=side)
 
 
-def note(source: str, chosen: Config, used: Config) -> str:
-    """How the config for a user's own data was chosen, in a line; nothing for a preset."""
+def note(source: str, chosen: Config, used: Config, *, timed: bool) -> str:
+    """How the config for a user's own data was chosen, in a line; nothing for a preset. `timed`: there is a time limit."""
     if presets.full_name(source) is not None:
         return ""
     on_gpu = resolve_device(used.training.device).type == "cuda"
-    return presets.why(chosen, used, on_gpu=on_gpu, arrays=sources.is_array_source(source))
+    return presets.why(chosen, used, on_gpu=on_gpu, arrays=sources.is_array_source(source), timed=timed)
 
 
 def with_absolute_paths(config: Config) -> Config:

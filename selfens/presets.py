@@ -5,10 +5,10 @@ What is the same in all of the paper's runs are the defaults of `selfens.config`
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from selfens import methods
-from selfens.config import AugmentConfig, Config, DataConfig, NetworkConfig, ScheduleConfig
+from selfens.config import Config, DataConfig, NetworkConfig, ScheduleConfig
 from selfens.errors import ConfigError, unknown_name
 
 DEFAULT_METHOD = "temporal"
@@ -181,29 +181,35 @@ def for_arrays(
     return config.with_values("augment", flip=photos, translation=translation)
 
 
-def why(chosen: Config, used: Config, *, on_gpu: bool, arrays: bool) -> str:
+def why(chosen: Config, used: Config, *, on_gpu: bool, arrays: bool, timed: bool = False) -> str:
     """One line: which settings were chosen for a user's own data and why, and which of them the user has changed.
 
     arrays  the data are arrays, not files of images
+    timed   a time limit decides the number of epochs
     """
-    machine = "there is a GPU" if on_gpu else "there is no GPU"
     images = chosen.network.name in ("conv13", "small", "tiny")
-    flips = "flips, because files of images are taken for photos; augment.flip=false if left and right matter"
+    machine = f"{'images' if images else 'vectors'} and {'a' if on_gpu else 'no'} GPU"
+    flips = "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
     if not chosen.augment.flip:
         known = "arrays do not say whether left and right matter" if arrays else "the classes are numbers or letters"
         flips = f"no flips, because {known}"
     reasons = {
         "method.name": f"method {chosen.method.name}",
-        "network.name": f"network {chosen.network.name}, because these are {'images' if images else 'vectors'} and {machine}",
-        "schedule.epochs": f"{chosen.schedule.epochs:,} epochs",
-        "augment.translation": f"shifts of {chosen.augment.translation} pixels" if chosen.augment.translation else "",
+        "network.name": f"network {chosen.network.name}, for {machine}",
+        "schedule.epochs": "" if timed else f"{chosen.schedule.epochs:,} epochs, for this number of rows",
+        "augment.translation": f"shifts of up to {chosen.augment.translation} pixels"
+        if chosen.augment.translation
+        else "",
         "augment.flip": flips if images else "",
     }
-    before, after = (
-        {f"{s}.{k}": v for s, section in c.to_dict().items() for k, v in section.items()} for c in (chosen, used)
-    )
+    before, after = _flat(chosen), _flat(used)
     changed = [field for field, value in after.items() if before.get(field) != value]
-    told = [field for field in changed if not field.startswith(("data.", "seed.", "training.device"))]
-    lines = [reason for field, reason in reasons.items() if field not in changed and reason]
-    own = [f"as you set it: {', '.join(f'{field}={after[field]}' for field in told)}"] if told else []
-    return f"chosen: {'; '.join([*lines, *own])}"
+    told = [field for field in changed if field.split(".")[0] not in ("data", "seed") and field != "training.device"]
+    own = f"set by you: {', '.join(f'{field}={after[field]}' for field in told)}" if told else ""
+    return "chosen: " + "; ".join(filter(None, [*(reasons[f] for f in reasons if f not in changed), own]))
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    return {
+        f"{section}.{name}": value for section, values in config.to_dict().items() for name, value in values.items()
+    }

@@ -487,10 +487,11 @@ def test_another_method_on_data_of_ones_own_has_its_own_options_and_the_same_lea
     [
         (None, True, "mlp", 0),
         (8, True, "small", 0),
-        (12, False, "small", 1),
+        (8, False, "small", 0),
+        (12, False, "tiny", 1),
         (23, True, "small", 1),
         (24, True, "conv13", 2),
-        (24, False, "small", 2),
+        (24, False, "tiny", 2),
     ],
 )
 def test_settings_for_arrays_fit_their_size_and_the_device(side, on_gpu, network, translation):

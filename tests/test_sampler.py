@@ -113,11 +113,19 @@ def test_a_set_smaller_than_a_split_batch_is_one_step():
     assert sorted(sampler.of_epoch(0)[0, 3:]) == list(range(10))
 
 
-def test_more_labelled_rows_per_batch_than_there_are_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows .*at most that"
-    ):
-        Sampler(np.arange(50), np.arange(50) < 4, 10, 0, first=5)
+def test_labelled_rows_are_repeated_within_a_batch_if_there_are_fewer():
+    order = Sampler(np.arange(50), np.arange(50) < 4, 20, 0, first=10).of_epoch(0)
+    assert order.shape == (5, 20)
+    assert sorted(order[:, 10:].flatten()) == list(range(50))
+    counts = np.array([np.bincount(labelled) for labelled in order[:, :10]])
+    assert counts.shape == (5, 4)
+    assert (np.bincount(order[:, :10].flatten()) == [13, 13, 12, 12]).sum() >= 2
+    assert counts.min() >= 2
+
+
+def test_labelled_rows_per_batch_without_any_are_refused():
+    with pytest.raises(ConfigError, match=r"labelled_per_batch is 5, but there are no labelled rows .*label some"):
+        Sampler(np.arange(50), np.zeros(50, dtype=bool), 10, 0, first=5)
 
 
 @pytest.mark.parametrize("first", [10, 11])
