@@ -36,7 +36,7 @@ FILES |= {"y_test": "t10k-labels-idx1"}
 def read(folder: Path) -> dict[str, np.ndarray]:
     arrays = {}
     for name, file in FILES.items():
-        content = gzip.open(folder / f"{file}-ubyte.gz").read()
+        content = gzip.decompress((folder / f"{file}-ubyte.gz").read_bytes())
         header = 16 if name.startswith("x") else 8
         pixels = np.frombuffer(content, np.uint8, offset=header)
         arrays[name] = pixels.reshape(-1, 28, 28) if name.startswith("x") else pixels.astype(np.int64)

@@ -97,7 +97,7 @@ def train(
     limit = None if time_limit is None else seconds("--time-limit", time_limit)
     if limit is not None and (epochs or any(text.strip().startswith("schedule.epochs") for text in overrides or [])):
         raise ConfigError(
-            "a time limit and a number of epochs were both given; the one decides the other, so leave out one."
+            "a time limit and a number of epochs were both given; one decides the other, so leave out one."
         )
     if any(text.strip().startswith("method.name") for text in overrides or []):
         raise ConfigError(
@@ -123,7 +123,8 @@ def train(
     directory = run or _new_directory(config)
 
     def begin(show: Progress) -> Run:
-        left = None if limit is None else _left_for_training(limit, time.perf_counter() - began, report)
+        kept = began - time.perf_counter() - START_UP - max(MIN_REPORT, REPORT_SHARE * (limit or 0)) * report
+        left = None if limit is None else max(limit + kept, 0.001)
         return loop.train(config, directory, progress=show, time_limit=left, note=note)
 
     _train(begin, directory, report, tensorboard, quiet)
@@ -433,17 +434,6 @@ def _loaded(path: Path, trust_code: bool, device: str = "auto") -> Run:
     if done < epochs:
         _complain(f"note: {path} has done {done} of {epochs} epochs; 'selfens resume {path}' completes it.")
     return run
-
-
-def _left_for_training(limit: float, spent: float, report: bool) -> float:
-    """What the start of the command, which is over, and its end leave of a time limit."""
-    kept = START_UP + (max(MIN_REPORT, REPORT_SHARE * limit) if report else 0.0)
-    if limit <= spent + kept:
-        raise ConfigError(
-            f"--time-limit is {limit:g} s, but starting and the report take {spent + kept:.0f} s of it; allow more"
-            + (", or leave out the report (--no-report)." if report else ".")
-        )
-    return limit - spent - kept
 
 
 def _train(call: Callable[[Progress], Run], directory: Path, report: bool, tensorboard: bool, quiet: bool) -> None:

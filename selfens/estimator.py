@@ -130,8 +130,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         progress = for_terminal() if self.verbose else None
         with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, random_state_kept():
             directory = self.run_dir_ or Path(temporary) / "run"
-            spent = time.perf_counter() - began
-            limit = None if self.time_limit is None else seconds("time_limit", self.time_limit) - spent
+            limit = None
+            if self.time_limit is not None:
+                limit = max(seconds("time_limit", self.time_limit) + began - time.perf_counter(), 0.001)
             run = train(self.config_, directory, dataset=dataset, network=module, progress=progress, time_limit=limit)
             self._keep(run, dataset)
         return self
@@ -172,9 +173,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
         own_fields = {} if self.config is None else self.config
         if self.time_limit is not None and (self.epochs is not None or "schedule.epochs" in own_fields):
-            raise ConfigError(
-                "time_limit and a number of epochs were both given; one decides the other, so leave out one."
-            )
+            raise ConfigError("time_limit and a number of epochs were both given; leave out one.")
         check_kind("config", own_fields, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         check_kind("network", self.network, str | nn.Module, "a name, or a module from inputs to logits")
         on_gpu = self.device != "cpu" and torch.cuda.is_available()

@@ -5,7 +5,7 @@ What is the same in all of the paper's runs are the defaults of `selfens.config`
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from selfens import methods
 from selfens.config import Config, DataConfig, NetworkConfig, ScheduleConfig
@@ -13,8 +13,6 @@ from selfens.errors import ConfigError, unknown_name
 
 DEFAULT_METHOD = "temporal"
 IMAGES_METHOD = "fixmatch"  # on a CPU
-DEFAULT_ROWS = 10_000
-TINY_SIDE = 12
 
 
 class Preset(NamedTuple):
@@ -117,36 +115,25 @@ def with_method(config: Config, method: str, *, images: bool) -> Config:
 
 
 IMAGES_ON_CPU = (
-    "data.preprocess=channel",
-    "data.preprocess_after_views=true",  # so that colours can be changed
-    "method.name=fixmatch",
-    "method.threshold=0.8",
-    "method.decay=0.99",
-    "network.noise=0",
-    "network.dropout=0",
-    "network.mean_momentum=0.9",
-    "optimizer.name=adamw",
-    "optimizer.learning_rate=0.002",
-    "optimizer.weight_decay=0.01",
-    "schedule.name=cosine",
-    "training.batch_size=256",
-    "training.labelled_per_batch=64",
+    *("data.preprocess=channel", "data.preprocess_after_views=true"),  # so that colours can be changed
+    *("method.name=fixmatch", "method.threshold=0.8", "method.decay=0.99"),
+    *("network.noise=0", "network.dropout=0", "network.mean_momentum=0.9"),
+    *("optimizer.name=adamw", "optimizer.learning_rate=0.002", "optimizer.weight_decay=0.01", "schedule.name=cosine"),
+    *("training.batch_size=256", "training.labelled_per_batch=64"),
 )
-"""Chosen on Fashion-MNIST, digits and CIFAR-10 with other labels than those that results are reported for."""
-CPU_STEPS, CPU_SIDE = 900, 32  # in images of that side: about a minute and a half on two cores
+"""Chosen on Fashion-MNIST and digits with other labels than those that results are reported for."""
+CPU_STEPS, CPU_ROWS = 900, 192  # steps for images of 32 pixels and less, and the rows of each besides the labelled ones
 
 
 def for_images_on_cpu(name: str, side: int, rows: int) -> Config:
     """Settings for a user's own images without a GPU: a quick network, and steps that take a minute or two."""
+    steps = max(CPU_STEPS * 32**2 // max(side, 32) ** 2, CPU_STEPS // 3)
+    epochs = max(-(-steps // max(rows // CPU_ROWS, 1)), 3)
     config = Config(data=DataConfig(name=name)).with_overrides(IMAGES_ON_CPU)
-    steps = max(CPU_STEPS * CPU_SIDE**2 // max(side, CPU_SIDE) ** 2, CPU_STEPS // 3)
-    per_epoch = max(rows // (config.training.batch_size - (config.training.labelled_per_batch or 0)), 1)
-    epochs = max(-(-steps // per_epoch), 3)
-    config = config.with_values("network", name="tiny" if side >= TINY_SIDE else "small")
+    config = config.with_values("network", name="tiny" if side >= 12 else "small")
     config = config.with_values("training", evaluate_every=-(-epochs // 10))
-    return config.with_values(
-        "schedule", epochs=epochs, warmup_epochs=min(epochs / 40, 1), weight_rampup_epochs=epochs / 10
-    )
+    ramps = {"warmup_epochs": min(epochs / 40, 1), "weight_rampup_epochs": epochs / 10}
+    return config.with_values("schedule", epochs=epochs, **ramps)
 
 
 def for_arrays(
@@ -170,7 +157,7 @@ def for_arrays(
         network = "conv13" if on_gpu and images_side >= 24 else "small"
         translation = 2 if images_side >= 24 else 1 if images_side >= 12 else 0
     if images_side is not None and not on_gpu and method in (None, IMAGES_METHOD):
-        config = for_images_on_cpu(name, images_side, rows or DEFAULT_ROWS)
+        config = for_images_on_cpu(name, images_side, rows or 10_000)
     else:
         config = Config(
             data=DataConfig(name=name, preprocess="channel"),
@@ -182,34 +169,26 @@ def for_arrays(
 
 
 def why(chosen: Config, used: Config, *, on_gpu: bool, arrays: bool, timed: bool = False) -> str:
-    """One line: which settings were chosen for a user's own data and why, and which of them the user has changed.
-
-    arrays  the data are arrays, not files of images
-    timed   a time limit decides the number of epochs
-    """
-    images = chosen.network.name in ("conv13", "small", "tiny")
-    machine = f"{'images' if images else 'vectors'} and {'a' if on_gpu else 'no'} GPU"
+    """One line: which settings were chosen for a user's own data, arrays or files of images, and why, and which of them the
+    user has changed. `timed`: a time limit decides the number of epochs."""
+    images, gpu = chosen.network.name in ("conv13", "small", "tiny"), "a GPU" if on_gpu else "no GPU"
+    shift = chosen.augment.translation
     flips = "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
     if not chosen.augment.flip:
         known = "arrays do not say whether left and right matter" if arrays else "the classes are numbers or letters"
         flips = f"no flips, because {known}"
     reasons = {
         "method.name": f"method {chosen.method.name}",
-        "network.name": f"network {chosen.network.name}, for {machine}",
+        "network.name": f"network {chosen.network.name}, for {'images' if images else 'vectors'} and {gpu}",
         "schedule.epochs": "" if timed else f"{chosen.schedule.epochs:,} epochs, for this number of rows",
-        "augment.translation": f"shifts of up to {chosen.augment.translation} pixels"
-        if chosen.augment.translation
-        else "",
+        "augment.translation": f"shifts of up to {shift} pixels" if shift else "",
         "augment.flip": flips if images else "",
     }
-    before, after = _flat(chosen), _flat(used)
+    before, after = (
+        {f"{section}.{name}": value for section, values in config.to_dict().items() for name, value in values.items()}
+        for config in (chosen, used)
+    )
     changed = [field for field, value in after.items() if before.get(field) != value]
-    told = [field for field in changed if field.split(".")[0] not in ("data", "seed") and field != "training.device"]
-    own = f"set by you: {', '.join(f'{field}={after[field]}' for field in told)}" if told else ""
-    return "chosen: " + "; ".join(filter(None, [*(reasons[f] for f in reasons if f not in changed), own]))
-
-
-def _flat(config: Config) -> dict[str, Any]:
-    return {
-        f"{section}.{name}": value for section, values in config.to_dict().items() for name, value in values.items()
-    }
+    own = [f"{x}={after[x]}" for x in changed if not x.startswith(("data.", "seed.")) and x != "training.device"]
+    kept = [reason for field, reason in reasons.items() if reason and field not in changed]
+    return "chosen: " + "; ".join([*kept, *([f"set by you: {', '.join(own)}"] if own else [])])

@@ -70,28 +70,15 @@ def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig)
     """Three convolutions with full batch normalisation, the first with stride 2: for a CPU, and images from 12x12;
     `options.width` channels (16), doubled twice."""
     _check_images("tiny", input_shape, 12, "network.name=small for smaller images, mlp for features")
-    width = options.width or 16
-
-    def block(inputs: int, outputs: int, size: int, stride: int) -> nn.Module:
-        return nn.Sequential(
-            nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False),
-            nn.BatchNorm2d(outputs, momentum=1 - options.mean_momentum),
-            nn.ReLU(),
-        )
-
-    # fmt: off
-    return Column(OrderedDict(
-        noise   = GaussianNoise(options.noise),
-        conv1   = block(input_shape[0], width,     5, 2),
-        conv2   = block(width,          2 * width, 3, 1),
-        pool1   = nn.MaxPool2d(2),
-        conv3   = block(2 * width,      4 * width, 3, 1),
-        pool2   = nn.AdaptiveAvgPool2d(1),
-        flatten = nn.Flatten(),
-        drop    = nn.Dropout(options.dropout),
-        dense   = nn.Linear(4 * width, num_classes),
-    ))
-    # fmt: on
+    channels, width = input_shape[0], options.width or 16
+    layers: list[nn.Module] = []
+    for outputs, size, stride in ((width, 5, 2), (2 * width, 3, 1), (4 * width, 3, 1)):
+        normalization = nn.BatchNorm2d(outputs, momentum=1 - options.mean_momentum)
+        layers += [nn.Conv2d(channels, outputs, size, stride, size // 2, bias=False), normalization, nn.ReLU()]
+        channels = outputs
+    layers = [GaussianNoise(options.noise), *layers[:-3], nn.MaxPool2d(2), *layers[-3:]]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(options.dropout), nn.Linear(channels, num_classes)]
+    return nn.Sequential(*layers, *head)
 
 
 def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:

@@ -10,15 +10,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from selfens.errors import ConfigError
 from selfens.runs.directory import RunDirectory
 from selfens.training import checkpoint as checkpoints
 from selfens.training.distributed import MAX, MIN
 from selfens.training.evaluate import misclassified
-from selfens.training.progress import duration
 from selfens.training.setup import Parts
 
 FIRST_STEPS, MIN_STEPS = 4, 6  # not measured: a GPU compiles and captures in them; measured at least
@@ -35,33 +34,32 @@ def fit_schedule(parts: Parts, deadline: float) -> None:
     if epochs < 1:
         raise ConfigError(
             f"the time limit leaves {left:.1f} s for training, and one epoch takes about {epoch:.1f} s; allow "
-            f"{duration(epoch / (1 - KEPT_BACK) - left + 2)} more, or use fewer rows or a smaller network."
+            f"{epoch / (1 - KEPT_BACK) - left + 2:.0f} s more, or use fewer rows or a smaller network."
         )
     parts.fit_schedule(epochs)
 
 
 def _seconds_per_epoch(parts: Parts, until: float) -> float:
     """Steps, the end of an epoch, evaluation and checkpoint."""
-    ensemble, training = parts.method.ensemble, parts.config.training
+    ensemble, prepared, training = parts.method.ensemble, parts.prepared, parts.config.training
     in_file = ensemble is not None and ensemble.file is not None
     with ExitStack() as undo, tempfile.TemporaryDirectory(prefix="selfens-") as folder:
         for restore in parts.step.snapshot():
             undo.callback(restore)
         if ensemble is not None:
             before = {} if in_file else {name: each.clone() for name, each in ensemble.state_dict().items()}
-            undo.callback(ensemble.forget_epoch if in_file else lambda: ensemble.load_state_dict(before))
+            undo.callback(ensemble.forget_epoch if in_file else partial(ensemble.load_state_dict, before))
         seconds = _seconds_per_step(parts, until) * parts.loader.steps_per_epoch
         network = parts.method.evaluated(parts.network)
         for rows in parts.evaluated.values():
-            seconds += _timed(misclassified, network, rows, parts.precision, parts.group) / training.evaluate_every
+            evaluate = partial(misclassified, network, rows, parts.precision, parts.group)
+            seconds += _timed(evaluate) / training.evaluate_every
         if not in_file:  # which would change for good, and whose epochs are long
             seconds += _timed(parts.method.end_epoch)
-            trial = RunDirectory.create(
-                Path(folder) / "run", parts.config, parts.prepared.labels, parts.prepared.preprocess, {}
-            )
-            saving = _timed(checkpoints.save, parts, trial, 0, 0)
-            on_gpu = parts.prepared.device.type == "cuda"  # then one in a while, whatever an epoch takes
-            seconds += saving / (training.checkpoint_every or 1) if training.checkpoint_every or not on_gpu else 0.0
+            trial = RunDirectory.create(Path(folder) / "run", parts.config, prepared.labels, prepared.preprocess, {})
+            saving = _timed(partial(checkpoints.save, parts, trial, 0, 0))
+            if prepared.device.type == "cpu":  # on a GPU there is one in a while, whatever an epoch takes
+                seconds += saving / (training.checkpoint_every or 1)
     parts.step.steps_done = 0
     return seconds
 
@@ -82,7 +80,7 @@ def _seconds_per_step(parts: Parts, until: float) -> float:
     return (time.perf_counter() - start) / measured
 
 
-def _timed(call: Callable[..., object], *arguments: Any) -> float:
+def _timed(call: Callable[[], object]) -> float:
     start = time.perf_counter()
-    call(*arguments)
+    call()
     return time.perf_counter() - start

@@ -58,20 +58,19 @@ def train(
     network   trained instead of `config.network.name`: any module from inputs to logits
     method    used instead of `config.method`: any `Method`
     progress  told what happens; by default nothing is shown
-    time_limit  seconds, or text such as "5m": as many epochs as fit, from now to the return, instead of the config's; ramps
-                keep their proportion, and the config of the run has the epochs that were chosen
+    time_limit  seconds, or text such as "5m", from now to the return: as many epochs as fit, instead of the config's; ramps
+              keep their proportion, and the run's config has the number that was chosen
     note      a line about how the config was chosen; it is shown, and kept in run.json
     """
-    began = time.perf_counter()
+    deadline = None if time_limit is None else time.perf_counter() + seconds("time_limit", time_limit)
     check_kind("config", config, Config, "a Config, such as presets.get('digits')")
-    deadline = None if time_limit is None else began + seconds("time_limit", time_limit)
-    given, path = Given(dataset, network, method), Path(run_dir)
+    given, path = Given(dataset, network, method, deadline, note), Path(run_dir)
     if launcher.restarts() and (path / "config.json").is_file():
         found = RunDirectory.open(path).config()
         asked = config if deadline is None else replace(config, schedule=config.schedule.scaled(found.schedule.epochs))
         if asked == found:  # so the caller's config names the same code as the run's
             return resume(path, dataset=dataset, network=network, method=method, progress=progress, trust_code=True)
-    return _run(path, config, given, progress, deadline=deadline, note=note)
+    return _run(path, config, given, progress)
 
 
 def resume(
@@ -94,16 +93,7 @@ def resume(
     return _run(run.path, run.config, given, progress, resumed=run)
 
 
-def _run(
-    path: Path,
-    config: Config,
-    given: Given,
-    progress: Progress | None,
-    *,
-    resumed: Run | None = None,
-    deadline: float | None = None,
-    note: str = "",
-) -> Run:
+def _run(path: Path, config: Config, given: Given, progress: Progress | None, resumed: Run | None = None) -> Run:
     """The one path of new and resumed runs. A resumed run is locked before anything is read, a new one once it exists."""
     given.check(config)
     device, directory = resolve_device(config.training.device), RunDirectory(path)
@@ -127,11 +117,10 @@ def _run(
             if directory.has_checkpoint():
                 start = checkpoints.load(parts, directory.load_checkpoint())
         else:
-            if deadline is not None:
-                limit.fit_schedule(parts, deadline)
-                show.until(deadline)
-                note = "; ".join(filter(None, (note, "as many epochs as fit into the time limit")))
-            _create(path, parts, note)
+            if given.deadline is not None:
+                limit.fit_schedule(parts, given.deadline)
+                show.until(given.deadline)
+            _create(path, parts)
             notices.warn_about_data(parts, show)
             stack.enter_context(directory.locked() if group.is_first else nullcontext())
         _train_epochs(parts, directory, show, start)
@@ -173,13 +162,13 @@ def _load_data(path: Path, config: Config, given: Given, resumed: Run | None, gr
         return given.dataset or sources.from_config(config, progress=show.talkative)
 
 
-def _create(path: Path, parts: Parts, note: str) -> None:
+def _create(path: Path, parts: Parts) -> None:
     """The directory of a new run. The first process writes it, and all must see it, because all read it at the end."""
     group, prepared = parts.group, parts.prepared
     if parts.method.ensemble is not None:
         _ = parts.method.ensemble.arrays  # refuses a file that a checkpoint of another run relies on
     if group.is_first:
-        RunDirectory.create(path, parts.config, prepared.labels, prepared.preprocess, parts.about() | {"note": note})
+        RunDirectory.create(path, parts.config, prepared.labels, prepared.preprocess, parts.about())
     group.barrier()
     if not group.all_reduce_int(int((path / "config.json").is_file()), MIN):
         if group.is_first:

@@ -49,6 +49,10 @@ class Given(NamedTuple):
     dataset: Dataset | None = None
     network: nn.Module | None = None
     method: Method | None = None
+    deadline: float | None = None
+    """When training must end, by time.perf_counter, instead of after the config's number of epochs."""
+    note: str = ""
+    """How the config was chosen."""
 
     def check(self, config: Config) -> None:
         """Refuse what is of another kind, such as the name or the class of a method, and options that it would ignore."""
@@ -230,6 +234,7 @@ class Parts:
             "own_data": given.dataset is not None,
             "own_network": given.network is not None,
             "own_method": given.method is not None,
+            "note": "; ".join(filter(None, (given.note, given.deadline and "epochs that fit into the time limit"))),
             "own_method_options": None if given.method is None else repr(given.method.options),
         }
 
