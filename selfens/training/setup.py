@@ -234,7 +234,7 @@ class Parts:
             "own_data": given.dataset is not None,
             "own_network": given.network is not None,
             "own_method": given.method is not None,
-            "note": "; ".join(filter(None, (given.note, given.deadline and "epochs that fit into the time limit"))),
+            "note": "; ".join(filter(None, (given.note, "epochs that fit into the time limit" * bool(given.deadline)))),
             "own_method_options": None if given.method is None else repr(given.method.options),
         }
 
