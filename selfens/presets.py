@@ -5,6 +5,7 @@ What is the same in all of the paper's runs are the defaults of `selfens.config`
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from selfens import methods
@@ -184,10 +185,12 @@ def why(chosen: Config, used: Config, *, on_gpu: bool, arrays: bool, timed: bool
         "augment.translation": f"shifts of up to {shift} pixels" if shift else "",
         "augment.flip": flips if images else "",
     }
+    scaled = replace(chosen, schedule=chosen.schedule.scaled(used.schedule.epochs))
     before, after = (
         {f"{section}.{name}": value for section, values in config.to_dict().items() for name, value in values.items()}
-        for config in (chosen, used)
+        for config in (scaled, used)
     )
+    before["schedule.epochs"] = chosen.schedule.epochs
     changed = [field for field, value in after.items() if before.get(field) != value]
     own = [f"{x}={after[x]}" for x in changed if not x.startswith(("data.", "seed.")) and x != "training.device"]
     kept = [reason for field, reason in reasons.items() if reason and field not in changed]

@@ -500,6 +500,16 @@ def test_settings_for_arrays_fit_their_size_and_the_device(side, on_gpu, network
     assert (config.data.name, config.data.preprocess) == ("mine", "channel")
 
 
+def test_ramps_keep_their_proportion_if_the_epochs_are_set():
+    config = Config().with_overrides(["schedule.epochs=40", "schedule.warmup_epochs=4", "schedule.rampdown_epochs=40"])
+    shorter = config.with_overrides(["schedule.epochs=10", "schedule.weight_rampup_epochs=3"]).schedule
+    assert (shorter.warmup_epochs, shorter.rampdown_epochs, shorter.weight_rampup_epochs) == (1, 10, 3)
+    assert shorter.rampup_epochs is None
+    for wrong in ("0", "-3", "1" + "0" * 400):
+        with pytest.raises(ConfigError, match=r"schedule.epochs is .*; expected at least 1"):
+            config.with_overrides([f"schedule.epochs={wrong}"])
+
+
 OURS = re.compile(r"([\d.]+)(?: ± ([\d.]+))? % \(seeds? (\d+)(?:-(\d+))?")
 MEASURED = [name for name, preset in presets.PRESETS.items() if preset.ours and not name.startswith("digits")]
 
