@@ -132,7 +132,7 @@ def for_images_on_cpu(name: str, side: int, rows: int) -> Config:
     epochs = max(-(-steps // max(rows // CPU_ROWS, 1)), 3)
     config = Config(data=DataConfig(name=name)).with_overrides(IMAGES_ON_CPU)
     config = config.with_values("network", name="tiny" if side >= 12 else "small")
-    config = config.with_values("training", evaluate_every=-(-epochs // 10))
+    config = config.with_values("training", evaluate_every=-(-epochs // 20))
     ramps = {"warmup_epochs": min(epochs / 40, 1), "weight_rampup_epochs": epochs / 10}
     return config.with_values("schedule", epochs=epochs, **ramps)
 
