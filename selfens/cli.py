@@ -118,7 +118,7 @@ def train(
     }
     given = [f"{field}={value}" for field, value in flags.items() if value is not None]
     chosen = named.config_for(source, method, size, device or "auto")
-    config = named.with_absolute_paths(chosen.with_overrides([*given, *(overrides or [])]))
+    config = named.with_absolute_paths(named.with_overrides(chosen, [*given, *(overrides or [])]))
     note = named.note(source, chosen, config, timed=limit is not None)
     directory = run or _new_directory(config)
 

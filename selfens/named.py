@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from selfens import presets
@@ -35,6 +36,18 @@ def config_for(source: str, method: str | None = None, size: int | None = None, 
         str(path.absolute()), images_side=side, rows=rows, method=method, on_gpu=on_gpu, photos=photos
     )
     return config if is_arrays else config.with_values("data", image_size=side)
+
+
+def with_overrides(chosen: Config, overrides: Sequence[str]) -> Config:
+    """What a user sets wins over what was chosen: labelled rows per batch give way to what they do not go with."""
+    fields = {path.strip(): value.strip() for path, _, value in (text.partition("=") for text in overrides)}
+    if chosen.training.labelled_per_batch is None or "training.labelled_per_batch" in fields:
+        return chosen.with_overrides(overrides)
+    if {"data.extra_per_epoch", "training.rows"} & fields.keys():
+        return chosen.with_overrides(["training.labelled_per_batch=none", *overrides])
+    size = fields.get("training.batch_size", "")
+    fitting = [f"training.labelled_per_batch={max(int(size) // 4, 1)}"] if size.isdecimal() else []
+    return chosen.with_overrides([*fitting, *overrides])
 
 
 def note(source: str, chosen: Config, used: Config, *, timed: bool) -> str:
