@@ -9,6 +9,7 @@ import io
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -19,6 +20,7 @@ from selfens.core import launcher
 from selfens.errors import ConfigError, SelfensError, root_cause, visible
 from selfens.experiments.command import reproduce
 from selfens.methods import METHODS
+from selfens.settings import seconds
 
 if TYPE_CHECKING:
     from selfens.config import Config
@@ -35,6 +37,9 @@ app = typer.Typer(
 )
 
 MistypedCommand: type[Exception] = typer.BadParameter.__bases__[0]  # click's UsageError, wherever typer keeps its click
+
+START_UP = 1.0  # seconds from the start of the process to that of a command, and at its end
+MIN_REPORT, REPORT_SHARE = 4.0, 0.05  # of a time limit, for the report: seconds at least, and a share
 
 Device = Literal["auto", "cpu", "cuda"]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
@@ -81,6 +86,9 @@ def train(
     method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; see 'selfens methods'.")] = None,
     seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
+    time_limit: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m: as many epochs as fit, report and all.")
+    ] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
     size: Annotated[int | None, typer.Option(help="Side to which a folder's images are scaled.")] = None,
@@ -102,6 +110,7 @@ def train(
     overrides: SetOption = None,
 ) -> None:
     """Train, and leave everything in a run directory."""
+    began = time.perf_counter()
     if labels is not None and labels_file is not None:
         raise ConfigError(
             "--labels and --labels-file were both given; a file says itself which labels to use, so leave out one."
@@ -110,6 +119,11 @@ def train(
         raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
     if labels_file is not None and add_labels is not None:
         raise ConfigError("--labels-file and --add-labels were both given; put the lines of both into one file.")
+    limit = None if time_limit is None else seconds("--time-limit", time_limit)
+    if limit is not None and (epochs or any(text.strip().startswith("schedule.epochs") for text in overrides or [])):
+        raise ConfigError(
+            "a time limit and a number of epochs were both given; one decides the other, so leave out one."
+        )
     for field, option in (("method.name", "--method"), ("data.backbone", "--backbone")):
         if any(text.partition("=")[0].strip() == field for text in overrides or []):
             raise ConfigError(f"{field} was set; choose by {option}, which also brings the settings that go with it.")
@@ -138,11 +152,17 @@ def train(
         "seed.base": seed,
     }
     given = [f"{field}={value}" for field, value in flags.items() if value is not None]
-    config = named.config_for(source, method, size, device or "auto", label, backbone)
-    config = config.with_overrides([*given, *(overrides or [])])
-    config = named.with_absolute_paths(config)
+    chosen = named.config_for(source, method, size, device or "auto", label, backbone)
+    config = named.with_absolute_paths(chosen.with_overrides([*given, *(overrides or [])]))
+    note = named.note(source, chosen, config, timed=limit is not None)
     directory = run or _new_directory(config)
-    _train(lambda show: loop.train(config, directory, progress=show), directory, baselines, report, tensorboard, quiet)
+
+    def begin(show: Progress) -> Run:
+        kept = began - time.perf_counter() - START_UP - max(MIN_REPORT, REPORT_SHARE * (limit or 0)) * report
+        left = None if limit is None else max(limit + kept, 0.001)
+        return loop.train(config, directory, progress=show, time_limit=left, note=note)
+
+    _train(begin, directory, baselines, report, tensorboard, quiet)
 
 
 @app.command()

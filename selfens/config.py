@@ -247,6 +247,17 @@ class ScheduleConfig(Section):
                     f"schedule.{name} is {length!r}; expected from 0 to the number of epochs, {self.epochs}."
                 )
 
+    def scaled(self, epochs: int) -> ScheduleConfig:
+        """The same shape in another number of epochs: ramps keep their proportion."""
+        if epochs == self.epochs:
+            return self  # to the last digit
+        names = ("rampup_epochs", "rampdown_epochs", "warmup_epochs", "weight_rampup_epochs")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        checked = replace(
+            self, epochs=epochs, rampdown_epochs=None, warmup_epochs=0.0
+        )  # a ramp may be longer than these
+        return replace(checked, **{name: length * epochs / self.epochs for name, length in given.items()})
+
     @property
     def rampup(self) -> float:
         return self.epochs * PAPER_RAMPUP / PAPER_EPOCHS if self.rampup_epochs is None else self.rampup_epochs
@@ -396,7 +407,8 @@ class Config:
         return cls()._changed(raw)
 
     def with_overrides(self, overrides: Iterable[str]) -> Config:
-        """This config with `section.field=value` applied, each value read by its field's type.
+        """This config with `section.field=value` applied, each value read by its field's type. If the number of epochs is
+        changed, ramps that are not set too keep their proportion.
 
         >>> Config().with_overrides(["method.decay=0.999", "method.name=mean-teacher"]).method.decay
         0.999
@@ -408,7 +420,10 @@ class Config:
             if not equals or not dot:
                 raise ConfigError(f"'{text}' is not an override; write section.field=value.")
             changes.setdefault(section, {})[key] = value.strip()
-        return self._changed(changes, are_text=True)
+        config = self
+        if (epochs := changes.get("schedule", {}).get("epochs")) is not None:
+            config = replace(self, schedule=self.schedule.scaled(parse("schedule.epochs", epochs, int)))
+        return config._changed(changes, are_text=True)
 
     def with_values(self, section: str, **values: Any) -> Config:
         """This config with some fields of one section replaced; another `name` of `method` brings that method's options."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Integral
@@ -35,6 +36,7 @@ from selfens.data.tabular import Columns, named
 from selfens.errors import ConfigError, DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
+from selfens.settings import seconds
 from selfens.tools.folds import compare_folds
 from selfens.training.loop import train
 from selfens.training.progress import for_terminal
@@ -64,6 +66,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     epochs : int or None
         Visits of the training set; with "committee" at least 20 steps each. None: as many as make 1,000 steps, but with
         "committee" at least 10, else from 30 to 600.
+    time_limit : float, str or None
+        Seconds, or text such as "5m", instead of `epochs`: as many as fit into the time. `config_` has their number.
     random_state : int, RandomState instance or None
         Of initial weights, order, noise, dropout and augmentation.
     device : "auto", "cpu" or "cuda"
@@ -106,6 +110,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         network: str | nn.Module = "auto",
         epochs: int | None = None,
         *,
+        time_limit: float | str | None = None,
         random_state: Any = None,
         device: str = "auto",
         config: Config | Mapping[str, Any] | None = None,
@@ -116,6 +121,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.method = method
         self.network = network
         self.epochs = epochs
+        self.time_limit = time_limit
         self.random_state = random_state
         self.device = device
         self.config = config
@@ -125,6 +131,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
         """Train on all rows of X; y holds a class for each, or -1, None, NaN, pandas' NA or "" for unlabeled."""
+        began = time.perf_counter()
         launcher.check_single_process(type(self).__name__)
         known, notes = _without_missing(y), list[str]()
         self.columns_: Columns | None = None
@@ -154,7 +161,11 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             if self.baselines:
                 self.baselines_ = compare_folds(self.config_, dataset, folds, network=module, progress=progress)
             directory = self.run_dir_ or Path(temporary) / "run"
-            self._keep(train(self.config_, directory, dataset=dataset, network=module, progress=progress), dataset)
+            limit = None
+            if self.time_limit is not None:
+                limit = max(seconds("time_limit", self.time_limit) + began - time.perf_counter(), 0.001)
+            run = train(self.config_, directory, dataset=dataset, network=module, progress=progress, time_limit=limit)
+            self._keep(run, dataset)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -192,6 +203,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if isinstance(self.config, Config):
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
         own_fields = {} if self.config is None else self.config
+        if self.time_limit is not None and (self.epochs is not None or "schedule.epochs" in own_fields):
+            raise ConfigError("time_limit and a number of epochs were both given; leave out one.")
         check_kind("config", own_fields, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         check_kind("network", self.network, str | nn.Module, "a name, or a module from inputs to logits")
         on_gpu = self.device != "cpu" and torch.cuda.is_available()
@@ -210,7 +223,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         """All that is needed once the directory is gone."""
         self.label_distributions_ = run.predict_training_rows(dataset)
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
-        self.history_ = run.history
+        self.history_, self.config_ = run.history, run.config
         # A copy, because the parameters of a module that was trained in place are views into one large tensor.
         self.network_, self.preprocess_ = copy.deepcopy(run.network).cpu(), run.preprocess.cpu()
         self.input_shape_ = dataset.input_shape
@@ -282,11 +295,13 @@ def default_config(dataset: Dataset, method: str, *, on_gpu: bool = False) -> Co
     Small data takes few steps per epoch, so epochs are counted by steps; and as runs are short, running means are quick.
     """
     side, chosen = min(dataset.input_shape[1:]) if dataset.is_images else None, None if method == "auto" else method
+    if dataset.is_images and chosen is None:
+        chosen = presets.DEFAULT_METHOD
     config = presets.for_arrays(dataset.name, images_side=side, rows=dataset.num_rows, method=chosen, on_gpu=on_gpu)
     config = config.with_values("training", checkpoint_every=CHECKPOINT_EVERY)
     if dataset.columns is not None:
         config = config.with_values("data", preprocess="none")  # the columns are scaled already
-    if config.method.name == presets.VECTORS_METHOD:
+    if config.schedule.name == "cosine":  # its epochs are counted by steps already
         return config
     steps_per_epoch = max(dataset.num_rows // config.training.batch_size, 1)
     epochs = min(max(STEPS // steps_per_epoch, MIN_EPOCHS), MAX_EPOCHS)

@@ -39,7 +39,7 @@ def config_for(
         )
     if is_preset:
         return presets.get(source, method)
-    path, on_gpu = Path(source), resolve_device(device).type == "cuda"
+    path, on_gpu, photos = Path(source), resolve_device(device).type == "cuda", False
     if label is not None:
         rows, side = tabular.names_and_rows(path)[1], None
     elif is_arrays:
@@ -47,18 +47,29 @@ def config_for(
     elif folder.is_folder_source(source):
         train, test = folder.list_images(path)
         rows, side = len(train), images.suggested_size([*train, *test]) if size is None else size
+        photos = not all(name.isdigit() or len(name) == 1 for name in filter(None, train.values()))
     else:
         raise ConfigError(_no_such_source(source))
     if backbone is not None:
         if side is None:
             raise ConfigError(f"a backbone was named, but {source} holds vectors; expected images.")
-        side = None
-    config = presets.for_arrays(str(path.absolute()), images_side=side, rows=rows, method=method, on_gpu=on_gpu)
+        side, photos = None, False
+    config = presets.for_arrays(
+        str(path.absolute()), images_side=side, rows=rows, method=method, on_gpu=on_gpu, photos=photos
+    )
     if label is not None:  # its columns are scaled already, each by its kind
         return config.with_values("data", label_column=label, preprocess="none")
     if backbone is not None:
         return config.with_values("data", backbone=backbone, backbone_size=size)
     return config if is_arrays else config.with_values("data", image_size=side)
+
+
+def note(source: str, chosen: Config, used: Config, *, timed: bool) -> str:
+    """How the config for a user's own data was chosen, in a line; nothing for a preset. `timed`: there is a time limit."""
+    if presets.full_name(source) is not None:
+        return ""
+    on_gpu = resolve_device(used.training.device).type == "cuda"
+    return presets.why(chosen, used, on_gpu=on_gpu, arrays=sources.is_array_source(source), timed=timed)
 
 
 def with_absolute_paths(config: Config) -> Config:

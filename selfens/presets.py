@@ -5,14 +5,15 @@ What is the same in all of the paper's runs are the defaults of `selfens.config`
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from selfens import methods
-from selfens.config import AugmentConfig, Config, DataConfig, NetworkConfig, ScheduleConfig
+from selfens.config import Config, DataConfig, NetworkConfig, ScheduleConfig
 from selfens.errors import ConfigError, unknown_name
 
 DEFAULT_METHOD = "temporal"
-VECTORS_METHOD = "committee"
+VECTORS_METHOD, IMAGES_METHOD = "committee", "fixmatch"  # the latter on a CPU
 
 
 class Preset(NamedTuple):
@@ -154,11 +155,8 @@ VECTORS = (
     "training.min_steps_per_epoch=20",
 )
 """Chosen on the tasks that `benchmarks/own_data.py` names."""
-VECTORS_EPOCHS, VECTORS_MIN_EPOCHS, VECTORS_ROWS = (
-    50,
-    10,
-    5120,
-)  # with so many rows, an epoch of 20 steps visits each once
+VECTORS_EPOCHS, VECTORS_MIN_EPOCHS = 50, 10
+VECTORS_ROWS = 5120  # with so many rows, an epoch of 20 steps visits each once
 
 
 def for_vectors(name: str, rows: int) -> Config:
@@ -168,14 +166,43 @@ def for_vectors(name: str, rows: int) -> Config:
     return config.with_values("schedule", epochs=epochs, weight_rampup_epochs=epochs / 10)
 
 
+IMAGES_ON_CPU = (
+    *("data.preprocess=channel", "data.preprocess_after_views=true"),  # so that colours can be changed
+    *("method.name=fixmatch", "method.threshold=0.8", "method.decay=0.99"),
+    *("network.noise=0", "network.dropout=0", "network.mean_momentum=0.9"),
+    *("optimizer.name=adamw", "optimizer.learning_rate=0.002", "optimizer.weight_decay=0.01", "schedule.name=cosine"),
+    "training.batch_size=256",
+)
+"""Chosen on Fashion-MNIST and digits with other labels than those that results are reported for."""
+CPU_STEPS, CPU_ROWS = 900, 192  # steps for images of 32 pixels and less, and the rows of each besides the labelled ones
+
+
+def for_images_on_cpu(name: str, side: int, rows: int) -> Config:
+    """Settings for a user's own images without a GPU: a quick network, and steps that take a minute or two."""
+    steps = max(CPU_STEPS * 32**2 // max(side, 32) ** 2, CPU_STEPS // 3)
+    epochs = max(-(-steps // max(rows // CPU_ROWS, 1)), 3)
+    config = Config(data=DataConfig(name=name)).with_overrides(IMAGES_ON_CPU)
+    config = config.with_values("network", name="tiny" if side >= 12 else "small")
+    config = config.with_values("training", evaluate_every=-(-epochs // 20))
+    ramps = {"warmup_epochs": min(epochs / 40, 1), "weight_rampup_epochs": epochs / 10}
+    return config.with_values("schedule", epochs=epochs, **ramps)
+
+
 def for_arrays(
-    name: str, *, images_side: int | None, rows: int, method: str | None = None, on_gpu: bool = False
+    name: str,
+    *,
+    images_side: int | None,
+    rows: int,
+    method: str | None = None,
+    on_gpu: bool = False,
+    photos: bool = False,
 ) -> Config:
     """Settings for a user's own data, with this method, or with the one that fits the data.
 
-    For features (no `images_side`) those of `for_vectors`, or mlp with another method. For images conv13 on a GPU from 24
-    pixels on, a small network on a CPU or for smaller ones. The fewer the rows, the more epochs, so that there are enough
-    steps to learn in.
+    Features (no `images_side`) have those of `for_vectors`, images on a CPU those of `for_images_on_cpu`. With another
+    method, or on a GPU: conv13 on a GPU for images of 24 pixels and more, else a small network; mlp for features; and the
+    fewer the rows, the more epochs, so that there are enough steps to learn in. Only photos are flipped: a mirrored digit is
+    no digit.
     """
     if images_side is None and method in (None, VECTORS_METHOD):
         return for_vectors(name, rows)
@@ -184,10 +211,41 @@ def for_arrays(
     else:
         network = "conv13" if on_gpu and images_side >= 24 else "small"
         translation = 2 if images_side >= 24 else 1 if images_side >= 12 else 0
-    config = Config(
-        data=DataConfig(name=name, preprocess="channel"),
-        augment=AugmentConfig(translation=translation),
-        network=NetworkConfig(name=network, mean_momentum=0.99),
-        schedule=ScheduleConfig(epochs=min(300, max(60, 200_000 // rows))),
+    if images_side is not None and not on_gpu and method in (None, IMAGES_METHOD):
+        config = for_images_on_cpu(name, images_side, rows)
+    else:
+        config = Config(
+            data=DataConfig(name=name, preprocess="channel"),
+            network=NetworkConfig(name=network, mean_momentum=0.99),
+            schedule=ScheduleConfig(epochs=min(300, max(60, 200_000 // rows))),
+        )
+        config = with_method(config, method or DEFAULT_METHOD, images=images_side is not None)
+    return config.with_values("augment", flip=photos, translation=translation)
+
+
+def why(chosen: Config, used: Config, *, on_gpu: bool, arrays: bool, timed: bool = False) -> str:
+    """One line: which settings were chosen for a user's own data, arrays or files of images, and why, and which of them the
+    user has changed. `timed`: a time limit decides the number of epochs."""
+    images, gpu = chosen.network.name in ("conv13", "small", "tiny"), "a GPU" if on_gpu else "no GPU"
+    shift = chosen.augment.translation
+    flips = "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
+    if not chosen.augment.flip:
+        known = "arrays do not say whether left and right matter" if arrays else "the classes are numbers or letters"
+        flips = f"no flips, because {known}"
+    reasons = {
+        "method.name": f"method {chosen.method.name}",
+        "network.name": f"network {chosen.network.name}, for {'images' if images else 'vectors'} and {gpu}",
+        "schedule.epochs": "" if timed else f"{chosen.schedule.epochs:,} epochs, for this number of rows",
+        "augment.translation": f"shifts of up to {shift} pixels" if shift else "",
+        "augment.flip": flips if images else "",
+    }
+    scaled = replace(chosen, schedule=chosen.schedule.scaled(used.schedule.epochs))
+    before, after = (
+        {f"{section}.{name}": value for section, values in config.to_dict().items() for name, value in values.items()}
+        for config in (scaled, used)
     )
-    return with_method(config, method or DEFAULT_METHOD, images=images_side is not None)
+    before["schedule.epochs"] = chosen.schedule.epochs
+    changed = [field for field, value in after.items() if before.get(field) != value]
+    own = [f"{x}={after[x]}" for x in changed if not x.startswith(("data.", "seed.")) and x != "training.device"]
+    kept = [reason for field, reason in reasons.items() if reason and field not in changed]
+    return "chosen: " + "; ".join([*kept, *([f"set by you: {', '.join(own)}"] if own else [])])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import re
 import sys
 import types
 import typing
@@ -105,6 +106,21 @@ def parse(path: str, text: str, hint: Any) -> Any:
             except (ValueError, KeyError):
                 raise ConfigError(f"{path} is '{text}'; expected {TYPE_NAMES[kind]}.") from None
     return text
+
+
+def seconds(name: str, given: float | str) -> float:
+    """A length of time: a number of seconds, or text such as 90s, 5m or 1.5h; `name` is that of the setting in a refusal.
+
+    >>> seconds("time_limit", "1.5h"), seconds("time_limit", 30)
+    (5400.0, 30.0)
+    """
+    found = re.fullmatch(r"(\d+\.?\d*)\s*(s|m|min|h)?", str(given).strip())
+    length = float(found[1]) * {"h": 3600, "s": 1, None: 1}.get(found[2], 60) if found else 0.0
+    if isinstance(given, bool) or not 0 < length < math.inf:
+        raise ConfigError(
+            f"{name} is {given!r}; expected seconds above 0, or a length of time such as 90s, 5m or 1.5h."
+        )
+    return length
 
 
 def _check(section: Section, item: Field[Any], hint: Any) -> None:

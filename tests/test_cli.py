@@ -87,7 +87,7 @@ def test_an_npz_file_of_images_is_trained(typed, here):
     labels = np.where(np.arange(ROWS) < 20, data.labels, -1)
     np.savez(here / "images.npz", x_train=data.inputs.transpose(0, 2, 3, 1), y_train=labels)
     assert typed("train", "images.npz", *TINY)[0] == 0
-    assert load_run("runs/images-temporal-seed0").config.network.name == "small"
+    assert load_run("runs/images-fixmatch-seed0").config.network.name == "small"
 
 
 def test_every_option_ends_up_in_the_config(typed, npz):
@@ -142,7 +142,8 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     done = selfens("train", npz, "--run", "run", *TINY, cwd=npz.parent)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) == 13
+    assert len(lines) == 14
+    assert lines.pop(2).startswith("chosen: method temporal; ")
     assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; run in run")
     assert lines[0].startswith("temporal, mlp (")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ img/s  \d+ s left", lines[1])
@@ -909,7 +910,7 @@ def test_folds_do_not_repeat_what_the_run_has_said(typed, here):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), 100 * (number % 2) + number).save(path)
     (here / "pictures" / "a" / "broken.png").write_bytes(b"no image")
-    words = ["--size", "8", "--quiet", *TINY, "--set", "training.batch_size=5"]
+    words = ["--size", "8", "--quiet", *TINY, "--method", "pi", "--set", "training.batch_size=5"]
     assert "could not be read" in typed("train", "./pictures", "--run", "run", *words)[2]
     code, _, err = typed("audit", "run", "--folds", "2", "--quiet")
     assert (code, err) == (0, "")

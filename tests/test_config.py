@@ -496,10 +496,11 @@ def test_another_method_on_data_of_ones_own_has_its_own_options_and_the_same_lea
     [
         (None, True, "committee", 0),
         (8, True, "small", 0),
-        (12, False, "small", 1),
+        (8, False, "small", 0),
+        (12, False, "tiny", 1),
         (23, True, "small", 1),
         (24, True, "conv13", 2),
-        (24, False, "small", 2),
+        (24, False, "tiny", 2),
     ],
 )
 def test_settings_for_arrays_fit_their_size_and_the_device(side, on_gpu, network, translation):
@@ -523,6 +524,16 @@ def test_vectors_get_a_thousand_steps_and_ten_visits_or_more(rows, epochs):
     assert config.schedule.epochs == epochs
     each = max(rows // round(0.8 * config.training.batch_size), 20)
     assert each * epochs >= 950
+
+
+def test_ramps_keep_their_proportion_if_the_epochs_are_set():
+    config = Config().with_overrides(["schedule.epochs=40", "schedule.warmup_epochs=4", "schedule.rampdown_epochs=40"])
+    shorter = config.with_overrides(["schedule.epochs=10", "schedule.weight_rampup_epochs=3"]).schedule
+    assert (shorter.warmup_epochs, shorter.rampdown_epochs, shorter.weight_rampup_epochs) == (1, 10, 3)
+    assert shorter.rampup_epochs is None
+    for wrong in ("0", "-3", "1" + "0" * 400):
+        with pytest.raises(ConfigError, match=r"schedule.epochs is .*; expected at least 1"):
+            config.with_overrides([f"schedule.epochs={wrong}"])
 
 
 OURS = re.compile(r"([\d.]+)(?: ± ([\d.]+))? % \(seeds? (\d+)(?:-(\d+))?")

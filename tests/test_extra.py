@@ -309,7 +309,7 @@ def test_the_command_from_training_to_labelling_extra_rows(tmp_path, capsys, mon
     labels = np.where(np.arange(60) < 12, np.arange(60) % 3, -1)
     write_npz(tmp_path / "m.npz", x_train=main.inputs, y_train=labels, x_test=main.test_inputs, y_test=main.test_labels)
     folder = written(tmp_path, "folder", bytes_like((30, 3, 8, 8)))
-    words = sets([*SMALL_IMAGES, "training.device=cpu", "training.batch_size=10"])
+    words = ["--method", "temporal", *sets([*SMALL_IMAGES, "training.device=cpu", "training.batch_size=10"])]
     extra = sets([f"data.extra={folder.name}", "data.extra_per_epoch=18"])
     code, out, err = typed(capsys, "train", "m.npz", "--epochs", 2, *extra, "--run", "run", *words)
     assert (code, "90 rows, 30 of them extra, 12 labelled" in out + err) == (0, True)

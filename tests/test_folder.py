@@ -377,11 +377,11 @@ def typed(capsys, *words):
 def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
     photos(tmp_path / "digits")  # a preset has this name too, so the folder is written as a path
     code, out, err = typed(
-        capsys, "train", "./digits", "--size", 8, "--epochs", 20, "--run", "run", "--set", "network.width=8"
+        capsys, "train", "./digits", "--size", 8, "--epochs", 60, "--run", "run", "--set", "network.width=8"
     )
     assert (code, err) == (0, "")
-    assert "temporal, small (" in out
-    assert "20 epochs, w_max 30" in out
+    assert "fixmatch, small (" in out
+    assert "60 epochs, w_max 1" in out
     assert "inputs (3, 8, 8)" in out
     run = load_run("run")
     assert run.config.data.image_size == 8

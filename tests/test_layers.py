@@ -189,7 +189,7 @@ def traced(network, inputs):
     return seen
 
 
-NETWORK_INPUTS = {"small": (9, 2, 5, 4), "mlp": (9, 7), "conv13": (6, 3, 13, 12)}
+NETWORK_INPUTS = {"small": (9, 2, 5, 4), "mlp": (9, 7), "conv13": (6, 3, 13, 12), "tiny": (6, 1, 13, 12)}
 
 
 def network_and_inputs(name, classes=4, **options):
@@ -393,8 +393,12 @@ def test_training_is_noisy_and_evaluation_is_not(name):
 @pytest.mark.parametrize("name", networks.NETWORKS)
 def test_options_reach_every_layer(name):
     network, _ = network_and_inputs(name, mean_momentum=0.5, noise=0.3, dropout=0.25)
-    assert {layer.momentum for layer in normalized_layers(network)} == {0.5}
-    assert network.noise.deviation == 0.3
+    normalized = [
+        *normalized_layers(network),
+        *(each for each in network.modules() if isinstance(each, nn.BatchNorm2d)),
+    ]
+    assert {layer.momentum for layer in normalized} == {0.5}
+    assert [each.deviation for each in network.modules() if isinstance(each, networks.GaussianNoise)] == [0.3]
     assert {module.p for module in network.modules() if isinstance(module, nn.Dropout)} == {0.25}
 
 

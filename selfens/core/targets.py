@@ -185,6 +185,12 @@ class EnsembleTargets:
         self.spread = spread / visited if self.layout.variance else self.spread
         self.written.zero_()
 
+    def forget_epoch(self) -> None:
+        """Drop what was written since the last commit."""
+        if self.prefetcher is not None:
+            self.prefetcher.finish()
+        self.written.zero_()
+
     def _blend_in(self, chunk: Arrays, written: Tensor) -> Tensor | float:
         """Update the averages of the rows written; returns the sum of their variances."""
         rows, new = written[:, None], chunk["pending"].float()

@@ -14,7 +14,7 @@ from torch import nn
 from selfens.config import NetworkConfig
 from selfens.core import memory
 from selfens.errors import ConfigError, unknown_name
-from selfens.networks.builtin import conv13, mlp, small, wrn28
+from selfens.networks.builtin import conv13, mlp, small, tiny, wrn28
 from selfens.networks.committee import committee
 from selfens.networks.layers import (
     GaussianNoise,
@@ -28,6 +28,7 @@ from selfens.networks.layers import (
 NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] = {
     "conv13": conv13,
     "small": small,
+    "tiny": tiny,
     "mlp": mlp,
     "committee": committee,
     "wrn-28-2": wrn28,
@@ -49,6 +50,7 @@ __all__ = [
     "is_factory",
     "mlp",
     "small",
+    "tiny",
     "update_running_means",
     "wrn28",
 ]

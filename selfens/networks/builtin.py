@@ -1,5 +1,5 @@
-"""The networks that have a name: conv13 of the paper's Table 5, two small ones of the same layers, and a wide residual one.
-All return logits."""
+"""The networks that have a name: conv13 of the paper's Table 5, two small ones of the same layers, a quick one, and a wide
+residual one. All return logits."""
 
 from __future__ import annotations
 
@@ -73,6 +73,21 @@ def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
         dense   = dense(2 * width, num_classes),
     ))
     # fmt: on
+
+
+def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
+    """Three convolutions with full batch normalisation, the first with stride 2: for a CPU, and images from 12x12;
+    `options.width` channels (16), doubled twice."""
+    _check_images("tiny", input_shape, 12, "network.name=small for smaller images, mlp for features")
+    channels, width = input_shape[0], options.width or 16
+    layers: list[nn.Module] = []
+    for outputs, size, stride in ((width, 5, 2), (2 * width, 3, 1), (4 * width, 3, 1)):
+        normalization = nn.BatchNorm2d(outputs, momentum=1 - options.mean_momentum)
+        layers += [nn.Conv2d(channels, outputs, size, stride, size // 2, bias=False), normalization, nn.ReLU()]
+        channels = outputs
+    layers = [GaussianNoise(options.noise), *layers[:-3], nn.MaxPool2d(2), *layers[-3:]]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(options.dropout), nn.Linear(channels, num_classes)]
+    return nn.Sequential(*layers, *head)
 
 
 def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:

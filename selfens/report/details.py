@@ -124,7 +124,8 @@ def _facts(run: Run, history: History) -> str:
     seed, unreadable = run.config.seed.base, len(run.about.get("unreadable", []))
     left_out = f", {unreadable:,} unreadable files left out (run.json lists them)" if unreadable else ""
     about = f"{network} with {size}, seed {seed}, {time_words(history)} on {device}{left_out}"
-    return f"{shown(str(run.path))}: {about}"
+    note = str(run.about.get("note") or "")
+    return f"{shown(str(run.path))}: {about}" + (f"; {shown(note)}" if note else "")
 
 
 def time_words(history: History) -> str:

@@ -46,6 +46,9 @@ class TensorBoard(Progress):
             raise RunError(write_failure(folder, error)) from error
         self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
 
+    def until(self, deadline: float) -> None:
+        self.shown.until(deadline)
+
     def step(self, epoch: int, step: int) -> None:
         self.shown.step(epoch, step)
 

@@ -11,6 +11,7 @@ import math
 import shutil
 import time
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,8 +27,9 @@ from selfens.errors import DivergedError, RunError, check_kind
 from selfens.methods.base import Method
 from selfens.runs.directory import RunDirectory, check_free
 from selfens.runs.run import Run
+from selfens.settings import seconds
 from selfens.training import checkpoint as checkpoints
-from selfens.training import distributed, notices, setup
+from selfens.training import distributed, limit, notices, setup
 from selfens.training.checkpoint import Position
 from selfens.training.distributed import MAX, MIN, Group
 from selfens.training.evaluate import misclassified
@@ -47,6 +49,8 @@ def train(
     network: nn.Module | None = None,
     method: Method | None = None,
     progress: Progress | None = None,
+    time_limit: float | str | None = None,
+    note: str = "",
 ) -> Run:
     """Train what `config` says and leave everything in `run_dir`, which must be new.
 
@@ -54,12 +58,18 @@ def train(
     network   trained instead of `config.network.name`: any module from inputs to logits
     method    used instead of `config.method`: any `Method`
     progress  told what happens; by default nothing is shown
+    time_limit  seconds, or text such as "5m", from now to the return: as many epochs as fit, instead of the config's; ramps
+              keep their proportion, and the run's config has the number that was chosen
+    note      a line about how the config was chosen; it is shown, and kept in run.json
     """
+    deadline = None if time_limit is None else time.perf_counter() + seconds("time_limit", time_limit)
     check_kind("config", config, Config, "a Config, such as presets.get('digits')")
-    given, path = Given(dataset, network, method), Path(run_dir)
-    if launcher.restarts() and (path / "config.json").is_file() and RunDirectory.open(path).config() == config:
-        # The caller's config names the same code as the run's.
-        return resume(path, dataset=dataset, network=network, method=method, progress=progress, trust_code=True)
+    given, path = Given(dataset, network, method, deadline, note), Path(run_dir)
+    if launcher.restarts() and (path / "config.json").is_file():
+        found = RunDirectory.open(path).config()
+        asked = config if deadline is None else replace(config, schedule=config.schedule.scaled(found.schedule.epochs))
+        if asked == found:  # so the caller's config names the same code as the run's
+            return resume(path, dataset=dataset, network=network, method=method, progress=progress, trust_code=True)
     return _run(path, config, given, progress)
 
 
@@ -107,6 +117,9 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
             if directory.has_checkpoint():
                 start = checkpoints.load(parts, directory.load_checkpoint())
         else:
+            if given.deadline is not None:
+                limit.fit_schedule(parts, given.deadline)
+                show.until(given.deadline)
             _create(path, parts)
             notices.warn_about_data(parts, show)
             stack.enter_context(directory.locked() if group.is_first else nullcontext())

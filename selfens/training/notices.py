@@ -19,7 +19,7 @@ NEGLIGIBLE_WEIGHT = 1e-3
 
 
 def title(parts: Parts, directory: RunDirectory) -> str:
-    """What is trained on what and how, in two lines, and a third for a backbone or a table."""
+    """What is trained on what and how, in two lines, one more for a backbone or a table, and one for how it was chosen."""
     config, data, rows, options = parts.config, parts.prepared.data, parts.rows, parts.method.options
     extra = f"{data.extra_rows:,} of them extra, " if data.extra_rows else ""
     labelled = "all" if rows.num_labelled == len(rows.visited) else f"{rows.num_labelled:,}"
@@ -33,6 +33,8 @@ def title(parts: Parts, directory: RunDirectory) -> str:
         )
     if data.columns is not None:
         inputs += f"\n{visible(str(data.columns))}"
+    if note := str(directory.about().get("note") or ""):
+        inputs += f"\n{visible(note)}"
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
     return (
         f"{visible(data.name)}: {len(rows.visited):,} rows, {extra}{labelled} labelled, "

@@ -25,6 +25,9 @@ class Progress:
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         pass
 
+    def until(self, deadline: float) -> None:
+        """Training has a time limit: it ends by then, by time.perf_counter. Called before `start`."""
+
     def step(self, epoch: int, step: int) -> None:
         """A step was launched. On a GPU it may not be done yet."""
 
@@ -56,14 +59,19 @@ class Lines(Quiet):
     """One line per epoch, for logs and pipes."""
 
     talkative = True
+    deadline: float | None = None
+
+    def until(self, deadline: float) -> None:
+        self.deadline = deadline
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
-        self.epochs, self.first_epoch, self.began = epochs, first_epoch, time.monotonic()
+        self.epochs, self.first_epoch, self.began = epochs, first_epoch, time.perf_counter()
         print(title, flush=True)  # noqa: T201
 
     def epoch(self, record: dict[str, Any]) -> None:
-        done = record["epoch"] + 1
-        left = (time.monotonic() - self.began) / (done - self.first_epoch) * (self.epochs - done)
+        done, now = record["epoch"] + 1, time.perf_counter()
+        left = (now - self.began) / (done - self.first_epoch) * (self.epochs - done)
+        left = left if self.deadline is None else max(self.deadline - now, 0.0)
         print(f"epoch {done}/{self.epochs}  {describe(record)}  {duration(left)} left", flush=True)  # noqa: T201
 
 
@@ -87,6 +95,17 @@ class Bar(Quiet):
             TimeRemainingColumn(elapsed_when_finished=False),
             console=self.console,
         )
+
+    def until(self, deadline: float) -> None:
+        from rich.progress import ProgressColumn, Task
+        from rich.text import Text
+
+        class Countdown(ProgressColumn):
+            def render(self, task: Task) -> Text:
+                left = max(int(deadline - time.perf_counter()), 0)
+                return Text(f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}", style="progress.remaining")
+
+        self.bar.columns = (*self.bar.columns[:-1], Countdown())
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self.console.print(title, highlight=False, markup=False)

@@ -50,6 +50,10 @@ class Given(NamedTuple):
     dataset: Dataset | None = None
     network: nn.Module | None = None
     method: Method | None = None
+    deadline: float | None = None
+    """When training must end, by time.perf_counter, instead of after the config's number of epochs."""
+    note: str = ""
+    """How the config was chosen."""
 
     def check(self, config: Config) -> None:
         """Refuse what is of another kind, such as the name or the class of a method, and options that it would ignore."""
@@ -209,6 +213,12 @@ class Parts:
         targets = self.method.ensemble.visit(order[:, self.loader.first :])
         return (rows for _, rows in zip(targets, self.loader.visit(order), strict=True))
 
+    def fit_schedule(self, epochs: int) -> None:
+        """Train for another number of epochs, ramps in proportion."""
+        self.config = replace(self.config, schedule=self.config.schedule.scaled(epochs))
+        self.prepared = replace(self.prepared, config=self.config)
+        self.rates = _rates(self.config, self.weight_max)
+
     def about(self) -> dict[str, Any]:
         """What run.json records."""
         data, given = self.prepared.data, self.given
@@ -232,6 +242,7 @@ class Parts:
             "own_data": given.dataset is not None,
             "own_network": given.network is not None,
             "own_method": given.method is not None,
+            "note": "; ".join(filter(None, (given.note, "epochs that fit into the time limit" * bool(given.deadline)))),
             "own_method_options": None if given.method is None else repr(given.method.options),
             **({} if data.columns is None else {"columns": asdict(data.columns)}),
         }

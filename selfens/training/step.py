@@ -166,7 +166,7 @@ class Step:
 
         A device that is out of memory is not tried again: the plain way needs most.
         """
-        before = self._snapshot()
+        before = self.snapshot()
         try:
             with warnings.catch_warnings():
                 if self.compiled:  # a caller who turns warnings into errors does not mean the compiler's
@@ -185,7 +185,7 @@ class Step:
             )
         self._take = self._body
 
-    def _snapshot(self) -> list[Callable[[], Any]]:
+    def snapshot(self) -> list[Callable[[], Any]]:
         """What restores the state as it is now: random numbers, weights, and all that a body changes."""
         generators = [generator(device) for device in (torch.device("cpu"), self.device)]
         states = [partial(each.set_state, each.get_state()) for each in generators]
