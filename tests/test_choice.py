@@ -95,8 +95,10 @@ def test_the_line_says_what_was_chosen_and_why():
     assert line.endswith(
         "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
     )
-    assert why(presets.for_arrays("mine", images_side=28), arrays=False).endswith("the classes are numbers or letters")
-    assert "flips" not in why(presets.for_arrays("mine", images_side=None))
+    assert why(presets.for_arrays("mine", images_side=28, rows=9), arrays=False).endswith(
+        "the classes are numbers or letters"
+    )
+    assert "flips" not in why(presets.for_arrays("mine", images_side=None, rows=9))
 
 
 def test_the_line_says_what_the_user_has_set_instead():
@@ -129,21 +131,3 @@ def test_overrides_win(tmp_path, capsys):
     trained(capsys, folder, "--run", tmp_path / "run", *(word for each in own for word in ("--set", each)))
     config = load_run(tmp_path / "run").config
     assert (config.augment.flip, config.network.name, config.schedule.epochs) == (False, "small", 1)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "labelled"),
-    [
-        (["training.batch_size=40"], 10),
-        (["training.batch_size=2"], 1),
-        (["training.batch_size=40", "training.labelled_per_batch=3"], 3),
-        (["data.extra_per_epoch=18", "training.batch_size=40"], None),
-        (["training.rows=labelled"], None),
-        (["network.width=8"], 64),
-    ],
-)
-def test_labelled_rows_per_batch_follow_what_the_user_sets(overrides, labelled):
-    chosen = presets.for_arrays("mine", images_side=28, rows=1_000)
-    assert named.with_overrides(chosen, overrides).training.labelled_per_batch == labelled
-    with pytest.raises(ConfigError, match=r"training.batch_size is 'x'"):
-        named.with_overrides(chosen, ["training.batch_size=x"])

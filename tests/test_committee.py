@@ -156,7 +156,6 @@ def settings(*overrides):
     """The defaults for vectors, quick."""
     few = ["data.labels=12", "network.width=8", "schedule.epochs=3", "training.threads=1", "training.device=cpu"]
     quick = ["training.min_steps_per_epoch=5", "schedule.weight_rampup_epochs=1", "training.batch_size=40"]
-    quick += ["training.labelled_per_batch=16"]
     return presets.for_arrays("mine", images_side=None, rows=60).with_overrides([*few, *quick, *overrides])
 
 
