@@ -145,7 +145,7 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     assert len(lines) == 14
     assert lines.pop(2).startswith("chosen: method committee; ")
     assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; run in run")
-    assert lines[0].startswith("temporal, mlp (")
+    assert lines[0].startswith("committee, committee (")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ img/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
     assert lines[3].startswith("test error ")

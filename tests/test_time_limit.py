@@ -107,6 +107,7 @@ def test_a_restarted_process_goes_on_with_the_epochs_that_were_chosen(tmp_path, 
     assert train(config(), tmp_path / "run", dataset=features(), time_limit=100).finished
 
 
+@pytest.mark.alone
 def test_training_ends_in_time(tmp_path):
     began = time.perf_counter()
     run = train(config(), tmp_path / "run", dataset=features(), time_limit="3s")
