@@ -78,7 +78,7 @@ def test_a_preset_is_trained_by_its_name(typed, here):
 def test_an_npz_file_is_trained(typed, npz):
     code, _, err = typed("train", "blobs.npz", *TINY)
     assert (code, err) == (0, "")
-    run = load_run("runs/blobs-temporal-seed0")
+    run = load_run("runs/blobs-committee-seed0")
     assert (run.config.network.name, run.finished, run.about["labelled"]) == ("mlp", True, 20)
 
 
@@ -144,7 +144,7 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     lines = done.stdout.splitlines()
     assert len(lines) == 7
     assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; run in run")
-    assert lines[0].startswith("temporal, mlp (")
+    assert lines[0].startswith("committee, committee (")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ img/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
     assert lines[3].startswith("test error ")
@@ -185,7 +185,7 @@ def _read(descriptor):
 def test_a_second_run_gets_another_name(typed, npz):
     for _ in range(3):
         assert typed("train", npz, "--quiet", *TINY)[0] == 0
-    assert sorted(os.listdir("runs")) == [f"blobs-temporal-seed0{end}" for end in ("", "-2", "-3")]
+    assert sorted(os.listdir("runs")) == [f"blobs-committee-seed0{end}" for end in ("", "-2", "-3")]
 
 
 def test_the_default_name_says_data_method_and_seed(typed, npz):
@@ -292,7 +292,7 @@ def test_training_rows_that_the_ensemble_has_not_seen_have_the_networks_class(ty
 
 
 def test_the_ensemble_in_a_file(typed, here, npz):
-    assert typed("train", "blobs.npz", "--run", "filed", *TINY, *sets(["method.targets=z"]))[0] == 0
+    assert typed("train", "blobs.npz", "--method", "temporal", "--run", "filed", *TINY, *sets(["method.targets=z"]))[0] == 0
     assert load_run("filed").config.method.targets == str(here / "z")
     assert typed("train", "blobs.npz", "--run", "plain", *TINY)[0] == 0
     assert load_run("filed").test_error == load_run("plain").test_error
