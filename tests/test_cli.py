@@ -79,7 +79,7 @@ def test_an_npz_file_is_trained(typed, npz):
     code, _, err = typed("train", "blobs.npz", *TINY)
     assert (code, err) == (0, "")
     run = load_run("runs/blobs-committee-seed0")
-    assert (run.config.network.name, run.finished, run.about["labelled"]) == ("mlp", True, 20)
+    assert (run.config.network.name, run.finished, run.about["labelled"]) == ("committee", True, 20)
 
 
 def test_an_npz_file_of_images_is_trained(typed, here):
@@ -292,17 +292,31 @@ def test_training_rows_that_the_ensemble_has_not_seen_have_the_networks_class(ty
 
 
 def test_the_ensemble_in_a_file(typed, here, npz):
-    assert typed("train", "blobs.npz", "--method", "temporal", "--run", "filed", *TINY, *sets(["method.targets=z"]))[0] == 0
+    assert (
+        typed("train", "blobs.npz", "--method", "temporal", "--run", "filed", *TINY, *sets(["method.targets=z"]))[0]
+        == 0
+    )
     assert load_run("filed").config.method.targets == str(here / "z")
-    assert typed("train", "blobs.npz", "--run", "plain", *TINY)[0] == 0
+    assert typed("train", "blobs.npz", "--method", "temporal", "--run", "plain", *TINY)[0] == 0
     assert load_run("filed").test_error == load_run("plain").test_error
     assert torch.equal(load_run("filed").ensemble.mean, load_run("plain").ensemble.mean)
     refused(
-        typed("train", "blobs.npz", "--run", "other", *TINY, *sets(["method.targets=z"])),
+        typed("train", "blobs.npz", "--method", "temporal", "--run", "other", *TINY, *sets(["method.targets=z"])),
         "holds targets that a checkpoint relies on",
     )
     refused(
-        typed("train", "blobs.npz", "--run", "other", "--method", "pi", *TINY, *sets(["method.targets=x"])),
+        typed(
+            "train",
+            "blobs.npz",
+            "--method",
+            "temporal",
+            "--run",
+            "other",
+            "--method",
+            "pi",
+            *TINY,
+            *sets(["method.targets=x"]),
+        ),
         "no pi option 'targets'",
     )
     assert not (here / "x").exists()
