@@ -79,7 +79,7 @@ def test_an_npz_file_is_trained(typed, npz):
     code, _, err = typed("train", "blobs.npz", *TINY)
     assert (code, err) == (0, "")
     run = load_run("runs/blobs-committee-seed0")
-    assert (run.config.network.name, run.finished, run.about["labelled"]) == ("mlp", True, 20)
+    assert (run.config.network.name, run.finished, run.about["labelled"]) == ("committee", True, 20)
 
 
 def test_an_npz_file_of_images_is_trained(typed, here):
@@ -308,7 +308,18 @@ def test_the_ensemble_in_a_file(typed, here, npz):
         "holds targets that a checkpoint relies on",
     )
     refused(
-        typed("train", "blobs.npz", "--run", "other", "--method", "pi", *TINY, *sets(["method.targets=x"])),
+        typed(
+            "train",
+            "blobs.npz",
+            "--method",
+            "temporal",
+            "--run",
+            "other",
+            "--method",
+            "pi",
+            *TINY,
+            *sets(["method.targets=x"]),
+        ),
         "no pi option 'targets'",
     )
     assert not (here / "x").exists()

@@ -41,7 +41,9 @@ def test_an_absurd_width_is_refused_before_memory_is_taken(tmp_path):
 def test_the_command_says_so_in_one_sentence(tmp_path):
     npz = write_npz(tmp_path / "x.npz")
     done = selfens(
-        "train", npz, "--run", tmp_path / "run", "--set", "network.width=65536", "--device", "cpu", cwd=tmp_path
+        *("train", npz, "--method", "temporal", "--run", tmp_path / "run"),
+        *("--set", "network.width=65536", "--device", "cpu"),
+        cwd=tmp_path,
     )
     if memory.left() < 64 * GIB:
         assert done.returncode == 1
