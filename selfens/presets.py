@@ -77,7 +77,7 @@ MODERN = (  # docs/modern.md says how these were chosen
 DIGITS_MODERN = (
     *MODERN,
     *("augment.translation=1", "augment.cutout=0.25", "network.mean_momentum=0.95", "optimizer.learning_rate=0.1"),
-    *("schedule.epochs=60", "training.batch_size=100", "method.decay=0.99", "method.memory=0.6"),
+    *("schedule.epochs=60", "training.batch_size=100", "method.decay=0.99"),
 )
 
 PRESETS: dict[str, Preset] = {

@@ -34,8 +34,9 @@ class Wide(nn.Module):
         super().__init__()
         self.straight, self.output = zero(features, num_classes), zero(width, num_classes)
         self.hidden = nn.Linear(features, width)
-        nn.init.normal_(self.hidden.weight, std=1.5 / LENGTH)
-        nn.init.normal_(self.hidden.bias)
+        if not self.hidden.weight.is_meta:  # on which torch takes seconds for it
+            nn.init.normal_(self.hidden.weight, std=1.5 / LENGTH)
+            nn.init.normal_(self.hidden.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.straight(x) + self.output(self.hidden(x).relu())  # type: ignore[no-any-return]
@@ -47,9 +48,11 @@ class Waves(nn.Module):
 
     def __init__(self, features: int, waves: int) -> None:
         super().__init__()
-        frequencies, phases = torch.randn(waves, features), torch.rand(waves)
-        self.frequencies = nn.Parameter(frequencies * math.sqrt(2) / LENGTH, requires_grad=False)
-        self.phases = nn.Parameter(2 * math.pi * phases, requires_grad=False)
+        self.frequencies = nn.Parameter(torch.empty(waves, features), requires_grad=False)
+        self.phases = nn.Parameter(torch.empty(waves), requires_grad=False)
+        if not self.frequencies.is_meta:
+            nn.init.normal_(self.frequencies, std=math.sqrt(2) / LENGTH)
+            nn.init.uniform_(self.phases, 0, 2 * math.pi)
 
     def forward(self, x: Tensor) -> Tensor:
         waves = torch.cos(functional.linear(x, self.frequencies, self.phases))
