@@ -402,7 +402,7 @@ def test_the_extras_are_those_of_the_package():
     listed = declared["optional-dependencies"]
     for extra, packages in EXTRAS.items():
         assert tuple(name.split(">=")[0] for name in listed[extra]) == packages
-    assert f"selfens[{','.join(EXTRAS)}]" in listed["dev"]
+    assert f"selfens[{','.join((*EXTRAS, 'tables'))}]" in listed["dev"]
 
 
 def test_a_missing_package_is_an_import_error_too(trained, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from selfens import networks
 from selfens.config import NetworkConfig
 from selfens.errors import ConfigError
 from selfens.networks.layers import (
+    BatchNorm,
     GaussianNoise,
     NormalizedConv2d,
     NormalizedLayer,
@@ -190,11 +191,12 @@ def traced(network, inputs):
 
 
 NETWORK_INPUTS = {"small": (9, 2, 5, 4), "mlp": (9, 7), "conv13": (6, 3, 13, 12), "tiny": (6, 1, 13, 12)}
+OTHER_INPUTS = {"committee": (9, 7), "wrn-28-2": (6, 3, 8, 8)}  # without the paper's layers
 
 
 def network_and_inputs(name, classes=4, **options):
     torch.manual_seed(3)
-    shape = NETWORK_INPUTS[name]
+    shape = (NETWORK_INPUTS | OTHER_INPUTS)[name]
     return networks.build(NetworkConfig(name=name, **options), shape[1:], classes), torch.randn(shape)
 
 
@@ -380,7 +382,6 @@ def test_width_of_the_small_networks_can_be_chosen(name, layer, units):
 
 @pytest.mark.parametrize("name", networks.NETWORKS)
 def test_training_is_noisy_and_evaluation_is_not(name):
-    assert name in NETWORK_INPUTS
     network, x = network_and_inputs(name)
     with torch.no_grad():
         assert not torch.equal(network.train()(x), network(x))
@@ -395,10 +396,11 @@ def test_options_reach_every_layer(name):
     network, _ = network_and_inputs(name, mean_momentum=0.5, noise=0.3, dropout=0.25)
     normalized = [
         *normalized_layers(network),
-        *(each for each in network.modules() if isinstance(each, nn.BatchNorm2d)),
+        *(each for each in network.modules() if isinstance(each, nn.BatchNorm2d | BatchNorm)),
     ]
-    assert {layer.momentum for layer in normalized} == {0.5}
-    assert [each.deviation for each in network.modules() if isinstance(each, networks.GaussianNoise)] == [0.3]
+    if name != "committee":  # which has neither
+        assert {layer.momentum for layer in normalized} == {0.5}
+        assert [each.deviation for each in network.modules() if isinstance(each, networks.GaussianNoise)] == [0.3]
     assert {module.p for module in network.modules() if isinstance(module, nn.Dropout)} == {0.25}
 
 

@@ -665,7 +665,7 @@ def test_train_and_report_as_typed(tmp_path, monkeypatch, capsys, undrawn):
     monkeypatch.chdir(tmp_path)
     write_npz(tmp_path / "data.npz")
     tiny = ("--epochs", "2", *sets(["network.width=4", "training.threads=1"]))
-    assert command("train", "data.npz", "--run", "my run", *tiny) == 0
+    assert command("train", "data.npz", "--method", "temporal", "--run", "my run", *tiny) == 0
     last = capsys.readouterr().out.splitlines()[-2:]
     assert last == ["report in my run/report.html", "to predict: selfens predict 'my run' INPUT -o out.csv"]
     assert Page("my run/report.html").charts == CHARTS + TEST_CHARTS

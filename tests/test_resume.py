@@ -122,6 +122,8 @@ OPTIONS = {
         "optimizer.name=sgd",
         "method.alignment=true",
     ),
+    "committee": ("training.labelled_per_batch=3", "training.batch_size=13"),
+    "temporal-teacher": ("training.labelled_per_batch=4", "training.batch_size=14", "method.memory=0.6"),
 }
 """With what a method is trained here besides the defaults, so that every part is resumed."""
 

@@ -318,9 +318,11 @@ def test_the_split_sampler_begins_each_batch_with_labelled_rows_and_only_the_oth
     assert run.history[-1]["weight"] == run.config.method.weight_max  # not scaled by M/N
 
 
-def test_a_batch_may_have_more_labelled_rows_than_there_are(tmp_path):
-    settings = config("fixmatch", "training.labelled_per_batch=13", "training.batch_size=20", epochs=2)
-    assert len(selfens.train(settings, tmp_path / "run", dataset=features()).history) == 2
+def test_more_labelled_rows_per_batch_than_there_are_is_refused_before_a_run_is_made(tmp_path):
+    settings = config("fixmatch", "training.labelled_per_batch=13", "training.batch_size=20")
+    with pytest.raises(ConfigError, match=r"labelled_per_batch is 13, but there are only 12 labelled rows"):
+        selfens.train(settings, tmp_path / "run", dataset=features())
+    assert not (tmp_path / "run").exists()
 
 
 def test_every_row_is_visited_once_per_epoch(tmp_path, visits):

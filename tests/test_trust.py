@@ -278,7 +278,7 @@ def test_a_name_in_the_output_is_one_harmless_line(here, capsys):
     np.savez(here / "odd.npz", x_train=data.inputs, x_test=data.test_inputs, **labels)
     train(config("pi", f"data.name={here / 'odd.npz'}", "data.labels=none"), here / "run")
     code, out, err = typed(capsys, "evaluate", "run")
-    assert (code, err, out.count("\n")) == (0, "", 4)
+    assert (code, err, out.count("\n")) == (0, "", 5)
     assert r"cat \u202e12.34\u2066 \x1b[31m\x9b" in out
     assert not UNSEEN.search(out.replace("\n", ""))
 
