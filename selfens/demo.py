@@ -26,6 +26,7 @@ METHODS = {
     "digits-supervised": "supervised only",
     "digits-pi": "Π-model",
     "digits-temporal": "temporal ensembling",
+    "digits-modern": "temporal teacher",
 }
 """Preset and name of each row; the others are compared with the first."""
 

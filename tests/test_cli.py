@@ -824,13 +824,13 @@ def test_the_demo_trains_three_methods_and_prints_a_table(typed, monkeypatch):
     for _ in range(2):  # the second time nothing is trained
         code, out, err = typed("demo", "--seeds", "2", "--jobs", "1", "--runs", "demo")
         assert (code, err) == (0, "")
-        assert all(name in out for name in ("supervised only", "Π-model", "temporal ensembling", "±", "of 2 seeds"))
+        assert all(name in out for name in ("supervised only", "Π-model", "temporal teacher", "±", "of 2 seeds"))
         assert out.splitlines()[-1] == "all of them compared, to open in a browser: demo/report.html"
-    assert len(os.listdir("demo")) == 7
-    assert Path("demo/report.html").read_text().count("digits-") >= 6
+    assert len(os.listdir("demo")) == 9
+    assert Path("demo/report.html").read_text().count("digits-") >= 8
     labels = {
         tuple(load_run(next(Path("demo").glob(f"digits-{method}-seed1-*"))).labels.rows)
-        for method in ("supervised", "pi", "temporal")
+        for method in ("supervised", "pi", "temporal", "modern")
     }
     assert len(labels) == 1
 
