@@ -39,7 +39,7 @@ app = typer.Typer(
 MistypedCommand: type[Exception] = typer.BadParameter.__bases__[0]  # click's UsageError, wherever typer keeps its click
 
 START_UP = 1.0  # seconds from the start of the process to that of a command, and at its end
-MIN_REPORT, REPORT_SHARE = 4.0, 0.05  # of a time limit, for the report: seconds at least, and a share
+MIN_REPORT, REPORT_SHARE = 6.0, 0.1  # of a time limit, for baselines and report: seconds at least, and a share
 
 Device = Literal["auto", "cpu", "cuda"]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
@@ -404,7 +404,7 @@ def demo(
     jobs: Annotated[int | None, typer.Option(help="Processes at once, of one thread each; default: the cores.")] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
 ) -> None:
-    """Compare three methods on real digits with 50 labels."""
+    """Compare four methods on real digits with 50 labels."""
     from selfens.demo import run_demo
 
     run_demo(directory, jobs=jobs, num_seeds=seeds)

@@ -418,3 +418,13 @@ def test_a_comparison_that_fails_costs_a_warning_only(typed, tmp_path, monkeypat
     assert "The comparison with the baselines is missing: MemoryError" in (tmp_path / "run/report.html").read_text()
     assert "could not be compared with the baselines (MemoryError: no room)" in out + err
     assert out.splitlines()[-1].startswith("to predict")
+
+
+def test_a_table_is_not_standardised_a_second_time():
+    random = np.random.default_rng(0)
+    x = np.c_[random.normal(size=(60, 2)), random.random((60, 1)) < 0.05].astype(np.float32)
+    y, labels = (x[:, 0] + 3 * x[:, 2] > 0).astype(np.int64), np.full(60, -1)
+    labels[:20] = y[:20]
+    found, _ = predictions(x, labels, x, standardise=False)
+    expected = LogisticRegression(max_iter=1000).fit(x[:20].astype(np.float64), y[:20]).predict(x)
+    np.testing.assert_array_equal(found["logistic regression"], expected)

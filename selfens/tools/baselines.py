@@ -114,10 +114,13 @@ class Verdict:
 # Functions of arrays
 
 
-def predictions(inputs: Source, labels: Labels, test_inputs: Source) -> tuple[dict[str, Labels], list[str]]:
+def predictions(
+    inputs: Source, labels: Labels, test_inputs: Source, *, standardise: bool = True
+) -> tuple[dict[str, Labels], list[str]]:
     """What each baseline predicts for the test rows, by name, and notes on how it was fitted.
 
-    labels  of all rows of the inputs, -1 if unknown. With no unknown ones there is no self-training.
+    labels       of all rows of the inputs, -1 if unknown. With no unknown ones there is no self-training.
+    standardise  False for a table, whose numbers are standardised already; its categories are better left as they are
     """
     from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import LogisticRegression
@@ -132,7 +135,7 @@ def predictions(inputs: Source, labels: Labels, test_inputs: Source) -> tuple[di
     # More threads would gain little, and on a busy machine they wait for each other.
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")  # a note says if a fit has ended early
-        scaler, y = StandardScaler(), labels[rows]
+        scaler, y = StandardScaler(with_mean=standardise, with_std=standardise), labels[rows]
         x = scaler.fit_transform(np.concatenate([_flat(piece) for piece in pieces(inputs, PIECE, rows)]))
         known, work = y != UNLABELED, width * len(np.unique(labels))
         limits = [int(np.clip(WORK / (count * work), MIN_ITERATIONS, MAX_ITERATIONS)) for count in (len(some), len(x))]
@@ -219,7 +222,9 @@ def verdict_of(run: Run, dataset: Dataset, wanted: bool | None = None) -> Verdic
     if run.config.training.rows == "labelled":
         seen = np.sort(choice.rows)
     labels = choice.training_labels(dataset.num_rows)[seen]
-    baselines, notes = predictions(LazyRows([dataset.inputs], seen), labels, dataset.test_inputs)
+    baselines, notes = predictions(
+        LazyRows([dataset.inputs], seen), labels, dataset.test_inputs, standardise=dataset.columns is None
+    )
     predicted = {OURS: run.test_probabilities(dataset).argmax(axis=1), **baselines}
     return judge(predicted, dataset.test_labels, labels=len(choice.rows), images=dataset.is_images, notes=notes)
 

@@ -76,7 +76,8 @@ def compare_folds(
         )
         with _trained(config, partly, fold, folds, progress, copy.deepcopy(network)) as run:
             ours = run.test_probabilities(partly).argmax(axis=1)
-        baselines, notes = predictions(partly.inputs, partly.labels, partly.test_inputs)
+        arrays = (partly.inputs, partly.labels, partly.test_inputs)
+        baselines, notes = predictions(*arrays, standardise=dataset.columns is None)
         for name, classes in {OURS: ours, **baselines}.items():
             predicted.setdefault(name, labels.copy())[hidden] = classes
     known = parts >= 0
