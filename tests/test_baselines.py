@@ -221,7 +221,7 @@ def test_a_run_is_compared_on_the_rows_and_labels_it_saw(trained):
 @pytest.mark.parametrize("setting", ["data.validation=0.25", "training.rows=labelled", "data.label_noise=50"])
 def test_held_out_rows_and_wrong_labels_are_as_the_run_had_them(tmp_path, monkeypatch, setting):
     given = []
-    monkeypatch.setattr(baselines, "predictions", lambda *arrays: given.append(arrays) or predictions(*arrays))
+    monkeypatch.setattr(baselines, "predictions", lambda *arrays, **how: given.append(arrays) or predictions(*arrays))
     data, method = features(), "supervised" if "rows" in setting else "temporal"
     run = train(config(method, setting), tmp_path / "run", dataset=data)
     found, (inputs, labels, _) = baselines.verdict_of(run, data), given[0]
@@ -233,7 +233,7 @@ def test_held_out_rows_and_wrong_labels_are_as_the_run_had_them(tmp_path, monkey
 def test_a_verdict_survives_in_the_run_and_is_not_made_twice(trained, monkeypatch, tmp_path):
     found = baselines.verdict_of(trained, features())
     baselines.store(trained, found)
-    monkeypatch.setattr(baselines, "predictions", lambda *arrays: pytest.fail("fitted again"))
+    monkeypatch.setattr(baselines, "predictions", lambda *arrays, **how: pytest.fail("fitted again"))
     assert repr(baselines.verdict_of(load_run(trained.path), features())) == repr(found)
     assert (
         found.numbers.replace(" %", "\N{NO-BREAK SPACE}%") in write_report(trained, tmp_path / "page.html").read_text()
@@ -295,7 +295,7 @@ def test_a_run_that_is_not_finished_or_has_no_test_rows_is_not_compared(tmp_path
 
 def test_folds_fit_ours_and_the_baselines_on_the_same_rows_and_hide_the_others(monkeypatch):
     given = []
-    monkeypatch.setattr(folds, "predictions", lambda *arrays: given.append(arrays) or predictions(*arrays))
+    monkeypatch.setattr(folds, "predictions", lambda *arrays, **how: given.append(arrays) or predictions(*arrays))
     data = features(test_rows=0)
     found = folds.compare_folds(config("temporal"), data, 3)
     assert (found.folds, found.rows, found.labels) == (3, 12, 12)
@@ -408,7 +408,7 @@ def test_a_model_that_has_learned_nothing_is_warned_about(typed, tmp_path):
 
 
 def test_a_comparison_that_fails_costs_a_warning_only(typed, tmp_path, monkeypatch):
-    def fail(*arrays):
+    def fail(*arrays, **how):
         raise MemoryError("no room")
 
     monkeypatch.setattr(baselines, "predictions", fail)

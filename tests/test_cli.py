@@ -818,7 +818,7 @@ def test_neither_imports_torch(tmp_path, code):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_demo_trains_three_methods_and_prints_a_table(typed, monkeypatch):
+def test_the_demo_trains_four_methods_and_prints_a_table(typed, monkeypatch):
     monkeypatch.setattr("selfens.demo.demo_config", tiny_demo)
     monkeypatch.setattr("selfens.demo.ProcessPoolExecutor", SameProcess)
     for _ in range(2):  # the second time nothing is trained

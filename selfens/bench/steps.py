@@ -100,7 +100,7 @@ def build(config: Config, data: Dataset, device: torch.device, notes: list[str],
     labels = choose_labels(data, config.data, label_seed=0, split_seed=0)
     fitted = preprocess.fit(config.data.preprocess, data.inputs, device).to(device)
     parts = Parts(Prepared(config, device, data, labels, fitted), Given(), group or Group(), notes.append)
-    parts.step.set(learning_rate=1e-4, beta1=0.9, weight=parts.weight_max)
+    parts.step.set(**parts.rates(0) | {"learning_rate": 1e-4, "weight": parts.weight_max})
     return parts
 
 

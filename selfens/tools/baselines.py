@@ -28,7 +28,7 @@ from selfens.files.tensors import write_atomically
 from selfens.runs.run import Run
 
 FILE = "baselines.json"
-OURS, CHANCE, LOGISTIC, SELF_TRAINING = "this model", "chance", "logistic regression", "self-training with it"
+OURS, CHANCE, LOGISTIC, SELF_TRAINING = "this model", "chance", "logistic regression", "self-training"
 SUBJECTS = {CHANCE: "naming the largest class every time", SELF_TRAINING: f"self-training with {LOGISTIC}"}
 MOST_SIDE, SAMPLE = 16, 2_000  # pixels, rows
 MOST_LABELED, MOST_UNLABELED = 40_000_000, 4_000_000  # numbers, that is rows x features
