@@ -360,7 +360,8 @@ def test_train_on_own_data_prints_a_table_and_a_sentence(typed, tmp_path):
     found = stored(load_run(tmp_path / "run"))
     lines = out.splitlines()
     assert code == 0
-    assert repr(found).splitlines()[:5] == lines[lines.index("                       error %") :][:5]
+    header = next(number for number, line in enumerate(lines) if line.strip() == "error %")
+    assert repr(found).splitlines()[:5] == lines[header:][:5]
     assert f"{found.numbers} {found.judgement}" in lines
     assert "Warning" not in out + err
     page = (tmp_path / "run/report.html").read_text()
