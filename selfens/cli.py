@@ -158,9 +158,16 @@ def train(
     directory = run or _new_directory(config)
 
     def begin(show: Progress) -> Run:
-        kept = began - time.perf_counter() - START_UP - max(MIN_REPORT, REPORT_SHARE * (limit or 0)) * report
-        left = None if limit is None else max(limit + kept, 0.001)
-        return loop.train(config, directory, progress=show, time_limit=left, note=note)
+        if limit is None:
+            return loop.train(config, directory, progress=show, note=note)
+        afterwards = max(MIN_REPORT, REPORT_SHARE * limit) if report or baselines is not False else 0.0
+        spent = time.perf_counter() - began + START_UP + afterwards
+        if spent >= limit:
+            raise ConfigError(
+                f"--time-limit is {limit:g} s, and starting, comparing and reporting take {spent:.0f} s; allow more, or leave "
+                "out what you do not need (--no-report, --no-baselines)."
+            )
+        return loop.train(config, directory, progress=show, time_limit=limit - spent, note=note)
 
     _train(begin, directory, baselines, report, tensorboard, quiet)
 
@@ -221,7 +228,8 @@ def evaluate(
             )
         dataset, show = trained.dataset(source=data), for_terminal(quiet)
         verdict = _until_stopped(lambda: compare_folds(trained.config, dataset, folds, progress=show))
-        store(trained, verdict)
+        if not trained.about["test_rows"]:  # what is measured on test rows says more
+            store(trained, verdict)
         for line in repr(verdict).splitlines():
             _say(line)
         return
@@ -567,7 +575,7 @@ def _say_result(run: Run, quiet: bool, beside: list[str]) -> None:
         _say(f"only {run.about['test_rows']} rows were tested on, so the error is known to within {points:.0f} points")
     for line in beside:
         _say(line)
-    if not run.about["test_rows"]:
+    if not run.about["test_rows"] and not beside:
         by_folds = f"selfens evaluate {shlex.quote(str(run.path))} --folds 5"
         _say(
             f"no test rows, so nothing is said of how simple methods would do; to compare by folds of the labels: {by_folds}"

@@ -156,16 +156,17 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
         progress = for_terminal() if self.verbose else None
         with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, random_state_kept():
-            folds = max(min(FOLDS, int(np.bincount(numbers).min())), 2)
-            self.baselines_ = None
-            if self.baselines:
-                self.baselines_ = compare_folds(self.config_, dataset, folds, network=module, progress=progress)
+            untrained = copy.deepcopy(module) if self.baselines else None
             directory = self.run_dir_ or Path(temporary) / "run"
             limit = None
             if self.time_limit is not None:
                 limit = max(seconds("time_limit", self.time_limit) + began - time.perf_counter(), 0.001)
             run = train(self.config_, directory, dataset=dataset, network=module, progress=progress, time_limit=limit)
             self._keep(run, dataset)
+            self.baselines_ = None
+            if self.baselines:  # with as many epochs as fitted into a time limit
+                config, folds = self.config_, max(min(FOLDS, int(np.bincount(numbers).min())), 2)
+                self.baselines_ = compare_folds(config, dataset, folds, network=untrained, progress=progress)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:

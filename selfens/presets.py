@@ -177,7 +177,7 @@ def for_vectors(name: str, rows: int) -> Config:
 
 IMAGES_ON_CPU = (
     *("data.preprocess=channel", "data.preprocess_after_views=true"),  # so that colours can be changed
-    *("method.name=fixmatch", "method.threshold=0.8", "method.decay=0.99"),
+    *(f"method.name={IMAGES_METHOD}", "method.threshold=0.8", "method.decay=0.99"),
     *("network.noise=0", "network.dropout=0", "network.mean_momentum=0.9"),
     *("optimizer.name=adamw", "optimizer.learning_rate=0.002", "optimizer.weight_decay=0.01", "schedule.name=cosine"),
     "training.batch_size=256",

@@ -114,8 +114,11 @@ def seconds(name: str, given: float | str) -> float:
     >>> seconds("time_limit", "1.5h"), seconds("time_limit", 30)
     (5400.0, 30.0)
     """
-    found = re.fullmatch(r"(\d+\.?\d*)\s*(s|m|min|h)?", str(given).strip())
-    length = float(found[1]) * {"h": 3600, "s": 1, None: 1}.get(found[2], 60) if found else 0.0
+    length = 0.0
+    if isinstance(given, int | float):
+        length = float(given)
+    elif isinstance(given, str) and (found := re.fullmatch(r"(\d+\.?\d*)\s*(s|m|min|h)?", given.strip())):
+        length = float(found[1]) * {"h": 3600, "s": 1, None: 1}.get(found[2], 60)
     if isinstance(given, bool) or not 0 < length < math.inf:
         raise ConfigError(
             f"{name} is {given!r}; expected seconds above 0, or a length of time such as 90s, 5m or 1.5h."

@@ -429,3 +429,13 @@ def test_a_table_is_not_standardised_a_second_time():
     found, _ = predictions(x, labels, x, standardise=False)
     expected = LogisticRegression(max_iter=1000).fit(x[:20].astype(np.float64), y[:20]).predict(x)
     np.testing.assert_array_equal(found["logistic regression"], expected)
+
+
+def test_as_many_mistakes_with_a_lower_balanced_error_is_no_reason_to_change():
+    truth = np.array([0] * 8 + [1] * 2)
+    ours, theirs = truth.copy(), truth.copy()
+    ours[:2], theirs[8:] = 1, 0
+    verdict = judge({OURS: ours, LOGISTIC: theirs}, truth, labels=10)
+    assert verdict.judgement == "Logistic regression makes as many mistakes, but its balanced error is higher."
+    verdict = judge({OURS: truth, LOGISTIC: truth}, truth, labels=10)
+    assert verdict.judgement == "Nor does logistic regression make any mistake."

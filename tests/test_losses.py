@@ -16,6 +16,7 @@ from selfens.core.losses import (
     consistency_cross_entropy,
     cross_entropy,
     joint_pass,
+    sharpen,
     squared_difference,
     supervised,
 )
@@ -188,3 +189,12 @@ def test_predictions_aligned_with_their_own_mean_become_the_wanted_distribution(
     for _ in range(50):  # each time nearer
         z = align(z, z.mean(dim=0), wanted)
     torch.testing.assert_close(z.mean(dim=0), wanted, rtol=0.02, atol=0)
+
+
+def test_sharpening_never_loses_a_row():
+    rows = torch.tensor([[0.5, 0.3, 0.2], [0.34, 0.33, 0.33]])
+    for temperature in (1.0, 0.5, 0.02, 1e-3):
+        sharp = sharpen(rows, temperature)
+        torch.testing.assert_close(sharp.sum(dim=1), torch.ones(2))
+        assert (sharp.argmax(dim=1) == 0).all()
+    torch.testing.assert_close(sharpen(rows, 1.0), rows)

@@ -28,6 +28,7 @@ from selfens import methods, presets
 from selfens.config import Config, OptimizerConfig
 from selfens.core.batch import Batch
 from selfens.core.optim import Adam
+from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError
 from selfens.training.setup import _rates as rates_of
 from selfens.training.step import Step
@@ -137,14 +138,19 @@ def test_bad_input_gets_a_sentence():
         methods.build(methods.options("temporal-teacher")).setup(network, rows_of(torch.tensor([0, 2, -1])))
 
 
-def test_batches_begin_with_a_share_of_labelled_rows_but_never_with_more_than_there_are(tmp_path):
+def test_batches_begin_with_a_share_of_labelled_rows_but_never_with_more_than_there_are(tmp_path, monkeypatch):
+    made, genuine = [], Sampler.of_epoch
+    monkeypatch.setattr(Sampler, "of_epoch", lambda self, epoch: made.append(self.first) or genuine(self, epoch))
     inputs = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
     labels = np.array([0, 1, 2] + [-1] * 57)
     data = selfens.Dataset.from_arrays(inputs, labels)
     config = presets.for_arrays("mine", images_side=None, rows=60, method="temporal-teacher")
     config = config.with_overrides(["schedule.epochs=1", "training.batch_size=20", "training.device=cpu"])
-    run = selfens.train(config, tmp_path / "run", dataset=data)
-    assert run.history[0]["weight"] == 0  # w_max 1, not scaled, after the first epoch
+    for size, first in ((20, 3), (10, 2)):
+        sized = config.with_values("training", batch_size=size)
+        selfens.train(sized, tmp_path / f"run{size}", dataset=data)
+        assert {*made} == {first}  # a fifth of the batch, or the 3 labelled rows
+        made.clear()
     too_many = config.with_overrides(["training.labelled_per_batch=4"])
     with pytest.raises(ConfigError, match="labelled_per_batch is 4, but there are only 3 labelled rows"):
         selfens.train(too_many, tmp_path / "other", dataset=data)

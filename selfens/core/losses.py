@@ -86,8 +86,9 @@ def align(probabilities: Tensor, predicted: Tensor, wanted: Tensor) -> Tensor:
 
 
 def class_factors(probabilities: Tensor, counted: Tensor, wanted: Tensor, slack: float, rounds: int = 3) -> Tensor:
-    """[classes] by what to multiply distributions so that each class's mean share over the rows that are `counted` is from
-    wanted/slack to wanted*slack. What lies within stays as it is: nothing says that classes are equally frequent.
+    """[classes] by what to multiply distributions so that each class's mean share over the rows that are `counted` moves
+    into wanted/slack to wanted*slack: nearer with every round. What lies within stays as it is: nothing says that classes
+    are equally frequent.
 
     >>> class_factors(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([True, True]), torch.tensor([0.5, 0.5]), 1.5)
     tensor([1., 1.])
@@ -106,7 +107,10 @@ def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
     >>> sharpen(torch.tensor([[0.8, 0.2]]), 0.5)
     tensor([[0.9412, 0.0588]])
     """
-    return normalized(probabilities ** (1 / temperature))
+    largest = probabilities.amax(dim=1, keepdim=True).clamp_min(
+        1e-12
+    )  # or all powers could be too small to be told from 0
+    return normalized((probabilities / largest) ** (1 / temperature))
 
 
 def normalized(weights: Tensor) -> Tensor:

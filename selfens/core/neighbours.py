@@ -42,7 +42,7 @@ class Neighbourhood:
 
     def averaged(self, ensemble: EnsembleTargets, rows: Tensor, share: float) -> Tensor:
         """[rows, classes] the ensemble's distribution of each row, averaged with the mean of its neighbours', whose share is
-        given. Rows with a label stand for that label; rows without a prediction do not count."""
+        given. Rows with a label stand for that label; those without a prediction yet add nothing."""
         every = torch.cat([rows[:, None], self.nearest[rows]], dim=1)
         flat = every.flatten()
         known = torch.where(self.labelled[flat, None], self.distributions[flat], ensemble.get(flat).probabilities)

@@ -52,11 +52,6 @@ class Sampler:
                 f"training.labelled_per_batch is {self.first}, but there are only {known} labelled rows "
                 "(of several processes, each has its own); expected at most that many."
             )
-        if self.min_steps > 1 and not self.first:
-            raise ConfigError(
-                f"training.min_steps_per_epoch is {self.min_steps}, but batches are drawn from all rows, so an epoch visits "
-                "each row once; leave it at 1, or set training.labelled_per_batch."
-            )
         object.__setattr__(self, "batch_size", min(self.batch_size, self.first + self.rows_per_epoch))
 
     @property
@@ -68,7 +63,7 @@ class Sampler:
 
     @property
     def steps(self) -> int:
-        steps = max(self.rows_per_epoch // (self.batch_size - self.first), self.min_steps)
+        steps = max(self.rows_per_epoch // (self.batch_size - self.first), self.min_steps if self.first else 1)
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def of_epoch(self, epoch: int) -> Rows:

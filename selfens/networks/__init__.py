@@ -63,6 +63,10 @@ def build(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int
     if options.name not in NETWORKS:
         hint = " A factory of your own is written package.module:factory."
         raise ConfigError(unknown_name("network", options.name, NETWORKS) + hint)
+    if options.normalization == "full" and options.name in ("mlp", "committee"):
+        raise ConfigError(
+            f"network.normalization is full, which the network '{options.name}' does not have; leave it out."
+        )
     weights = count_weights(options, input_shape, num_classes)
     memory.check(4 * weights, f"the network '{options.name}'", SMALLER)
     return NETWORKS[options.name](input_shape, num_classes, options)

@@ -92,8 +92,6 @@ def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig)
 
 def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
     """Two hidden layers of `options.width` units (128); images are flattened."""
-    if options.normalization == "full":
-        raise ConfigError("network.normalization is full, which the network 'mlp' does not have; leave it at mean.")
     dense = partial(NormalizedLinear, momentum=options.mean_momentum)
     features, width = math.prod(input_shape), options.width or 128
     # fmt: off

@@ -86,9 +86,12 @@ class Verdict:
         best, fairest = (min(others, key=attrgetter(measure)) for measure in ("error", "balanced_error"))
         names = {each.name: SUBJECTS.get(each.name, each.name) for each in others}
         other = "features of a pretrained backbone" if self.images else "another method"
-        advice = f"{'' if best.name == CHANCE else 'use it, or '}try {other}, more epochs or more labels"
+        better = best if best.error <= ours.error else fairest
+        advice = f"{'' if better.name == CHANCE else 'use it, or '}try {other}, more epochs or more labels"
         doubt = "" if best.is_clear else f", though {self.rows:,} rows are too few to be sure"
-        if best.error == ours.error:
+        if best.error == ours.error == 0:
+            return f"Nor does {names[best.name]} make any mistake."
+        if best.error == ours.error and not (self.uneven and ours.balanced_error < fairest.balanced_error):
             return f"{names[best.name].capitalize()} does as well: {advice}."
         if best.error < ours.error:
             points = f"{ours.error - best.error:.2f} points{doubt}"
@@ -96,6 +99,8 @@ class Verdict:
         if self.uneven and fairest.balanced_error < ours.balanced_error:
             against = f"{fairest.balanced_error:.2f} % against {ours.balanced_error:.2f} %"
             return f"By the balanced error {names[fairest.name]} is better, {against}: {advice}."
+        if best.error == ours.error:
+            return f"{names[best.name].capitalize()} makes as many mistakes, but its balanced error is higher."
         return f"It is better than {names[best.name]} by {best.error - ours.error:.2f} points{doubt}."
 
     @property
@@ -245,6 +250,8 @@ def stored(run: Run) -> Verdict | None:
             return None
         results = tuple(Result(**each) for each in content.pop("results"))
         found = Verdict(results=results, **content)
+        if not all(0 <= number <= 100 for each in results for number in (each.error, each.balanced_error)):
+            return None
         return found if repr(found) else None  # what cannot be written out is damaged
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None
