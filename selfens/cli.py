@@ -565,6 +565,8 @@ def _say_result(run: Run, quiet: bool, beside: list[str]) -> None:
 
     history = run.history
     error = "no test rows, so no test error," if run.test_error is None else f"test error {run.test_error:.2f} %"
+    if run.test_error is None and (held_out := history[-1].get("validation_error") if history else None) is not None:
+        error = f"validation error {held_out:.2f} %"
     seconds = sum(record.get("seconds") or 0.0 for record in history)
     done = run.directory.reached()[0]
     epochs = "1 epoch" if done == 1 else f"{done:,} epochs"
@@ -578,7 +580,7 @@ def _say_result(run: Run, quiet: bool, beside: list[str]) -> None:
     if not run.about["test_rows"] and not beside:
         by_folds = f"selfens evaluate {shlex.quote(str(run.path))} --folds 5"
         _say(
-            f"no test rows, so nothing is said of how simple methods would do; to compare by folds of the labels: {by_folds}"
+            f"no test rows, so it was not compared with simple methods; to compare by folds of the labels: {by_folds}"
         )
     if (run.path / REPORT).is_file():
         _say(f"report in {run.path / REPORT}")

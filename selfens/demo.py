@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,7 +17,7 @@ from typer import echo
 
 from selfens import presets
 from selfens.config import Config
-from selfens.errors import ConfigError, SelfensWarning
+from selfens.errors import ConfigError
 
 if TYPE_CHECKING:
     from selfens.runs.run import Run
@@ -75,7 +74,6 @@ def _train_one(directory: Path, preset: str, seed: int) -> Path:
     from selfens.runs.run import load_run
     from selfens.training.loop import resume, train
 
-    warnings.simplefilter("ignore", SelfensWarning)  # digits have no colours to change
     config = demo_config(preset, seed)
     version = hashlib.sha256(config.to_json().encode()).hexdigest()[:8]  # runs of other settings are left alone
     path = directory / f"{preset}-seed{seed}-{version}"

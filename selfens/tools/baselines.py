@@ -92,7 +92,7 @@ class Verdict:
         if best.error == ours.error == 0:
             return f"Nor does {names[best.name]} make any mistake."
         if best.error == ours.error and not (self.uneven and ours.balanced_error < fairest.balanced_error):
-            return f"{names[best.name].capitalize()} does as well: {advice}."
+            return f"{names[best.name].capitalize()} does as well{doubt}: {advice}."
         if best.error < ours.error:
             points = f"{ours.error - best.error:.2f} points{doubt}"
             return f"{names[best.name].capitalize()} is better by {points}: {advice}."

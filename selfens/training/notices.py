@@ -62,7 +62,8 @@ def warn_about_data(parts: Parts, progress: Progress) -> None:
 def warn_before(parts: Parts, progress: Progress) -> None:
     """Say so if self-ensembling cannot be working."""
     data, options = parts.prepared.data, parts.method.options
-    if "strong" in parts.method.views and data.is_images and not range_is_known(parts.config, data):
+    grey = parts.config.data.name == "digits"  # whose numbers nobody can give as bytes
+    if "strong" in parts.method.views and data.is_images and not grey and not range_is_known(parts.config, data):
         advice = "set data.preprocess_after_views=true" if data.inputs.dtype == np.uint8 else "give them as bytes"
         progress.warn(f"strong views change no colours, because the range of the inputs is not known; {advice}.")
     if parts.method.uses_unlabeled and isinstance(options, WeightedOptions) and parts.weight_max < NEGLIGIBLE_WEIGHT:
