@@ -143,9 +143,17 @@ def test_a_win_is_said_in_one_sentence():
             {"images": True},
             "use it, or try features of a pretrained backbone, more epochs or more labels.",
         ),
-        ((150, 150, 100), {}, "Logistic regression does as well: use it, or try another"),
+        (
+            (150, 150, 100),
+            {},
+            "Logistic regression does as well, though 200 rows are too few to be sure: use it, or try",
+        ),
         ((90, 80, 100), {}, "Naming the largest class every time is better by 5.00 points: try another method"),
-        ((100, 80, 100), {}, "Naming the largest class every time does as well: try another method"),
+        (
+            (100, 80, 100),
+            {},
+            "Naming the largest class every time does as well, though 200 rows are too few to be sure: try",
+        ),
         ((150, 152, 100), {}, "is better by 1.00 points, though 200 rows are too few to be sure: use it"),
         (
             (152, 150, 100),
@@ -402,7 +410,7 @@ def test_a_model_that_has_learned_nothing_is_warned_about(typed, tmp_path):
     _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *settings)
     assert "The model gives 100 % of the rows one class, " in out
     assert "hardly tells the classes apart" in (tmp_path / "run/report.html").read_text()
-    assert "does as well: " in out
+    assert "does as well" in out
     _, out, _ = typed("audit", "run")
     assert "The model misclassifies" in out
     assert 'class="warning">The model misclassifies' in (tmp_path / "issues.html").read_text()
