@@ -579,9 +579,7 @@ def _say_result(run: Run, quiet: bool, beside: list[str]) -> None:
         _say(line)
     if not run.about["test_rows"] and not beside:
         by_folds = f"selfens evaluate {shlex.quote(str(run.path))} --folds 5"
-        _say(
-            f"no test rows, so it was not compared with simple methods; to compare by folds of the labels: {by_folds}"
-        )
+        _say(f"no test rows, so it was not compared with simple methods; to compare by folds of the labels: {by_folds}")
     if (run.path / REPORT).is_file():
         _say(f"report in {run.path / REPORT}")
     _say(f"to predict: selfens predict {shlex.quote(str(run.path))} INPUT -o out.csv")

@@ -293,7 +293,7 @@ def test_a_run_that_is_not_finished_or_has_no_test_rows_is_not_compared(tmp_path
     run = train(config(), tmp_path / "untested", dataset=untested)
     assert baselines.verdict_of(run, untested, wanted=True) is None
     assert (
-        "Without test rows nothing is said of how simple"
+        "Without test rows the model was not compared"
         in write_report(run, tmp_path / "p.html", dataset=untested).read_text()
     )
 

@@ -18,7 +18,12 @@ from selfens.tools.audit import audit_run, doubt, run_labels, suggest, suggest_r
 from selfens.tools.baselines import one_class, one_class_of, stored, verdict_of
 from selfens.training.progress import duration
 
-TITLES = {"unsupervised": "Unsupervised loss", "weight": "Weight of the unsupervised loss", "beta1": "Adam's β1"}
+TITLES = {
+    "unsupervised": "Unsupervised loss",
+    "kept": "Share of the targets that are learned",
+    "weight": "Weight of the unsupervised loss",
+    "beta1": "Adam's β1",
+}
 ERRORS, LOSSES = {"test_error": "test", "validation_error": "validation"}, ("supervised", "total")
 NOT_DRAWN = ("epoch", "seconds", "images_per_second")
 
