@@ -135,7 +135,7 @@ def train(
         columns, _ = tabular.names_and_rows(Path(source))
         if columns and "file" not in map(str.lower, columns):
             raise ConfigError(
-                f"{source} is a table, and which column holds its labels was not said; add --label and one of "
+                f"{source} is a table, and its column of labels was not named; add --label and one of "
                 f"{', '.join(columns[:20])}. (A list of images has the columns file and label.)"
             )
     named_file = labels_file or add_labels
