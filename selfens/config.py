@@ -100,6 +100,14 @@ class DataConfig(Section):
             )
         if self.id_column is not None and self.label_column is None:
             raise ConfigError("data.id_column is set without data.label_column; name the column of the labels, too.")
+        if self.id_column is not None and self.id_column == self.label_column:
+            raise ConfigError(
+                f"data.id_column and data.label_column are both '{self.id_column}'; a label identifies no row."
+            )
+        if self.label_column is not None and self.backbone is not None:
+            raise ConfigError(
+                "data.label_column, which a table has, and data.backbone, which takes images, are both set."
+            )
         if self.label_column is not None and self.extra is not None:
             raise ConfigError("data.extra is set with data.label_column; give a table more rows with an empty label.")
         if self.backbone is None and self.backbone_weights is not None:

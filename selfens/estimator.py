@@ -32,7 +32,7 @@ from selfens.core.device import prediction_settings, random_state_kept, resolve_
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs, as_trained, check_probabilities
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
-from selfens.data.tabular import Columns, named
+from selfens.data.tabular import Columns, is_frame, named
 from selfens.errors import ConfigError, DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
@@ -135,10 +135,11 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         launcher.check_single_process(type(self).__name__)
         known, notes = _without_missing(y), list[str]()
         self.columns_: Columns | None = None
-        if _is_frame(X):
+        if is_frame(X):
+            frame = named(X)
             validate_data(self, X, skip_check_array=True)  # counts the columns and keeps their names
-            self.columns_ = Columns.fit(named(X))
-            vectors, notes = self.columns_.encode(named(X))
+            self.columns_ = Columns.fit(frame)
+            vectors, notes = self.columns_.encode(frame)
             inputs, given = check_X_y(vectors, known, ensure_min_samples=2)
         else:
             inputs, given = validate_data(self, X, known, allow_nd=True, ensure_min_samples=2)
@@ -234,22 +235,20 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def _checked_inputs(self, X: ArrayLike) -> Inputs:
         """X as the network was trained on it; the count and names of features are scikit-learn's to check."""
+        frame = named(X) if is_frame(X) else None  # refuses a name that is there twice
         if self.columns_ is not None:
             from pandas import DataFrame
 
             validate_data(self, X, reset=False, skip_check_array=True)
-            frame = X if _is_frame(X) else DataFrame(X, columns=getattr(self, "feature_names_in_", None))
-            checked, _ = self.columns_.encode(named(frame), "X")
+            if frame is None:
+                is_array = not hasattr(X, "columns")  # what has columns, but not those of pandas, is refused
+                frame = named(DataFrame(X, columns=getattr(self, "feature_names_in_", None)) if is_array else X)
+            checked, _ = self.columns_.encode(frame, "X")
         elif len(self.input_shape_) == 1:
             checked = validate_data(self, X, reset=False)
         else:
             checked = check_array(X, allow_nd=True)
         return as_trained(checked, self.input_shape_, self.takes_bytes_, "this classifier", "X's rows")
-
-
-def _is_frame(X: Any) -> bool:
-    """Whether X is a table of pandas."""
-    return hasattr(X, "iloc") and hasattr(X, "columns")
 
 
 def _without_missing(y: Any) -> Any:

@@ -23,13 +23,11 @@ def config_for(
     """The config of a preset or for a user's own data; a preset's name wins over a file or folder of that name. With a
     label column the source is a table. With a backbone, what is trained on are vectors, whatever the images are.
 
-    Only the headers of arrays and the names of files are read. The data are loaded once, by the training.
+    Only the headers of arrays, the lines of a table and the names of files are read. The data are loaded by the training.
     """
     is_preset, is_arrays = presets.full_name(source) is not None, sources.is_array_source(source)
     if label is not None and (is_preset or not tabular.is_table(source)):
         raise ConfigError(f"a label column was given, but {source} is no table (.csv or .parquet); leave it out.")
-    if label is not None and backbone is not None:
-        raise ConfigError("a label column, which a table has, and a backbone, which takes images, were both given.")
     if size is not None and (is_preset or is_arrays or label is not None) and backbone is None:
         raise ConfigError(f"an image size was given, but {source} is no folder of images; leave the size out.")
     if is_preset and backbone is not None:

@@ -5,6 +5,7 @@ import json
 import pickle
 import sys
 from dataclasses import asdict
+from datetime import date
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from support import left_behind
 
 from selfens import load_run
 from selfens.config import DataConfig
+from selfens.data.labels import choose_labels
 from selfens.data.tabular import Columns, load_table, named, read_frame
 from selfens.errors import ConfigError, DataError, MissingPackageError, RunError, SelfensWarning
 from selfens.estimator import SelfEnsemblingClassifier
@@ -162,12 +164,27 @@ def test_a_run_keeps_its_columns_as_plain_data_and_resumes(typed, tmp_path, trai
 
 def test_a_damaged_column_is_one_sentence(typed, trained):
     about = json.loads((trained / "run.json").read_text())
-    for damage in ({"kind": "code"}, {"scale": 0.0}, {"mean": "x"}, {"values": 3}, {"more": 1}):
-        first = about["columns"]["columns"][0] | damage
-        columns = about["columns"] | {"columns": [first, *about["columns"]["columns"][1:]]}
-        (trained / "run.json").write_text(json.dumps(about | {"columns": columns}))
+    age, fare, sex, port, sailed, alone = about["columns"]["columns"]
+    assert (sex["name"], len(sex["values"])) == ("sex", 3)
+    wrong = [
+        [age | damage, fare, sex, port, sailed, alone]
+        for damage in ({"kind": "code"}, {"scale": 0.0}, {"mean": "x"}, {"values": 3}, {"more": 1}, {"format": "%d"})
+    ]
+    for values in (["male", "male", "other"], [1, 2, 3], "abc", [["a"], "b", "c"]):
+        wrong.append([age, fare, sex | {"values": values}, port, sailed, alone])
+    for form in ("%Q", "", None):
+        wrong.append([age, fare, sex, port, sailed | {"format": form}, alone])
+    wrong.append([age, age, sex, port, sailed, alone])
+    damages = [about["columns"] | {"columns": columns} for columns in wrong]
+    damages += [about["columns"] | {"identifier": other} for other in ([5], 5, "age")]
+    for damage in (*damages, None):
+        (trained / "run.json").write_text(json.dumps(about | {"columns": damage}))
         with pytest.raises(RunError, match="damaged columns"):
             _ = load_run(trained).columns
+    code, _, err = typed("predict", trained, "t.csv", "-o", "out.csv")
+    assert code == 1
+    assert "damaged columns of a table" in err
+    assert err.count("\n") == 1
 
 
 def test_parquet_is_read_alike(typed, tmp_path):
@@ -238,8 +255,16 @@ def test_only_training_rows_are_fitted_on(tmp_path):
 
 def test_validation_rows_are_not_fitted_on(tmp_path):
     passengers().to_csv(tmp_path / "t.csv", index=False)
-    whole, without = (loaded(tmp_path / "t.csv", "class", validation=share) for share in (0.0, 0.5))
-    assert whole.columns != without.columns
+    options = DataConfig(name=str(tmp_path / "t.csv"), label_column="class", validation=0.5)
+    data = load_table(options)
+    held_out = choose_labels(data, options, label_seed=0, split_seed=0).validation
+    assert len(held_out) > 30
+    fitted_on = np.delete(np.arange(120), held_out)
+    expected = Columns.fit(read_frame(tmp_path / "t.csv").iloc[fitted_on], unused={"class": "is the label"})
+    assert data.columns == expected
+    fares = passengers().fare[fitted_on]
+    column = next(column for column in data.columns.columns if column.name == "fare")
+    assert (column.mean, column.fill) == pytest.approx((fares.mean(), fares.median()))
 
 
 @pytest.mark.parametrize(
@@ -262,7 +287,7 @@ def test_numbers(tmp_path, cells, expected):
 
 
 def test_a_european_csv(tmp_path):
-    text = "Größe;Preis;Tag;Art\r\n1,5;1.234,50;31.12.2024;Käfer\r\n2,25;99,9;01.02.2024;Fliege\r\n" * 1
+    text = "Größe;Preis;Tag;Art\r\n1,5;1.234,50;31.12.2024;Käfer\r\n2,25;99,9;01.02.2024;Fliege\r\n"
     lines = text.splitlines() + ["3,75;7;15.03.2024;Käfer", "0,5;8;16.03.2024;Fliege", ";;;"]
     path = write(tmp_path / "t.csv", "\r\n".join(lines), encoding="utf-8-sig")
     data = loaded(path, "Art")
@@ -299,6 +324,58 @@ def test_cells_that_are_no_numbers_count_as_missing_and_are_said(typed, tmp_path
     code, _, err = typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)
     assert code == 0
     assert "column 'fare': 2 cells are no numbers; taken as missing." in err
+
+
+def test_dates_of_any_year(typed, tmp_path):
+    table = with_test_rows()
+    table.loc[[0, 7], "sailed"] = ["9999-12-31", "0001-01-01"]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.assign(sailed=table.sailed.to_numpy(dtype="datetime64[us]")).to_parquet(tmp_path / "t.parquet")
+    assert typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)[0] == 0
+    assert typed("predict", "run", "t.csv", "-o", "out.csv")[0] == 0
+    text, stored = (loaded(tmp_path / name, "class") for name in ("t.csv", "t.parquet"))
+    np.testing.assert_allclose(text.inputs, stored.inputs, atol=1e-6)
+    (cells,) = (column for column in Columns.fit(table[["sailed", "class"]]).columns if column.kind == "date")
+    inputs, strange = cells.encode(table.sailed, comma=False)
+    assert strange == 0
+    expected = [(date.fromisoformat(day) - date(1970, 1, 1)).days for day in table.sailed]
+    np.testing.assert_allclose(inputs[:, 0] * cells.scale + cells.mean, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%m/%d/%Y"])
+def test_the_format_that_reads_the_most_dates_wins(form):
+    days = pandas.to_datetime([f"2024-{row % 12 + 1}-{row % 11 + 1}" for row in range(55)] + ["2024-05-31"] * 5)
+    frame = pandas.DataFrame({"day": days.strftime(form), "x": np.tile([1.0, 2.0], 30)})
+    assert Columns.fit(frame).columns[0].format == form
+
+
+def test_rows_for_validation_beside_test_rows_are_left_out_and_said(tmp_path):
+    table = passengers().assign(split=["train"] * 80 + ["val"] * 25 + ["test"] * 15)
+    table.loc[80:, "class"] = "first"
+    table.to_csv(tmp_path / "t.csv", index=False)
+    data = loaded(tmp_path / "t.csv", "class")
+    assert (data.num_rows, len(data.test_labels)) == (80, 15)
+    assert data.notes == ("column 'split': 25 rows for validation are not used, because others are for testing.",)
+    table.replace({"split": {"test": "train"}}).to_csv(tmp_path / "t.csv", index=False)
+    data = loaded(tmp_path / "t.csv", "class")
+    assert (data.num_rows, len(data.test_labels), data.notes) == (95, 25, ())
+
+
+def test_lengths_of_time_are_numbers_and_intervals_identify_no_rows():
+    frame = pandas.DataFrame(
+        {
+            "wait": pandas.to_timedelta([*np.arange(19) * 12, None], unit="h"),
+            "range": pandas.interval_range(0, 20),
+            "binned": pandas.cut(np.arange(20), 4),
+        }
+    )
+    columns = Columns.fit(frame)
+    assert columns.identifier is None
+    assert columns.unused == {"range": "differs in each row"}
+    wait, binned = columns.columns
+    assert (wait.kind, wait.mean, wait.fill) == ("number", pytest.approx(4.5), pytest.approx(4.5))
+    assert (binned.kind, binned.width) == ("category", 4)
+    assert columns.encode(frame)[1] == []
 
 
 def test_many_texts_share_an_input():
@@ -374,7 +451,8 @@ def test_an_identifier_named_as_a_column_of_ours(typed, tmp_path):
         ("y2\nu\nv\nu\n", "no column to learn from; inputs: none; 'y2' is the label"),
         ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),
         ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test rows have no label"),
-        ("a,split,y2\n1,test,u\n2,test,v\n", "which is empty"),
+        ("a,split,y2\n1,test,u\n2,test,v\n", "t.csv leaves no row to train on"),
+        ("a,split,y2\n1,train,u\n2,dev,v\n3,,u\n", "t.csv says 'dev'; expected train, test, val or nothing"),
         ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 numbers, such as"),
     ],
 )
@@ -397,7 +475,10 @@ def test_one_sentence_and_nothing_written(typed, tmp_path, text, message):
         (("t.csv", "--label", "class", "--size", "8"), "no folder of images"),
         (("t.csv", "--label", "class", "--set", "data.extra=t.csv"), "give a table more rows with an empty label"),
         (("t.csv", "--id", "passenger_id"), "add --label"),
+        (("t.csv", "--label", "class", "--id", "class"), "data.id_column and data.label_column are both 'class'"),
+        (("t.csv", "--label", "class", "--backbone", "timm:x"), "a backbone was named, but t.csv holds vectors"),
         (("digits", "--label", "class"), "is no table"),
+        (("digits", "--set", "data.label_column=f0"), "data.label_column is 'f0', but digits is no table (.csv or"),
         (("digits", "--id", "class"), "data.id_column is set without data.label_column"),
         (("nowhere.csv", "--label", "class"), "No such file"),
         (("latin.csv", "--label", "class"), "it is not UTF-8"),
@@ -454,6 +535,11 @@ def test_an_id_needs_a_label():
         DataConfig(id_column="a")
 
 
+def test_a_table_has_no_backbone():
+    with pytest.raises(ConfigError, match="are both set"):
+        DataConfig(name="t.csv", label_column="a", backbone="timm:x")
+
+
 # The estimator
 
 
@@ -490,6 +576,26 @@ def test_dataframes_of_numbers_do_as_arrays_do():
     numbered = x.set_axis(range(4), axis=1)
     model = classifier().fit(numbered, given)
     np.testing.assert_array_equal(model.predict(numbered.to_numpy()), model.predict(numbered))
+
+
+def test_names_that_are_there_twice_are_refused_in_our_words():
+    x, y = load_iris(return_X_y=True, as_frame=True)
+    twice = x.set_axis([*"aabc"], axis=1)
+    with pytest.raises(DataError, match="two columns named 'a'"):
+        classifier().fit(twice, y)
+    model = classifier().fit(x.set_axis([*"abcd"], axis=1), y)
+    for fitted in (model, classifier().fit(x.to_numpy(), y)):
+        with pytest.raises(DataError, match="two columns named 'a'"):
+            fitted.predict(twice)
+
+
+def test_tables_of_other_libraries_are_one_sentence(trained):
+    pyarrow = pytest.importorskip("pyarrow")
+    with pytest.raises(DataError, match=r"a pyarrow.Table was given as a table; expected a DataFrame of pandas"):
+        load_run(trained).predict(pyarrow.Table.from_pandas(passengers(10)))
+    x, y = load_iris(return_X_y=True, as_frame=True)
+    with pytest.raises(DataError, match=r"a pyarrow.Table was given as a table"):
+        classifier().fit(x, y).predict(pyarrow.Table.from_pandas(x))
 
 
 def test_what_is_no_number_is_warned_of():

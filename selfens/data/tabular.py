@@ -25,7 +25,7 @@ from selfens.config import DataConfig
 from selfens.data.dataset import Dataset
 from selfens.data.folder import TEST, TRAIN, VALIDATION, is_csv
 from selfens.data.labels import choose_labels
-from selfens.errors import DataError, MissingPackageError, nearest
+from selfens.errors import ConfigError, DataError, MissingPackageError, nearest
 from selfens.files import check_regular
 from selfens.files.tables import from_cell
 from selfens.settings import Section, setting
@@ -60,6 +60,13 @@ class Column(Section):
     values: tuple[str, ...] = setting((), "Texts that have an input each; a missing one is empty.")
     rare: bool = setting(False, "All other texts share one more input; otherwise they have none.")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len({text for text in self.values if isinstance(text, str)}) < len(self.values):
+            raise ConfigError(f"the values of column '{self.name}' are {self.values!r}; expected texts that differ.")
+        if self.format not in (DATES if self.kind == "date" else [""]):
+            raise ConfigError(f"'{self.format}' is no format of column '{self.name}', a {self.kind}.")
+
     @property
     def width(self) -> int:
         return len(self.values) + self.rare if self.kind == "category" else 1
@@ -93,17 +100,21 @@ class Columns:
         identifier  None: the first column that differs in each row and is named like an id, or else is of texts
         unused      columns that are no inputs, and why
         """
+        import pandas
+
         left_out, kinds, like_ids = dict(unused or {}), {}, {}
         for name in frame.columns:
             if name not in {identifier, *left_out}:
                 kinds[name], has_name = _kind(frame[name], _has_comma(frame)), IDENTIFIER.fullmatch(name) is not None
                 if (has_name or kinds[name][0] == "category") and _all_differ(frame[name]):
-                    like_ids[name] = has_name
                     left_out[name] = "differs in each row"
+                    if has_name or not isinstance(frame[name].dtype, pandas.IntervalDtype | pandas.PeriodDtype):
+                        like_ids[name] = has_name
         if identifier is None and like_ids:
             identifier = max(like_ids, key=lambda name: like_ids[name])  # the first of those named so
             del left_out[identifier]
-        columns = _fitted(frame, {name: kind for name, kind in kinds.items() if name not in like_ids}, left_out)
+        used = {name: kind for name, kind in kinds.items() if name not in {identifier, *left_out}}
+        columns = _fitted(frame, used, left_out)
         found = cls(columns=columns, identifier=identifier, unused=left_out)
         if not columns:
             raise DataError(f"the table has no column to learn from; {found}.")
@@ -155,14 +166,27 @@ class Columns:
     def from_dict(cls, raw: Any) -> Columns:
         """What `asdict` gave, after JSON; ValueError, TypeError or KeyError if it is something else."""
         columns = tuple(Column(**{**each, "values": tuple(each["values"])}) for each in raw["columns"])
-        return cls(columns=columns, identifier=raw["identifier"], unused=dict(raw["unused"]))
+        names, identifier = {column.name for column in columns}, raw["identifier"]
+        if len(names) < len(columns) or identifier in names or not isinstance(identifier, str | None):
+            raise ValueError("a column is there twice, or the identifier is no name")
+        if any(isinstance(each["values"], str) for each in raw["columns"]):
+            raise TypeError("the values of a column are one text")
+        return cls(columns=columns, identifier=identifier, unused=dict(raw["unused"]))
 
 
 # Cells
 
 
+def is_frame(given: Any) -> bool:
+    """Whether it is a table of pandas."""
+    return hasattr(given, "iloc") and hasattr(given, "columns")
+
+
 def named(frame: Frame) -> Frame:
-    """The table with texts as the names of its columns; one that has a name twice is refused."""
+    """The table with texts as the names of its columns; one that has a name twice, or is not of pandas, is refused."""
+    if not is_frame(frame):
+        kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
+        raise DataError(f"a {kind} was given as a table; expected a DataFrame of pandas, so convert it (to_pandas).")
     names = [str(name).strip() for name in frame.columns]
     if len(set(names)) < len(names):
         raise DataError(
@@ -204,6 +228,8 @@ def _numbers(cells: Any, form: str, comma: bool) -> tuple[NDArray[np.float64], N
     if cells.dtype.kind == "O" and not form and (quickly := pandas.to_numeric(cells, errors="coerce")).notna().all():
         cells = quickly
     known = cells.notna()
+    if cells.dtype.kind == "m":
+        cells = cells / pandas.Timedelta(days=1)
     if cells.dtype.kind not in ("M" if form else "biuf"):
         cells = _texts(cells)
         known = cells != ""
@@ -215,20 +241,26 @@ def _numbers(cells: Any, form: str, comma: bool) -> tuple[NDArray[np.float64], N
         cells = cells if form else pandas.to_numeric(cells.where(known), errors="coerce")
     if form:
         dates = pandas.to_datetime(cells, format=form, errors="coerce", utc=True)
-        cells = (dates - pandas.Timestamp(0, tz="UTC")) / pandas.Timedelta(days=1)
+        epoch = pandas.Timestamp(0, tz="UTC").as_unit("s")  # one in nanoseconds has no difference to the year 9999
+        cells = (dates - epoch) / pandas.Timedelta(days=1)
     numbers = cells.to_numpy(dtype=np.float64, na_value=np.nan)
     return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan), known.to_numpy()
 
 
 def _kind(cells: Any, comma: bool) -> tuple[Literal["number", "date", "category"], str]:
-    """And the format of dates."""
+    """And the format of dates: the one that reads the most cells."""
     import pandas
 
-    if cells.dtype.kind in "OiufM" and not isinstance(cells.dtype, pandas.CategoricalDtype):
-        for form in DATES if cells.dtype.kind == "M" else ("", *DATES):
-            numbers, known = _numbers(cells, form, comma)
-            if (~np.isnan(numbers)).sum() >= MOSTLY * known.sum():
-                return "date" if form else "number", form
+    def share(form: str) -> float:
+        numbers, known = _numbers(cells, form, comma)
+        return float((~np.isnan(numbers)).sum() / known.sum()) if known.any() else 1.0
+
+    if cells.dtype.kind in "OiufMm" and not isinstance(cells.dtype, pandas.CategoricalDtype):
+        if cells.dtype.kind != "M" and share("") >= MOSTLY:
+            return "number", ""
+        shares = {form: share(form) for form in DATES}
+        if max(shares.values()) >= MOSTLY:
+            return "date", max(shares, key=lambda form: shares[form])
     return "category", ""
 
 
@@ -269,7 +301,7 @@ def is_table(source: str | Path) -> bool:
 
 
 def names_and_rows(path: Path) -> tuple[list[str], int]:
-    """The names of a table's columns, and about how many rows it has, without loading it."""
+    """The names of a table's columns, and about how many rows it has; of a CSV, by its lines, which are all read."""
     with _file_errors(path):
         if is_csv(path):
             text, separator = _text(path, "replace")  # a list of images may name files that are not UTF-8
@@ -337,19 +369,34 @@ def load_table(
     columns  of a run that is read again; None: fitted on the rows that are trained on
     """
     path, label, identifier = Path(options.name), str(options.label_column), options.id_column
+    if not is_table(path):
+        raise DataError(f"data.label_column is '{label}', but {path} is no table (.csv or .parquet); leave it out.")
     frame = read_frame(path)
     for name in [label] if identifier is None else [label, identifier]:
         if name not in frame.columns:
             hint, known = nearest(name, [*frame.columns]), ", ".join(frame.columns[:20])
             raise DataError(f"{path} has no column '{name}'{hint} Its first line names {known}.")
     labels = _labels(_texts(frame[label], missing=UNLABELED_WORDS), f"column '{label}' of {path}")
-    unused, train, test = {label: "is the label"}, np.arange(len(frame)), np.arange(0)
+    unused, train, test, notes = {label: "is the label"}, np.arange(len(frame)), np.arange(0), list[str]()
     if "split" in frame.columns and label != "split":
         words = _texts(frame["split"]).str.lower()
-        if words.isin({*TRAIN, *TEST, *VALIDATION, ""}).all():  # else it is a column like any other
+        if words.isin(meant := {*TRAIN, *TEST, *VALIDATION}).any():  # else it is a column like any other
+            if other := sorted({*words} - meant - {""}):
+                raise DataError(
+                    f"column 'split' of {path} says '{other[0]}'; expected train, test, val or nothing, or another name for "
+                    "the column."
+                )
             unused["split"] = "says which rows are for testing"
             tested = TEST if words.isin(TEST).any() else VALIDATION
             train, test = np.flatnonzero(words.isin({*TRAIN, ""})), np.flatnonzero(words.isin(tested))
+            if not len(train):
+                raise DataError(
+                    f"column 'split' of {path} leaves no row to train on; expected train, or nothing, in some."
+                )
+            if rest := len(frame) - len(train) - len(test):
+                notes.append(
+                    f"column 'split': {rest:,} rows for validation are not used, because others are for testing."
+                )
     blank, numbers = np.zeros((len(frame), 1)), frame.index.to_numpy()
     tests = (blank[test], labels[test]) if len(test) else (None, None)
     dataset = Dataset.from_arrays(blank[train], labels[train], *tests, name=str(path))
@@ -357,9 +404,10 @@ def load_table(
     if columns is None:
         choice = choose_labels(dataset, options, label_seed=label_seed, split_seed=split_seed)
         columns = Columns.fit(frame.iloc[np.delete(train, choice.validation)], identifier, unused)
-    (inputs, notes), names = columns.encode(frame, str(path)), np.array(columns.identifiers(frame), dtype=object)
+    (inputs, strange), names = columns.encode(frame, str(path)), np.array(columns.identifiers(frame), dtype=object)
     if len(names):
         dataset = replace(dataset, row_names=tuple(names[train]), test_row_names=tuple(names[test]))
+    notes += strange
     return replace(dataset, inputs=inputs[train], test_inputs=inputs[test], columns=columns, notes=tuple(notes))
 
 

@@ -92,7 +92,8 @@ class Run:
     @cached_property
     def columns(self) -> Columns | None:
         """How the cells of a table become inputs, if the run was trained on one."""
-        if (raw := self.about.get("columns")) is None:
+        raw, is_table = self.about.get("columns"), self.config.data.label_column is not None
+        if raw is None and (not is_table or self.about["own_data"]):
             return None
         try:
             found = Columns.from_dict(raw)

@@ -61,7 +61,10 @@ def _predicted(run: Run, inputs: Path, progress: bool) -> tuple[Decoded, NDArray
         return decoded, run.predict_rows(store.features(decoded.images))
     channels, *sides = run.input_shape
     if channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
-        raise DataError(f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images.")
+        raise DataError(
+            f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images, "
+            f"which {inputs} would become; give an .npz or .npy file of such inputs."
+        )
     decoded = decode_all(all_images(inputs), sides[0], inputs, progress)
     return decoded, run.predict_proba(decoded.images)
 
