@@ -85,7 +85,7 @@ def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> 
     try:
         network = factory(input_shape, num_classes)
     except (TypeError, SystemExit) as error:
-        raise ConfigError(f"{path}(input_shape, num_classes) failed: {error}.") from error
+        raise ConfigError(f"{path}(input_shape, num_classes) failed: {root_cause(error)}.") from error
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{path} returned a {type(network).__name__}; expected a torch.nn.Module.")
     return network
