@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from selfens.core import launcher
-from selfens.errors import ConfigError, SelfensError, root_cause, visible
+from selfens.errors import ConfigError, SelfensError, UntrustedCodeError, root_cause, visible
 from selfens.experiments.command import reproduce
 from selfens.methods import METHODS
 from selfens.settings import seconds
@@ -97,7 +97,7 @@ def train(
         typer.Option(metavar="NAME", help="Train on features of a pretrained network: timm:NAME or module:factory."),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The backbone's weights; default: those it comes with.")
+        str | None, typer.Option(metavar="FILE", help="The backbone's weights; default: those it comes with.")
     ] = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
     run: Annotated[
@@ -187,7 +187,7 @@ def resume(
     from selfens.tools.baselines import stored
     from selfens.training import loop
 
-    before = load_run(run)
+    before = load_run(run, trust_code=trust_code)
     if before.finished:
         if not quiet:
             _say(f"{run} is complete; there is nothing to resume.")
@@ -607,7 +607,8 @@ def main(arguments: list[str] | None = None) -> None:
         if code == 130:  # typer has swallowed an interrupt
             raise KeyboardInterrupt
     except SelfensError as error:
-        _complain(f"error: {error}")
+        hint = " On the command line: --trust-code." if isinstance(error, UntrustedCodeError) else ""
+        _complain(f"error: {error}{hint}")
         code = 1
     except MistypedCommand as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "selfens")

@@ -20,6 +20,8 @@ from selfens.settings import Section, field_types, parse, setting
 PAPER_EPOCHS, PAPER_RAMPUP, PAPER_RAMPDOWN = 300, 80, 50
 MAX_THREADS = 1024  # torch crashes with very many
 FRACTION = {"at_least": 0, "below": 1}
+SIDE = {"at_least": 4, "at_most": 1024}
+"""Of square images, in pixels."""
 SEED = {"at_least": 0, "at_most": 2**32 - 1}
 
 
@@ -40,7 +42,7 @@ class DataConfig(Section):
     folder: str | None = setting(
         None, "Where the official files are; none: the SELFENS_DATA variable, else the user's cache."
     )
-    image_size: int = setting(32, "Side to which the images of a folder are scaled.", at_least=4, at_most=1024)
+    image_size: int = setting(32, "Side to which the images of a folder are scaled.", **SIDE)
     backbone: str | None = setting(
         None,
         "Train on the features that a pretrained network makes of the images: timm:NAME, or package.module:factory, which is "
@@ -51,7 +53,7 @@ class DataConfig(Section):
         "File of the backbone's weights (.safetensors, or a state_dict saved by torch); none: those it comes with.",
     )
     backbone_size: int | None = setting(
-        None, "Side of the images that the backbone sees; none: what its own config says.", at_least=4, at_most=1024
+        None, "Side of the images that the backbone sees; none: what its own config says.", **SIDE
     )
     feature_cache: bool = setting(
         True, "Keep the backbone's features in the user's cache, so that each image's are computed once."
@@ -110,10 +112,9 @@ class DataConfig(Section):
             )
         if self.label_column is not None and self.extra is not None:
             raise ConfigError("data.extra is set with data.label_column; give a table more rows with an empty label.")
-        if self.backbone is None and self.backbone_weights is not None:
-            raise ConfigError(
-                f"data.backbone_weights is {self.backbone_weights!r}, but data.backbone is none; name the backbone they are of."
-            )
+        for name, unused in (("backbone_weights", None), ("backbone_size", None), ("feature_cache", True)):
+            if self.backbone is None and (given := getattr(self, name)) != unused:
+                raise ConfigError(f"data.{name} is {given!r}, but data.backbone is none; name the backbone it is for.")
         if self.backbone is not None and not all(self.backbone.partition(":")):
             raise ConfigError(f"data.backbone is '{self.backbone}'; expected timm:NAME or package.module:factory.")
         if self.backbone is not None and self.extra is not None:

@@ -32,6 +32,10 @@ class RunError(SelfensError):
     """A run that is in use, incomplete, damaged, of another configuration, or that lost one of its processes."""
 
 
+class UntrustedCodeError(RunError):
+    """A run that names code, which is imported only for those who say that they trust it."""
+
+
 class MissingPackageError(SelfensError, ImportError):
     """A package that an optional feature needs and that is not installed."""
 

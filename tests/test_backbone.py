@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+import os
 import re
 import stat
 import sys
@@ -94,6 +95,89 @@ class Unsaid(Tiny):
     def __init__(self):
         super().__init__()
         del self.pretrained_cfg
+
+
+def saying(**more):
+    tiny = Tiny()
+    tiny.pretrained_cfg |= more
+    return tiny
+
+
+def unspeakable():
+    tiny = Tiny()
+    tiny.pretrained_cfg = 5
+    return tiny
+
+
+def named_by_a_set():
+    return saying(weights={3})
+
+
+def licensed_by_a_path():
+    return saying(license=Path("LICENSE"))
+
+
+def removed_by_number():
+    return saying(classifier=(3,))
+
+
+def huge():
+    return saying(input_size=(3, 100_000, 100_000))
+
+
+def unending():
+    return saying(input_size=(3, float("inf"), 8))
+
+
+def of_no_mean():
+    return saying(mean=(float("nan"), 0.0, 0.0))
+
+
+class Lazy(Tiny):
+    def __init__(self):
+        super().__init__()
+        self.more = nn.LazyLinear(4)
+
+
+class Meta(Tiny):
+    def __init__(self):
+        super().__init__()
+        self.more = nn.Linear(4, 4, device="meta")
+
+
+class Stateful(Tiny):
+    def get_extra_state(self):
+        return {"a": 1}
+
+
+class Solid(Tiny):
+    def __init__(self):
+        super().__init__()
+        self.more = nn.Conv3d(3, 3, 3)
+
+
+class Changing(Tiny):
+    def forward(self, x):
+        return self.layers(x)[:, : len(x)]
+
+
+class Complex(Tiny):
+    def forward(self, x):
+        return self.layers(x) * 1j
+
+
+class Overflowing(Tiny):
+    def forward(self, x):
+        return self.layers(x).double() * 1e300
+
+
+class Leaving(Tiny):
+    def forward(self, x):
+        raise SystemExit(0)
+
+
+def leaving():
+    raise SystemExit(0)
 
 
 def number():
@@ -229,7 +313,7 @@ def test_features_are_computed_once():
     np.testing.assert_array_equal(made(second, pixels()), expected)
     third = store()
     np.testing.assert_array_equal(made(third, pixels()), expected)
-    assert (first.computed, third.computed) == (20, 0)
+    assert (len(first.computed), len(third.computed)) == (20, 0)
 
 
 def test_only_the_image_that_changed_is_computed_again():
@@ -238,7 +322,7 @@ def test_only_the_image_that_changed_is_computed_again():
     images[7, 0, 0, 0] ^= 1
     again = store()
     after = made(again, images)
-    assert again.computed == 1
+    assert len(again.computed) == 1
     assert (np.flatnonzero((before != after).any(axis=1)) == [7]).all()
 
 
@@ -266,7 +350,7 @@ def test_another_backbone_has_features_of_its_own(here, change):
         other = backbone.build("tiny:Tiny")
     again = FeatureStore(other)
     made(again, pixels(side=other.size))
-    assert again.computed == 20
+    assert len(again.computed) == 20
 
 
 def test_code_that_changed_is_noticed(here):
@@ -277,14 +361,29 @@ def test_code_that_changed_is_noticed(here):
     sys.modules.pop("tiny")
     again = store()
     np.testing.assert_array_equal(made(again, pixels()), -before)
-    assert again.computed == 20
+    assert len(again.computed) == 20
     last = store()
     made(last, pixels())
-    assert last.computed == 0
+    assert len(last.computed) == 0
+
+
+OTHER_ARRAYS = {
+    "other arrays": lambda pixels, features: {"x": np.zeros(3)},
+    "too wide": lambda pixels, features: {"pixels": pixels, "features": np.pad(features, [(0, 0), (0, 1)])},
+    "too many": lambda pixels, features: {"pixels": pixels, "features": np.repeat(features, 2, axis=0)},
+    "no rows of pixels": lambda pixels, features: {"pixels": np.uint8(3), "features": features},
+    "no rows": lambda pixels, features: {"pixels": pixels, "features": np.float32(3)},
+    "text": lambda pixels, features: {"pixels": pixels, "features": features.astype(str)},
+    "float64": lambda pixels, features: {"pixels": pixels, "features": features.astype(float)},
+    "NaN": lambda pixels, features: {
+        "pixels": pixels,
+        "features": np.where(features == features[0, 0], np.nan, features),
+    },
+}
 
 
 @pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "garbage", "other arrays", "too wide"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "garbage", "pipe", *OTHER_ARRAYS])
 def test_a_damaged_cache_is_computed_again(number, damage):
     expected = made(store(), pixels())
     path = cache_files()[number]
@@ -293,17 +392,19 @@ def test_a_damaged_cache_is_computed_again(number, damage):
         content[content.find(np.load(path)["features"].tobytes()) + 5] ^= 1
     elif damage == "cut":
         del content[-30:]
-    path.write_bytes({"empty": b"", "garbage": bytes(range(256)) * 5}.get(damage, content))
-    if damage == "other arrays":
-        np.savez(path, x=np.zeros(3))
-    elif damage == "too wide":
-        np.savez(path, pixels=np.zeros((1, 32), np.uint8), features=np.zeros((1, 99), np.float32))
+    if damage == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif damage in OTHER_ARRAYS:
+        np.savez(path, **OTHER_ARRAYS[damage](**np.load(path)))
+    else:
+        path.write_bytes({"empty": b"", "garbage": bytes(range(256)) * 5}.get(damage, content))
     again = store()
     np.testing.assert_array_equal(made(again, pixels()), expected)
-    assert again.computed == 20  # a damaged test image puts all in doubt
+    assert len(again.computed) == 20  # a damaged test image puts all in doubt
     last = store()
     np.testing.assert_array_equal(made(last, pixels()), expected)
-    assert last.computed == 0
+    assert len(last.computed) == 0
 
 
 def test_a_cache_that_is_removed_while_it_is_used_does_no_harm():
@@ -322,7 +423,44 @@ def test_what_was_computed_before_an_interrupt_is_kept(monkeypatch):
         made(first, pixels())
     again = store()
     made(again, pixels())
-    assert again.computed == 15
+    assert len(again.computed) == 15
+
+
+def test_features_that_are_computed_again_are_found_though_others_were_beside_them():
+    made(store(), pixels())
+    path = cache_files()[1]
+    arrays = dict(np.load(path))
+    np.savez(path, **(arrays | {"features": arrays["features"] * np.float32(np.nan)}))
+    for part in (pixels()[:5], pixels()[5:]):
+        made(store(), part)
+    last = store()
+    made(last, pixels())
+    assert len(last.computed) == 0
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_cache_that_is_a_link_is_not_followed(here, inside):
+    other, link = here / "other", features.cache_folder()
+    other.mkdir(mode=0o755)
+    if inside:
+        made(store(), pixels())
+        (link,) = link.iterdir()
+        for path in link.iterdir():
+            path.unlink()
+        link.rmdir()
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(other)
+    data = store().with_features(Dataset.from_arrays(pixels(), np.arange(20) % 2))
+    assert f"features are not kept ({link} is a link; remove it)." in data.notes
+    assert (stat.S_IMODE(other.stat().st_mode), [*other.iterdir()]) == (0o755, [])
+
+
+def test_images_are_counted_once_and_those_of_others_not_at_all():
+    of, twice = store(), np.concatenate([pixels(), pixels()])
+    made(of, pixels(seed=5))
+    data = Dataset.from_arrays(twice, np.arange(40) % 2, twice[:6], np.arange(6) % 2)
+    assert of.with_features(data).origin.summary == "20 features computed in 0 s, 0 known before"
+    assert of.with_features(data).origin.summary == "0 features computed, 20 known before"
 
 
 def test_a_cache_that_cannot_be_used_is_said_and_harmless(typed, here):
@@ -339,7 +477,7 @@ def test_two_stores_that_write_at_the_same_time_leave_a_whole_file():
         made(other, pixels(seed=1)[start : start + 5])
     last = store()
     made(last, np.concatenate([pixels(), pixels(seed=1)]))
-    assert last.computed == 0
+    assert len(last.computed) == 0
 
 
 # Weights
@@ -380,8 +518,16 @@ UNFIT = {
         lambda w: w | {"layers.9.bias": torch.ones(9)},
         "1 are of no layer, the first layers.9.bias",
     ),
-    "no tensors": (lambda w: {"a": 3}, "cannot be read (ValueError: it holds something else)"),
-    "code": (lambda w: {"a": Evil()}, "cannot be read ("),
+    "no tensors": (
+        lambda w: {"a": 3},
+        "cannot be read (it is damaged, or holds something else); expected a .safetensors",
+    ),
+    "a list": (lambda w: [*w.values()], "cannot be read (it is damaged, or holds something else)"),
+    "numbers for names": (
+        lambda w: dict(enumerate(w.values())),
+        "cannot be read (it is damaged, or holds something else)",
+    ),
+    "code": (lambda w: {"a": Evil()}, "cannot be read (it is damaged, or holds something else); expected"),
 }
 
 
@@ -401,10 +547,28 @@ def test_weights_that_are_not_there_are_one_sentence(typed):
     assert (code, "none.pt cannot be read (it is not there)" in err, len(err.splitlines())) == (1, True, 1)
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", "data.backbone_weights is empty; give a path"),
+        (".", "cannot be read (it is a folder)"),
+        ("tiny.py", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
+        ("traced.pt", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
+        ("none.safetensors", "cannot be read (it is not there)"),
+        ("w.safetensors", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
+    ],
+)
+def test_a_file_that_holds_no_weights_is_one_sentence(typed, path, words):
+    Path("w.safetensors").write_text("text")
+    torch.jit.save(torch.jit.trace(torch.nn.ReLU(), torch.ones(1)), "traced.pt")
+    code, _, err = typed("train", photos(), "--backbone", "tiny:Tiny", "--weights", path, *QUICKLY)
+    assert (code, words in err, len(err.splitlines())) == (1, True, 1), err
+
+
 # Backbones that are none
 
 NONE = {
-    "nothere:make": "the backbone 'nothere:make' cannot be imported (No module named 'nothere')",
+    "nothere:make": "the backbone 'nothere:make' cannot be imported (ModuleNotFoundError: No module named 'nothere')",
     "tiny:nothere": "the backbone 'tiny:nothere' cannot be imported",
     "tiny": "data.backbone is 'tiny'; expected timm:NAME or package.module:factory",
     "tiny:number": "tiny:number() returned a int; expected a torch.nn.Module",
@@ -415,12 +579,30 @@ NONE = {
     "tiny:Broken": "makes features that are NaN or infinite",
     "tiny:Constant": "makes the same features of all images",
     "tiny:Strange": "std=(0.5, 0.0, 0.5); expected",
+    "tiny:unspeakable": "the pretrained_cfg of 'tiny:unspeakable' is 5; expected a dict",
+    "tiny:named_by_a_set": "says weights={3}; expected text",
+    "tiny:licensed_by_a_path": "says license=PosixPath('LICENSE'); expected text",
+    "tiny:removed_by_number": "says classifier=(3,); expected text",
+    "tiny:huge": "input_size=(3, 100000, 100000), mean=(0.2, 0.3, 0.4), std=(0.5, 0.6, 0.7); expected",
+    "tiny:unending": "input_size=(3, inf, 8)",
+    "tiny:of_no_mean": "mean=(nan, 0.0, 0.0)",
+    "tiny:Lazy": "has no numbers in 'more.bias' (UninitializedParameter); expected weights that are there",
+    "tiny:Meta": "has no numbers in 'more.bias' (of the meta device)",
+    "tiny:Stateful": "has no numbers in '_extra_state' (dict)",
+    "tiny:Solid": "the backbone 'tiny:Solid' cannot be used (RuntimeError: required rank 4 tensor",
+    "tiny:Changing": "makes 2 features of an image, then 4; expected as many of each",
+    "tiny:Complex": "makes complex features; expected real numbers",
+    "tiny:Overflowing": "makes features that are NaN or infinite in float32",
+    "tiny:Leaving": "failed on images of 8 x 8 pixels (SystemExit: 0)",
+    "tiny:leaving": "the backbone 'tiny:leaving' cannot be made (SystemExit: 0)",
+    "exits:make": "the backbone 'exits:make' cannot be imported (SystemExit: 0)",
     "timm:hf-hub:somebody/model": "timm",
 }
 
 
 @pytest.mark.parametrize(("name", "words"), NONE.items())
-def test_a_backbone_that_cannot_be_used_is_one_sentence(typed, name, words):
+def test_a_backbone_that_cannot_be_used_is_one_sentence(typed, here, name, words):
+    (here / "exits.py").write_text("raise SystemExit(0)")
     code, out, err = typed("train", photos(), "--backbone", name, *QUICKLY)
     assert (code, out, len(err.splitlines())) == (1, "", 1), err
     assert words in err
@@ -430,7 +612,11 @@ def test_a_backbone_that_cannot_be_used_is_one_sentence(typed, name, words):
 def test_a_module_that_cannot_be_compiled_is_one_sentence(typed, here):
     (here / "wrong.py").write_text("def make(:\n")
     code, _, err = typed("train", photos(), "--backbone", "wrong:make", *QUICKLY)
-    assert (code, "the backbone 'wrong:make' cannot be imported (invalid syntax" in err, len(err.splitlines())) == (
+    assert (
+        code,
+        "the backbone 'wrong:make' cannot be imported (SyntaxError: invalid syntax" in err,
+        len(err.splitlines()),
+    ) == (
         1,
         True,
         1,
@@ -453,7 +639,9 @@ def test_timm_that_is_not_installed_is_one_sentence(monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"backbone_weights": "a.pt"}, "but data.backbone is none"),
+        ({"backbone_weights": "a.pt"}, "data.backbone_weights is 'a.pt', but data.backbone is none"),
+        ({"backbone_size": 32}, "data.backbone_size is 32, but data.backbone is none"),
+        ({"feature_cache": False}, "data.feature_cache is False, but data.backbone is none"),
         ({"backbone": "a:b", "extra": "c.npz"}, "data.backbone and data.extra are both set"),
     ],
 )
@@ -469,6 +657,7 @@ def test_a_backbone_goes_with_images_only(typed, here):
         (["digits", "--backbone", "tiny:Tiny"], "digits is a preset, with a network of its own"),
         ([photos(), "--set", "data.backbone=tiny:Tiny"], "data.backbone was set; choose by --backbone"),
         ([photos(), "--weights", "w.pt"], "but data.backbone is none"),
+        ([photos(), "--no-cache"], "but data.backbone is none"),
     ):
         code, _, err = typed("train", *words)
         assert (code, expected in err, len(err.splitlines())) == (1, True, 1), err
@@ -578,26 +767,43 @@ class Stop(Exception):
     pass
 
 
+class Stopping:
+    """A progress that ends a training after its first epoch."""
+
+    talkative = False
+
+    def __getattr__(self, name):
+        return lambda *words, **more: None
+
+    def epoch(self, record):
+        if record["epoch"] == 1:
+            raise Stop
+
+
 @pytest.mark.parametrize("cache", [True, False])
 def test_stopped_and_resumed_the_bits_are_the_same(cache):
     words = ["data.backbone=tiny:Tiny", f"data.feature_cache={cache}", "data.labels=none", "training.batch_size=6"]
     settings = config("temporal", *words, name=str(photos().absolute()), epochs=4)
     train(settings, "whole")
 
-    class Stopping:
-        talkative = False
-
-        def __getattr__(self, name):
-            return lambda *words, **more: None
-
-        def epoch(self, record):
-            if record["epoch"] == 1:
-                raise Stop
-
     with pytest.raises(Stop):
         train(settings, "stopped", progress=Stopping())
     resume("stopped", trust_code=True)
     assert differences(left_behind(Path("whole")), left_behind(Path("stopped"))) == []
+
+
+def test_a_run_whose_photos_moved_is_resumed(typed):
+    settings = config(
+        "supervised", "data.backbone=tiny:Tiny", "data.labels=none", name=str(photos().absolute()), epochs=4
+    )
+    with pytest.raises(Stop):
+        train(settings, "run", progress=Stopping())
+    Path("photos").rename("moved")
+    words = ("resume", "run", "--data", "moved", "--quiet", "--no-report")
+    code, _, err = typed(*words)
+    assert (code, "On the command line: --trust-code." in err) == (1, True)
+    code, out, err = typed(*words, "--trust-code")
+    assert (code, "after 4 epochs" in out) == (0, True), err
 
 
 def test_weights_that_are_not_those_of_the_run_are_refused(typed, here):
@@ -640,6 +846,7 @@ def test_a_command_imports_the_backbone_of_a_run_only_if_it_is_trusted(typed):
         code, _, err = typed(*words)
         assert (code, Path("imported").exists()) == (1, False)
         assert "names code for its backbone, 'tiny:Tiny', which is imported only if you trust it" in err
+        assert err.endswith("say so (trust_code=True). On the command line: --trust-code.\n")
         assert len(err.splitlines()) == 1
     assert typed("report", "run")[0] == 0
     assert not Path("imported").exists()

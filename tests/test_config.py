@@ -29,8 +29,6 @@ DRAWN = {
     "data.folder": st.sampled_from([None, "/data", "~/x y"]),
     "data.labels": st.none() | st.integers(1, 10**6),
     "data.image_size": st.integers(4, 1024),
-    "data.backbone_size": st.none() | st.integers(4, 1024),
-    "data.feature_cache": st.booleans(),
     "data.label_noise": st.floats(0, 100),
     "data.validation": momentum,
     "data.preprocess_after_views": st.booleans(),
@@ -85,7 +83,8 @@ METHOD_DRAWN = {
 }
 """Options of any method, by name."""
 TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch", "data.label_column", "data.id_column"}
-TOGETHER |= {"data.backbone", "data.backbone_weights", "training.labelled_per_batch", "training.min_steps_per_epoch"}
+TOGETHER |= {"data.backbone", "data.backbone_weights", "data.backbone_size", "data.feature_cache"}
+TOGETHER |= {"training.labelled_per_batch", "training.min_steps_per_epoch"}
 """Settings that go only with others."""
 
 

@@ -12,6 +12,7 @@ import hashlib
 import io
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from selfens.data.arrays import CHANNEL_COUNTS, standard_inputs
 from selfens.data.dataset import Dataset, Origin
 from selfens.data.images import ImageFiles, Images, read_all, resized
 from selfens.errors import ConfigError, DataError, SelfensError
+from selfens.files import check_regular
 from selfens.files.tensors import write_atomically
 from selfens.networks.backbone import Backbone, build
 
@@ -41,7 +43,7 @@ class FeatureStore:
     def __init__(self, backbone: Backbone, *, cache: bool = True) -> None:
         self.backbone, self.size = backbone, backbone.size
         self.known: dict[bytes, Features] = {}
-        self.computed, self.seconds = 0, 0.0
+        self.computed: dict[bytes, float] = {}  # and the seconds that each took, until they are told
         self.cache = _Cache(backbone) if cache else None
 
     def digests(self, images: Images) -> Digests:
@@ -53,8 +55,7 @@ class FeatureStore:
         if missing:
             began = time.perf_counter()
             added = dict(zip(missing, self.backbone.features(images[[*missing.values()]]), strict=True))
-            self.seconds += time.perf_counter() - began
-            self.computed += len(added)
+            self.computed |= dict.fromkeys(added, (time.perf_counter() - began) / len(added))
             self.known |= added
             if self.cache:
                 self.cache.write(added)
@@ -97,9 +98,10 @@ class FeatureStore:
         if about["assumed"]:
             said = ", ".join(f"{key} {about['size' if key == 'input_size' else key]}" for key in about["assumed"])
             notes.append(f"the backbone '{about['name']}' has no pretrained_cfg that says its inputs; assumed: {said}.")
-        known = len(digests) + len(test_digests) - self.computed
-        seconds = f" in {self.seconds:.0f} s" if self.computed else ""
-        summary = f"{self.computed:,} features computed{seconds}, {known:,} known before"
+        images_seen = {digest.tobytes() for part in (digests, test_digests) for digest in part}
+        times = [self.computed.pop(key) for key in images_seen if key in self.computed]
+        seconds = f" in {sum(times):.0f} s" if times else ""
+        summary = f"{len(times):,} features computed{seconds}, {len(images_seen) - len(times):,} known before"
         origin = Origin(images, test_images, digests, test_digests, about, summary)
         features = self.features(test_digests)
         return replace(data, inputs=made, test_inputs=features, origin=origin, notes=(*data.notes, *notes))
@@ -129,10 +131,13 @@ class _Cache:
         image = np.random.default_rng(0).integers(0, 256, (1, 3, backbone.size, backbone.size), dtype=np.uint8)
         key, expected = _hash(image[0]), backbone.features(image)[0]
         try:
+            for place in (self.folder.parent, self.folder):
+                if place.is_symlink():  # to a folder that may be meant for others
+                    raise OSError(f"{place} is a link; remove it")
             self.folder.mkdir(parents=True, exist_ok=True)
-            cache_folder().chmod(0o700)
+            self.folder.parent.chmod(0o700)
             files = sorted(self.folder.glob("*.npz"))
-            self.places = {key.tobytes(): path for path in files for key in _arrays(path, "pixels")}
+            self.places = {row.tobytes(): path for path in files for row in _pixels(path)}
             found = self.read([key]).get(key)
             if found is None or not np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max():
                 for path in files:
@@ -162,8 +167,12 @@ class _Cache:
             self._give_up(error)
 
     def _load(self, path: Path) -> dict[bytes, Features]:
-        pixels, features = _arrays(path, "pixels"), _arrays(path, "features")
-        if len(pixels) != len(features) or features.shape[1:] != (self.width,):
+        """The features of a file; if they are not what was written, it goes, so that those computed again are found."""
+        pixels, features = _pixels(path), _array(path, "features")
+        is_whole = features.dtype == np.float32 and features.shape == (len(pixels), self.width)
+        if not is_whole or not np.isfinite(features).all():
+            with suppress(OSError):
+                path.unlink()
             return {}
         return {key.tobytes(): row for key, row in zip(pixels, features, strict=True)}
 
@@ -171,9 +180,16 @@ class _Cache:
         self.trouble = f"features are not kept ({str(error).rstrip('.')})."
 
 
-def _arrays(path: Path, name: str) -> NDArray[Any]:
+def _pixels(path: Path) -> Digests:
+    """The hashes that a file has features of; none if they are not what was written."""
+    found = _array(path, "pixels")
+    return found if found.dtype == np.uint8 and found.shape[1:] == (32,) else np.empty((0, 32), np.uint8)
+
+
+def _array(path: Path, name: str) -> NDArray[Any]:
     """An array of a file; empty if it is damaged, or was removed since."""
     try:
+        check_regular(path)
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return np.asarray(arrays[name])
     except Exception:  # zipfile, zlib and numpy raise a dozen kinds

@@ -13,7 +13,7 @@ from torch import nn
 
 from selfens.config import NetworkConfig
 from selfens.core import memory
-from selfens.errors import ConfigError, unknown_name
+from selfens.errors import ConfigError, root_cause, unknown_name
 from selfens.networks.builtin import conv13, mlp, small, tiny, wrn28
 from selfens.networks.committee import committee
 from selfens.networks.layers import (
@@ -88,8 +88,8 @@ def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> 
     factory = import_factory(path, "network")
     try:
         network = factory(input_shape, num_classes)
-    except TypeError as error:
-        raise ConfigError(f"{path}(input_shape, num_classes) failed: {error}.") from error
+    except (TypeError, SystemExit) as error:
+        raise ConfigError(f"{path}(input_shape, num_classes) failed: {root_cause(error)}.") from error
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{path} returned a {type(network).__name__}; expected a torch.nn.Module.")
     return network
@@ -102,9 +102,9 @@ def import_factory(path: str, what: str) -> Any:
     sys.path.insert(0, os.getcwd())  # as `python` would; an installed command does not look beside the user
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise ConfigError(
-            f"the {what} '{path}' cannot be imported ({error}); expected package.module:factory."
+            f"the {what} '{path}' cannot be imported ({root_cause(error)}); expected package.module:factory."
         ) from None
     finally:
         sys.path[:] = path_before

@@ -11,8 +11,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import re
-from collections.abc import Mapping
+import reprlib
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +24,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from selfens.config import SIDE
 from selfens.core.device import prediction_settings, random_state_kept
-from selfens.errors import ConfigError, DataError, MissingPackageError, nearest, root_cause
+from selfens.errors import ConfigError, DataError, MissingPackageError, SelfensError, nearest, root_cause
 from selfens.files import check_regular
 from selfens.files.tensors import load_tensors
 from selfens.networks import import_factory
@@ -46,7 +52,7 @@ class Backbone(nn.Module):
     def __init__(self, module: nn.Module, about: dict[str, Any]) -> None:
         super().__init__()
         self.module, self.about, self.size = module.eval().requires_grad_(False), about, int(about["size"])
-        self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # half as fast again on a CPU
+        self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(about[name]).view(1, 3, 1, 1), persistent=False)
 
@@ -63,27 +69,43 @@ class Backbone(nn.Module):
             for start in range(0, len(images), rows):
                 part = torch.from_numpy(images[start : start + rows])
                 batch = torch.cat([part, part.new_zeros(rows - len(part), *part.shape[1:])])
-                made.append(self.checked(batch.to(device))[: len(part)].float().cpu().numpy())
+                made.append(self.checked(batch.to(device))[: len(part)].cpu().numpy())
         return np.concatenate(made)
 
     def checked(self, batch: Tensor) -> Tensor:
         """The features of one batch; refused if they are none."""
-        name = self.about["name"]
-        try:
+        name, width = self.about["name"], self.about.get("features")
+        with _told(f"the backbone '{name}' failed on images of {self.size} x {self.size} pixels"):
             made = self(batch)
-        except Exception as error:  # a user's module may raise anything
-            raise ConfigError(
-                f"the backbone '{name}' failed on images of {self.size} x {self.size} pixels ({root_cause(error)})."
-            ) from error
-        if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(batch) or not made.shape[1]:
-            what = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"type {type(made).__name__}"
-            raise ConfigError(
-                f"the backbone '{name}' makes features of {what} for {len(batch)} images; expected [rows, features], so pool "
-                "over height and width, or choose one of several outputs."
-            )
-        if not bool(made.isfinite().all()):
-            raise DataError(f"the backbone '{name}' makes features that are NaN or infinite; are its weights whole?")
+            if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(batch) or not made.shape[1]:
+                what = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"type {type(made).__name__}"
+                raise ConfigError(
+                    f"the backbone '{name}' makes features of {what} for {len(batch)} images; expected [rows, features], so "
+                    "pool over height and width, or choose one of several outputs."
+                )
+            if made.is_complex():
+                raise ConfigError(f"the backbone '{name}' makes complex features; expected real numbers.")
+            if width not in (None, made.shape[1]):
+                raise ConfigError(
+                    f"the backbone '{name}' makes {width} features of an image, then {made.shape[1]}; expected as many of each."
+                )
+            made = made.float()
+            if not bool(made.isfinite().all()):
+                raise DataError(
+                    f"the backbone '{name}' makes features that are NaN or infinite in float32; are its weights whole?"
+                )
         return made
+
+
+@contextmanager
+def _told(what: str, hint: str = "") -> Iterator[None]:
+    """One sentence for anything that a user's module may raise."""
+    try:
+        yield
+    except SelfensError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{what} ({root_cause(error)}){hint}.") from error
 
 
 def is_code(name: str | None) -> bool:
@@ -98,22 +120,24 @@ def build(name: str, weights: str | None = None, size: int | None = None) -> Bac
     size     side of its input images, if not its own
     """
     make = import_factory(name, "backbone") if is_code(name) else _timm(name, pretrained=weights is None)
-    try:
-        with random_state_kept():  # weights are drawn before they are overwritten
-            module = make()
-    except Exception as error:  # of a user's code, of timm, of the network
-        hint = "" if is_code(name) else "; give a file of its weights if they cannot be downloaded"
-        raise ConfigError(f"the backbone '{name}' cannot be made ({root_cause(error)}){hint}.") from error
+    hint = "" if is_code(name) else "; give a file of its weights if they cannot be downloaded"
+    with _told(f"the backbone '{name}' cannot be made", hint), random_state_kept():  # weights are drawn first
+        module = make()
+    with _told(f"the backbone '{name}' cannot be used"):
+        return _checked(module, name, weights, size)
+
+
+def _checked(module: Any, name: str, weights: str | None, size: int | None) -> Backbone:
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{name}() returned a {type(module).__name__}; expected a torch.nn.Module.")
-    given = dict(getattr(module, "pretrained_cfg", None) or {})
+    given = _said(name, getattr(module, "pretrained_cfg", None))
     if weights is not None:
         _load_weights(module, name, Path(weights), given.get("classifier") or ())
     tag = ".".join(str(given[key]) for key in ("architecture", "tag") if given.get(key))  # as timm names weights
     about = {
         "name": name,
         "weights": Path(weights).name if weights else given.get("weights") or tag or None,
-        "sha256": _digest(module),
+        "sha256": _digest(module, name),
         "licence": None if weights else given.get("license"),  # that of a file is not known
         **_input(name, ASSUMED | given, size),
         "assumed": [key for key in ASSUMED if key not in given and not (key == "input_size" and size)],
@@ -143,20 +167,36 @@ def _timm(name: str, pretrained: bool) -> Any:
     return functools.partial(timm.create_model, short, pretrained=pretrained, num_classes=0)
 
 
+def _said(name: str, config: Any) -> dict[str, Any]:
+    """The pretrained_cfg of a module; what is kept of it must be text."""
+    if not isinstance(config, Mapping | None):
+        raise ConfigError(f"the pretrained_cfg of '{name}' is {reprlib.repr(config)}; expected a dict.")
+    given = dict(config or {})
+    for key in ("weights", "license", "classifier"):
+        texts = given.get(key)
+        if not isinstance(texts, str | None) and not (
+            key == "classifier" and isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
+        ):
+            raise ConfigError(f"the pretrained_cfg of '{name}' says {key}={reprlib.repr(texts)}; expected text.")
+    return given
+
+
 def _input(name: str, config: Mapping[str, Any], size: int | None) -> dict[str, Any]:
     """Side, mean and deviation of the input images."""
     try:
         channels, height, width = (int(side) for side in config["input_size"])
         mean, std = ([float(value) for value in config[key]] for key in ("mean", "std"))
-        if (channels, height) != (3, width) or height < 1 or len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+        side = size or height
+        fits = (channels, height) == (3, width) and SIDE["at_least"] <= side <= SIDE["at_most"]
+        if not fits or len(mean) != 3 or len(std) != 3 or min(std) <= 0 or not all(map(math.isfinite, mean + std)):
             raise ValueError
-    except (TypeError, ValueError):
-        found = ", ".join(f"{key}={config[key]!r}" for key in ASSUMED)
+    except (TypeError, ValueError, OverflowError):
+        found = ", ".join(f"{key}={reprlib.repr(config[key])}" for key in ASSUMED)
         raise ConfigError(
-            f"the pretrained_cfg of '{name}' says {found}; expected input_size=(3, side, side), and three numbers each, the "
-            "deviations above 0."
+            f"the pretrained_cfg of '{name}' says {found}; expected input_size=(3, side, side) with a side of "
+            f"{SIDE['at_least']} to {SIDE['at_most']}, and three numbers each, the deviations above 0."
         ) from None
-    return {"size": size or height, "mean": mean, "std": std}
+    return {"size": side, "mean": mean, "std": std}
 
 
 def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple[str, ...]) -> None:
@@ -164,12 +204,15 @@ def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple
     try:
         check_regular(path)
         is_safe = path.suffix == ".safetensors"
-        found: Any = load_tensors(path)[0] if is_safe else torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file, warnings.catch_warnings(action="ignore"):  # of kinds that are refused
+            found: Any = load_tensors(path)[0] if is_safe else torch.load(file, map_location="cpu", weights_only=True)
         found = next((found[key] for key in ("state_dict", "model") if isinstance(found.get(key), dict)), found)
-        if not found or not all(isinstance(tensor, Tensor) for tensor in found.values()):
-            raise ValueError("it holds something else")
+        if not found or not all(isinstance(key, str) and isinstance(found[key], Tensor) for key in found):
+            raise ValueError
     except Exception as error:  # of torch, zipfile, pickle, the system
-        reason = "it is not there" if isinstance(error, FileNotFoundError) else root_cause(error)
+        reason = "it is damaged, or holds something else"
+        if isinstance(error, OSError):
+            reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
         raise ConfigError(
             f"the weights {path} cannot be read ({reason}); expected a .safetensors file, or a state_dict saved by torch."
         ) from None
@@ -185,11 +228,17 @@ def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple
         raise ConfigError(f"the weights {path} do not fit the backbone '{name}' ({reason}); give its own.") from None
 
 
-def _digest(module: nn.Module) -> str:
+def _digest(module: nn.Module, name: str) -> str:
     """A hash of the weights that are computed with, wherever they come from."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        plain = torch.as_tensor(tensor).detach().cpu().contiguous()
-        digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
+    for key, tensor in sorted(module.state_dict().items()):
+        if not isinstance(tensor, Tensor) or is_lazy(tensor) or tensor.is_meta:
+            kind = "of the meta device" if isinstance(tensor, Tensor) and tensor.is_meta else type(tensor).__name__
+            raise ConfigError(
+                f"the backbone '{name}' has no numbers in '{key}' ({kind}); expected weights that are there, and no state but "
+                "tensors."
+            )
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{key} {plain.dtype} {tuple(plain.shape)}".encode())
         digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

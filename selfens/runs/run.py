@@ -26,7 +26,7 @@ from selfens.data.features import FeatureStore, open_store
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
 from selfens.data.tabular import Columns, named
-from selfens.errors import DataError, RunError
+from selfens.errors import DataError, RunError, UntrustedCodeError
 from selfens.networks.backbone import is_code
 from selfens.runs.directory import RunDirectory
 
@@ -141,12 +141,12 @@ class Run:
         """Refuse to import code that the run names, which may be anybody's, unless the caller trusts it."""
         name, backbone = self.config.network.name, self.config.data.backbone
         if networks.is_factory(name) and not self._trust_code and self._given_network is None:
-            raise RunError(
+            raise UntrustedCodeError(
                 f"{self.path} names code for its network, '{name}', which is imported only if you trust it; say so "
                 "(trust_code=True), or pass the network itself (network=...)."
             )
         if is_code(backbone) and not self._trust_code:
-            raise RunError(
+            raise UntrustedCodeError(
                 f"{self.path} names code for its backbone, '{backbone}', which is imported only if you trust it; say so "
                 "(trust_code=True)."
             )
