@@ -52,6 +52,14 @@ class WeightedOptions(Options):
     weight_scale: Literal["original", "paper", "none"] = setting("original", WEIGHT_SCALE)
 
 
+@dataclass(frozen=True, kw_only=True)
+class UnscaledOptions(WeightedOptions):
+    """The same, of a method whose unsupervised loss is a cross-entropy, as large as the supervised one."""
+
+    weight_max: float = setting(1.0, "The unsupervised loss's weight, lambda.", at_least=0)
+    weight_scale: Literal["original", "paper", "none"] = setting("none", WEIGHT_SCALE)
+
+
 class Losses(NamedTuple):
     total: Tensor
     """What is minimised."""

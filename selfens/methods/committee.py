@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from selfens import core
-from selfens.methods.base import WEIGHT_SCALE, Losses, Method, TrainingRows, WeightedOptions
+from selfens.methods.base import Losses, Method, TrainingRows, UnscaledOptions
 from selfens.settings import setting
 
 if TYPE_CHECKING:
@@ -29,10 +29,8 @@ class Committee(Method):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(WeightedOptions):
+    class Options(UnscaledOptions):
         name: ClassVar[str] = "committee"
-        weight_max: float = setting(1.0, "The unsupervised loss's weight.", at_least=0)
-        weight_scale: Literal["original", "paper", "none"] = setting("none", WEIGHT_SCALE)
         decay: float = setting(0.99, "Momentum of the teacher's weights.", at_least=0, below=1)
         memory: float = setting(0.9, "Momentum of the ensemble of the teacher's predictions.", at_least=0, below=1)
         neighbours: float = setting(0.5, "Share of the nearest rows in a target.", at_least=0, at_most=1)

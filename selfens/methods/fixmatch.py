@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from selfens import core
 from selfens.errors import ConfigError
-from selfens.methods.base import WEIGHT_SCALE, Losses, Method, TrainingRows, WeightedOptions
+from selfens.methods.base import Losses, Method, TrainingRows, UnscaledOptions
 from selfens.settings import setting
 
 if TYPE_CHECKING:
@@ -29,10 +29,8 @@ class FixMatch(Method):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(WeightedOptions):
+    class Options(UnscaledOptions):
         name: ClassVar[str] = "fixmatch"
-        weight_max: float = setting(1.0, "The unsupervised loss's weight, lambda.", at_least=0)
-        weight_scale: Literal["original", "paper", "none"] = setting("none", WEIGHT_SCALE)
         threshold: float = setting(
             0.95, "The least confidence of a prediction that becomes a label.", at_least=0, at_most=1
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final
 
 from selfens import core
 from selfens.errors import ConfigError
-from selfens.methods.base import WEIGHT_SCALE, Losses, Method, TrainingRows, WeightedOptions
+from selfens.methods.base import Losses, Method, TrainingRows, UnscaledOptions
 from selfens.settings import setting
 
 if TYPE_CHECKING:
@@ -29,10 +29,8 @@ class TemporalTeacher(Method):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(WeightedOptions):
+    class Options(UnscaledOptions):
         name: ClassVar[str] = "temporal-teacher"
-        weight_max: float = setting(1.0, "The unsupervised loss's weight.", at_least=0)
-        weight_scale: Literal["original", "paper", "none"] = setting("none", WEIGHT_SCALE)
         decay: float = setting(0.999, "Momentum of the teacher's weights.", at_least=0, below=1)
         memory: float = setting(
             0.0,
