@@ -1,18 +1,26 @@
 """selfens bench on a CPU: what it reports, and the scripts in benchmarks/ that are built on it."""
 
+import argparse
+import hashlib
 import importlib.util
 import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from selfens import presets
 from selfens.bench import steps, write_json
 from selfens.data import sources
-from selfens.errors import DataError
+from selfens.data.labels import LabelChoice
+from selfens.errors import ConfigError, DataError, MissingPackageError, RunError
+from selfens.experiments.records import Record
 from selfens.methods import METHODS
 from selfens.methods.temporal import Temporal
+from selfens.training.loop import train
+from selfens.training.progress import Silent
 from selfens.training.step import Step
 
 CPU = torch.device("cpu")
@@ -187,3 +195,105 @@ def test_growth_covers_each_size_and_times_every_step_and_the_end_of_the_epoch(m
 )
 def test_kernels_are_told_apart_by_name(kernel, kind):
     assert script("kernel_times").kind_of(kernel) == kind
+
+
+# The peer, of which only semilearn's own part needs a GPU and semilearn
+
+
+class Counted(Silent):
+    def start(self, title, *, epochs, first_epoch, steps_per_epoch):
+        self.steps = epochs * steps_per_epoch
+
+
+@pytest.fixture(scope="module")
+def finished(digits, tmp_path_factory):
+    """A short run of the temporal teacher, its record, and how many steps it took."""
+    config = presets.get("digits-modern").with_overrides(
+        ["schedule.epochs=2", "schedule.warmup_epochs=0", "seed.base=3"]
+    )
+    run = train(config, tmp_path_factory.mktemp("peer") / "run", dataset=digits, progress=(counted := Counted()))
+    record = Record(
+        table="modern",
+        cell="digits",
+        seed=3,
+        quick=False,
+        config=config,
+        labelled_rows=run.labels.digest(),
+        data=digits.fingerprint(),
+        test_error=tuple(epoch["test_error"] for epoch in run.history),
+        final_error=run.test_error,
+        seconds=7.0,
+        seconds_per_epoch=3.5,
+        shared_device=False,
+        environment={"device": "a card"},
+        commit=None,
+    )
+    return run, record, counted.steps
+
+
+def test_the_digest_of_labels_is_that_of_their_lines_by_row():
+    choice = LabelChoice(rows=np.array([30, 4]), labels=np.array([1, 0]))
+    assert choice.digest() == hashlib.sha256(b"4,0\n30,1\n").hexdigest()
+
+
+def test_the_peer_gets_the_labels_of_our_run_and_counts_its_steps(digits, finished, tmp_path, monkeypatch):
+    run, record, steps_taken = finished
+    peer, path = script("peer"), tmp_path / "record.json"
+    monkeypatch.setattr(peer.torch.cuda, "get_device_name", lambda: "a card")
+    path.write_text(record.to_json())
+    config, ours = peer.recorded(path, digits)
+    labels = peer.labels_of(config, digits)
+    assert labels.rows.tolist() == run.labels.rows.tolist()
+    assert labels.labels.tolist() == run.labels.labels.tolist()
+    assert peer.iterations_of(config, digits, labels) == steps_taken
+    assert (ours["error"], ours["seconds"]) == (run.test_error, 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"shared_device": True}, "shared its device"),
+        ({"environment": {"device": "another"}}, "was made on another, and this is a card"),
+        ({"labelled_rows": "0" * 64}, "other images or labels"),
+        ({"data": "0" * 64}, "other images or labels"),
+        ({"seconds": -1.0}, "is no record"),
+    ],
+)
+def test_the_peer_refuses_a_record_that_it_cannot_be_compared_with(
+    changes, sentence, digits, finished, tmp_path, monkeypatch
+):
+    peer, path = script("peer"), tmp_path / "record.json"
+    monkeypatch.setattr(peer.torch.cuda, "get_device_name", lambda: "a card")
+    path.write_text(json.dumps(json.loads(finished[1].to_json()) | changes))
+    with pytest.raises(RunError, match=sentence):
+        peer.recorded(path, digits)
+
+
+def test_the_peer_trains_only_presets_of_its_data_set(digits):
+    with pytest.raises(ConfigError, match="the preset cifar10-modern is for cifar10; expected one for digits"):
+        script("peer").trained(argparse.Namespace(preset="cifar10-modern"), digits)
+
+
+def test_the_peer_says_what_is_missing(monkeypatch):
+    peer = script("peer")
+    monkeypatch.setattr(sys, "argv", ["peer"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="error: semilearn trains on a GPU only"):
+        peer.main()
+    monkeypatch.setattr(peer, "UNUSED", ())
+    monkeypatch.setitem(sys.modules, "semilearn", None)  # as if it were not installed
+    with pytest.raises(MissingPackageError, match=r"pip install --no-deps semilearn==0\.3\.2"):
+        peer.import_semilearn()
+
+
+def test_packages_that_the_peer_does_not_use_need_not_be_installed(tmp_path, monkeypatch):
+    """With a package that imports them as semilearn does."""
+    lines = "import not_here\nimport not_here.part as part\nfrom elsewhere.part import Thing\n"
+    (tmp_path / "semilearn.py").write_text(lines)
+    peer = script("peer")
+    monkeypatch.setattr(peer, "UNUSED", ("not_here", "not_here.part", "elsewhere.part"))
+    monkeypatch.delitem(sys.modules, "semilearn", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    peer.import_semilearn()
+    assert sys.modules.pop("semilearn").Thing
+    assert not {*peer.UNUSED} & {*sys.modules}

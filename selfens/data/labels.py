@@ -5,6 +5,7 @@ The choice depends on the data set's labels, the options and a seed, and is writ
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,11 @@ class LabelChoice:
         if any(len(numbers) and numbers.dtype != np.int64 for numbers in lists.values()):
             raise ValueError("lists of whole numbers")
         return cls(**{name: numbers.astype(np.int64) for name, numbers in lists.items()})
+
+    def digest(self) -> str:
+        """SHA-256 of the lines `row,label` of the labelled rows as they are trained on, by ascending row."""
+        pairs = sorted(zip(self.rows.tolist(), self.labels.tolist(), strict=True))
+        return hashlib.sha256("".join(f"{row},{label}\n" for row, label in pairs).encode()).hexdigest()
 
     def check(self, *, num_rows: int, num_classes: int) -> None:
         """Raise ValueError if this cannot be a choice of labels for so many rows and classes."""

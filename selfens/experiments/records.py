@@ -62,7 +62,7 @@ class Record(Section):
     quick: bool
     config: Config
     labelled_rows: str
-    """SHA-256 of the lines `row,label` of the labelled rows as they were trained on, by ascending row."""
+    """`LabelChoice.digest` of the labelled rows as they were trained on."""
     data: str
     """The data set's fingerprint: a hash of its images and labels."""
     test_error: tuple[float, ...]

@@ -7,7 +7,6 @@ what it was doing is repeated or found done.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import statistics
 import subprocess
@@ -95,14 +94,13 @@ def _record(task: Task, run: Run, notes: list[str], quick: bool, note: str) -> R
     errors = tuple(epoch["test_error"] for epoch in run.history)
     seconds = [epoch["seconds"] for epoch in run.history] or [0.0]
     extra = run.about.get("extra", {"rows": 0})
-    pairs = sorted(zip(run.labels.rows.tolist(), run.labels.labels.tolist(), strict=True))
     return Record(
         table=task.cell.table,
         cell=task.cell.name,
         seed=task.seed,
         quick=quick,
         config=run.config.with_values("data", folder=None),
-        labelled_rows=hashlib.sha256("".join(f"{row},{label}\n" for row, label in pairs).encode()).hexdigest(),
+        labelled_rows=run.labels.digest(),
         data=run.about["fingerprint"],
         test_error=errors,
         final_error=None if note else errors[-1],
