@@ -686,6 +686,23 @@ def test_a_folder_is_trained_on_and_the_run_says_with_what(typed):
     assert run.evaluate()["test_error"] == run.test_error
 
 
+def test_runs_with_and_without_a_backbone_were_tested_on_the_same_photos(typed):
+    words = "The runs were not all tested on the same rows"
+    trained(typed)
+    assert typed("train", "photos", "--run", "plain", *QUICKLY)[0] == 0
+    assert typed("train", "photos", "--run", "larger", "--size", "16", *QUICKLY)[0] == 0
+    assert typed("train", "photos", "--run", "other", "--seed", "1", *QUICKLY)[0] == 0
+    for runs, alike in ((("run", "plain", "larger"), True), (("run", "other"), False)):
+        assert typed("report", *runs, "-o", f"{runs[-1]}.html")[0] == 0
+        assert (words not in Path(f"{runs[-1]}.html").read_text()) == alike
+
+
+def test_arrays_of_images_with_and_without_a_backbone_are_the_same_test_rows():
+    images = Dataset.from_arrays(pixels(), np.arange(20) % 2, pixels(6), np.arange(6) % 2)
+    assert store().with_features(images).test_fingerprint() == images.test_fingerprint()
+    assert images.test_files() is None
+
+
 def test_the_title_says_how_many_features_were_computed(typed):
     words = ("train", photos(), "--backbone", "tiny:Tiny", "--epochs", "1", "--no-report")
     assert "tiny:Tiny at 8 px: 36 features computed in 0 s, 0 known before" in typed(*words)[1]

@@ -138,6 +138,19 @@ def test_every_command_works_on_a_tables_run(typed, tmp_path, trained):
     assert "for testing" in err
 
 
+def test_rows_of_a_table_are_shown_with_their_cells(typed, tmp_path, trained):
+    assert typed("report", trained, "-o", "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    start = page.index("Most suspicious labels")
+    headers = ("passenger_id", "given", "suggested", "score", "age", "fare", "sex", "port", "sailed", "alone")
+    assert "".join(f"<th>{header}</th>" for header in headers) in page[start:]
+    rows = [row for row in read(tmp_path / "t.csv") if f"<tr><td>{row['passenger_id']}</td>" in page[start:]]
+    assert len(rows) == 50
+    for row in rows:
+        cells = [row[header][:15] + "…" if len(row[header]) > 16 else row[header] for header in headers[4:]]
+        assert "".join(f"<td>{cell}</td>" for cell in cells) in page[start:]
+
+
 def test_a_run_keeps_its_columns_as_plain_data_and_resumes(typed, tmp_path, trained):
     about = json.loads((trained / "run.json").read_text())
     assert about["columns"]["identifier"] == "passenger_id"

@@ -35,6 +35,7 @@ UNLABELED_WORDS = (MISSING - {"None"}) | {"-1", "unlabeled", "unlabelled"}  # a 
 DATES = ("ISO8601", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
 MOSTLY = 0.9  # of the cells that are not empty must be numbers, or dates, for a column to be one of them
 MAX_INPUTS = 50  # of a column of texts
+MAX_SHOWN = 6  # columns of a row that is shown
 MAX_FRACTIONS = 20  # more different ones are a measurement, not classes
 LARGEST = 1e30  # the square of a larger number is too large for float32
 KINDS = {"number": "numbers", "date": "dates", "category": "categories"}
@@ -145,6 +146,10 @@ class Columns:
     def identifiers(self, frame: Frame) -> list[str]:
         """The cells that tell rows apart; none if the table has no such column."""
         return [*_texts(frame[self.identifier], missing=())] if self.identifier in frame.columns else []
+
+    def cells(self, table: Frame, numbers: NDArray[np.int64]) -> dict[str, list[str]]:
+        """What stands in these rows of the table, by column."""
+        return {name: [*_texts(table.loc[numbers, name], missing=())] for name in table.columns}
 
     @property
     def header(self) -> str:
@@ -408,7 +413,8 @@ def load_table(
     if len(names):
         dataset = replace(dataset, row_names=tuple(names[train]), test_row_names=tuple(names[test]))
     notes += strange
-    return replace(dataset, inputs=inputs[train], test_inputs=inputs[test], columns=columns, notes=tuple(notes))
+    encoded = replace(dataset, inputs=inputs[train], test_inputs=inputs[test], columns=columns, notes=tuple(notes))
+    return replace(encoded, table=frame[[column.name for column in columns.columns[:MAX_SHOWN]]])
 
 
 def _labels(words: Any, where: str) -> NDArray[Any]:
