@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import warnings
 
 import numpy as np
@@ -312,6 +313,25 @@ def test_folds_fit_ours_and_the_baselines_on_the_same_rows_and_hide_the_others(m
     for inputs, labels, tested in given:
         assert (len(inputs), (labels >= 0).sum(), len(tested)) == (56, 8, 4)
         assert not (inputs[:][:, None] == tested[:][None]).all(axis=2).any()
+
+
+def test_chance_in_folds_is_the_largest_class_of_all_labels():
+    for count in (2, 3, 12):  # in twelfths, the largest of the others is never the hidden row's own class
+        found = folds.compare_folds(config("supervised", epochs=1), features(test_rows=0), count)
+        assert found.errors[CHANCE] == pytest.approx(100 * 2 / 3)
+
+
+def test_each_fold_is_one_line_and_warns_once(typed, tmp_path):
+    lines = ["id,a,y", *(f"r{n},{n % 7},{'xz'[n % 2]}" for n in range(40)), "r40,much,x"]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    assert typed("train", "t.csv", "--label", "y", "--epochs", 2, "--run", "run", "--quiet", "--no-report")[0] == 0
+    for command in ("evaluate", "audit"):
+        code, out, err = typed(command, "run", "--folds", 3)
+        first, *each = out.splitlines()[:4]
+        assert (code, first) == (0, "3 folds, each a run of 2 epochs from which a part of the labels is hidden")
+        assert [re.fullmatch(r"fold (\d/3)  \d+ s  \d+ s left", line)[1] for line in each] == ["1/3", "2/3", "3/3"]
+        assert "/tmp" not in out
+        assert err.count("no number") == 1
 
 
 def test_folds_of_images_and_of_extra_rows_work():

@@ -146,7 +146,7 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     assert lines.pop(2).startswith("chosen: method committee; ")
     assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; run in run")
     assert lines[0].startswith("committee, committee (")
-    assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ img/s  \d+ s left", lines[1])
+    assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ rows/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
     assert lines[3].startswith("test error ")
     assert lines[4] == "only 30 rows were tested on, so the error is known to within 18 points"
@@ -174,7 +174,7 @@ def test_in_a_terminal_there_is_a_bar(npz):
     text = shown.decode()
     assert process.returncode == 0
     assert "2/2" in text
-    assert "img/s" in text
+    assert "rows/s" in text
     assert any("test error" in line for line in text.splitlines()[-10:])
 
 

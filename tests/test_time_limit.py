@@ -178,7 +178,7 @@ def test_the_bar_counts_down_to_the_limit():
     bar.start("title", epochs=3, first_epoch=0, steps_per_epoch=10)
     bar.close()
     plain = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", bar.console.file.getvalue())
-    assert "left 1:02:05" in plain
+    assert "1:02:05 left" in plain
 
 
 def test_lines_count_down_to_the_limit(capsys):
