@@ -290,6 +290,8 @@ def report(
     loaded = [load_run(run, trust_code=trust_code) for run in runs]
     # A page would only say in small print that the data does not fit.
     dataset = None if data is None else loaded[0].dataset(source=data)
+    if len(loaded) == 1 and loaded[0].code and not trust_code:
+        _complain("note: the page lacks what needs the run's own code; with --trust-code it has all.")
     _say(f"report written to {write_report(loaded, output, dataset=dataset, baselines=baselines)}")
 
 
@@ -506,8 +508,13 @@ def _loaded(path: Path, trust_code: bool, device: str = "auto") -> Run:
     run = load_run(path, device=device, trust_code=trust_code)
     done, epochs = run.directory.reached()[0], run.config.schedule.epochs
     if done < epochs:
-        _complain(f"note: {path} has done {done} of {epochs} epochs; 'selfens resume {path}' completes it.")
+        _complain(f"note: {path} has done {done} of {epochs} epochs; '{_command('resume', run)}' completes it.")
     return run
+
+
+def _command(name: str, run: Run, rest: str = "") -> str:
+    """What to type to do something else with a run."""
+    return f"selfens {name} {shlex.quote(str(run.path))}{rest}{' --trust-code' if run.code else ''}"
 
 
 def _train(
@@ -553,8 +560,11 @@ def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) ->
     try:
         return call()
     except KeyboardInterrupt as interrupt:
-        can_go_on = resumable is not None and (resumable / "config.json").is_file()
-        hint = f" To continue: selfens resume {shlex.quote(str(resumable))}" if can_go_on else ""
+        from selfens import load_run
+
+        hint = ""
+        if resumable is not None and (resumable / "config.json").is_file():
+            hint = f" To continue: {_command('resume', load_run(resumable))}"
         _complain(f"{str(interrupt) or 'stopped.'}{hint}")
         sys.exit(130)
 
@@ -578,11 +588,11 @@ def _say_result(run: Run, quiet: bool, beside: list[str]) -> None:
     for line in beside:
         _say(line)
     if not run.about["test_rows"] and not beside:
-        by_folds = f"selfens evaluate {shlex.quote(str(run.path))} --folds 5"
+        by_folds = _command("evaluate", run, " --folds 5")
         _say(f"no test rows, so it was not compared with simple methods; to compare by folds of the labels: {by_folds}")
     if (run.path / REPORT).is_file():
         _say(f"report in {run.path / REPORT}")
-    _say(f"to predict: selfens predict {shlex.quote(str(run.path))} INPUT -o out.csv")
+    _say(f"to predict: {_command('predict', run, ' INPUT -o out.csv')}")
 
 
 def _say(text: str) -> None:

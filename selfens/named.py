@@ -66,8 +66,12 @@ def note(source: str, chosen: Config, used: Config, *, timed: bool) -> str:
     """How the config for a user's own data was chosen, in a line; nothing for a preset. `timed`: there is a time limit."""
     if presets.full_name(source) is not None:
         return ""
-    on_gpu = resolve_device(used.training.device).type == "cuda"
-    return presets.why(chosen, used, on_gpu=on_gpu, arrays=sources.is_array_source(source), timed=timed)
+    on_gpu, images = resolve_device(used.training.device).type == "cuda", None
+    if chosen.data.label_column is None and chosen.data.backbone is None:
+        is_arrays = sources.is_array_source(source)
+        is_vectors = is_arrays and sources.rows_and_side(Path(source))[1] is None
+        images = None if is_vectors else "arrays" if is_arrays else "files"
+    return presets.why(chosen, used, on_gpu=on_gpu, images=images, timed=timed)
 
 
 def with_absolute_paths(config: Config) -> Config:

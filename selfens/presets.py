@@ -6,7 +6,7 @@ What is the same in all of the paper's runs are the defaults of `selfens.config`
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from selfens import methods
 from selfens.config import Config, DataConfig, NetworkConfig, ScheduleConfig
@@ -232,15 +232,19 @@ def for_arrays(
     return config.with_values("augment", flip=photos, translation=translation)
 
 
-def why(chosen: Config, used: Config, *, on_gpu: bool, arrays: bool, timed: bool = False) -> str:
-    """One line: which settings were chosen for a user's own data, arrays or files of images, and why, and which of them the
-    user has changed. `timed`: a time limit decides the number of epochs."""
-    images, gpu = chosen.network.name in ("conv13", "small", "tiny"), "a GPU" if on_gpu else "no GPU"
-    shift = chosen.augment.translation
+def why(
+    chosen: Config, used: Config, *, on_gpu: bool, images: Literal["arrays", "files"] | None, timed: bool = False
+) -> str:
+    """One line: which settings were chosen for a user's own data and why, and which of them the user has changed.
+
+    images  what they are, if the data are images
+    timed   a time limit decides the number of epochs
+    """
+    gpu, shift = "a GPU" if on_gpu else "no GPU", chosen.augment.translation
     flips = "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
     if not chosen.augment.flip:
-        known = "arrays do not say whether left and right matter" if arrays else "the classes are numbers or letters"
-        flips = f"no flips, because {known}"
+        reason = "arrays do not say whether left and right matter"
+        flips = f"no flips, because {reason if images == 'arrays' else 'the classes are numbers or letters'}"
     reasons = {
         "method.name": f"method {chosen.method.name}",
         "network.name": f"network {chosen.network.name}, for {'images' if images else 'vectors'} and {gpu}",

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import stat
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ from selfens.data.images import decode
 from selfens.errors import ConfigError, DataError, MissingPackageError, RunError
 from selfens.networks import backbone
 from selfens.tools.export import TOLERANCE
+from selfens.training.progress import Lines
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SIZE, FEATURES = 8, 6
@@ -863,12 +865,22 @@ def test_a_command_imports_the_backbone_of_a_run_only_if_it_is_trusted(typed):
         code, _, err = typed(*words)
         assert (code, Path("imported").exists()) == (1, False)
         assert "names code for its backbone, 'tiny:Tiny', which is imported only if you trust it" in err
-        assert err.endswith("say so (trust_code=True). On the command line: --trust-code.\n")
+        assert err.endswith("(trust_code). On the command line: --trust-code.\n")
         assert len(err.splitlines()) == 1
-    assert typed("report", "run")[0] == 0
-    assert not Path("imported").exists()
-    with pytest.raises(RunError, match="trust_code=True"):
+    code, _, err = typed("report", "run")
+    assert (code, "with --trust-code it has all" in err, Path("imported").exists()) == (0, True, False)
+    assert "only if you trust it (trust_code)." in Path("report.html").read_text()
+    with pytest.raises(RunError, match=r"\(trust_code\)"):
         resume("run")
+
+
+def test_commands_that_are_suggested_trust_the_backbone_if_they_must(typed, monkeypatch):
+    words = ("train", photos(), "--backbone", "tiny:Tiny", "--epochs", "2", "--no-report", "--no-baselines")
+    _, out, _ = typed(*words, "--run", "a run")
+    assert "to predict: selfens predict 'a run' INPUT -o out.csv --trust-code\n" in out
+    monkeypatch.setattr(Lines, "epoch", lambda self, record: signal.raise_signal(signal.SIGINT))
+    code, _, err = typed(*words, "--run", "stopped")
+    assert (code, err.endswith("To continue: selfens resume stopped --trust-code\n")) == (130, True)
 
 
 # Real weights

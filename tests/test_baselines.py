@@ -19,6 +19,7 @@ from torch import nn
 from selfens import load_run, resume, train, write_report
 from selfens.errors import DataError
 from selfens.estimator import SelfEnsemblingClassifier
+from selfens.runs.run import Run
 from selfens.tools import audit, baselines, folds
 from selfens.tools.baselines import CHANCE, LOGISTIC, OURS, SELF_TRAINING, judge, one_class, predictions, stored
 
@@ -299,6 +300,17 @@ def test_a_run_that_is_not_finished_or_has_no_test_rows_is_not_compared(tmp_path
     )
 
 
+def test_test_rows_are_predicted_once(typed, tmp_path, monkeypatch):
+    write_npz(tmp_path / "my.npz")
+    predicted, genuine = [], Run.predict_rows
+    monkeypatch.setattr(
+        Run, "predict_rows", lambda run, rows, *some: predicted.append(rows) or genuine(run, rows, *some)
+    )
+    assert typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK)[0] == 0
+    assert "Confusion matrix" in (tmp_path / "run/report.html").read_text()
+    assert [len(rows) for rows in predicted].count(30) == 1
+
+
 # Folds
 
 
@@ -331,7 +343,7 @@ def test_each_fold_is_one_line_and_warns_once(typed, tmp_path):
         assert (code, first) == (0, "3 folds, each a run of 2 epochs from which a part of the labels is hidden")
         assert [re.fullmatch(r"fold (\d/3)  \d+ s  \d+ s left", line)[1] for line in each] == ["1/3", "2/3", "3/3"]
         assert "/tmp" not in out
-        assert err.count("no number") == 1
+        assert err.count("not a number") == 1
 
 
 def test_folds_of_images_and_of_extra_rows_work():

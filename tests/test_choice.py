@@ -80,7 +80,7 @@ def test_arrays_are_not_flipped(tmp_path):
 
 
 def why(config, *overrides, **facts):
-    facts = {"on_gpu": False, "arrays": True} | facts
+    facts = {"on_gpu": False, "images": "arrays"} | facts
     return presets.why(config, config.with_overrides(overrides), **facts)
 
 
@@ -90,15 +90,18 @@ def test_the_line_says_what_was_chosen_and_why():
         "pixels; no flips, because arrays do not say whether left and right matter"
     )
     photos = presets.for_arrays("mine", images_side=28, rows=10_000, on_gpu=True, photos=True)
-    line = why(photos, on_gpu=True, arrays=False)
+    line = why(photos, on_gpu=True, images="files")
     assert "method temporal; network conv13, for images and a GPU" in line
     assert line.endswith(
         "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
     )
-    assert why(presets.for_arrays("mine", images_side=28, rows=9), arrays=False).endswith(
+    assert why(presets.for_arrays("mine", images_side=28, rows=9), images="files").endswith(
         "the classes are numbers or letters"
     )
-    assert "flips" not in why(presets.for_arrays("mine", images_side=None, rows=9))
+    vectors = presets.for_arrays("mine", images_side=None, rows=9)
+    assert why(vectors, images=None) == (
+        "chosen: method committee; network committee, for vectors and no GPU; 50 epochs, for this number of rows"
+    )
 
 
 def test_the_line_says_what_the_user_has_set_instead():

@@ -336,7 +336,7 @@ def test_cells_that_are_no_numbers_count_as_missing_and_are_said(typed, tmp_path
     table.to_csv(tmp_path / "t.csv", index=False)
     code, _, err = typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)
     assert code == 0
-    assert "column 'fare': 2 cells are no numbers; taken as missing." in err
+    assert "column 'fare': 2 cells are not numbers and count as missing." in err
 
 
 def test_dates_of_any_year(typed, tmp_path):
@@ -524,6 +524,18 @@ def test_missing_columns_are_named(typed, tmp_path, trained):
     assert list(read(tmp_path / "out.csv")[0]) == ["row", "class", "probability"]
 
 
+def test_columns_whose_values_are_all_new_are_named(typed, tmp_path, trained):
+    new = passengers(rows=30, seed=1)
+    new.assign(sex=new["sex"].str.upper()).to_csv(tmp_path / "upper.csv", index=False)
+    new.assign(sex="f", port="X").to_csv(tmp_path / "other.csv", index=False)
+    words = "training has seen none of the values in column{} of {}; are they written differently?"
+    for name, columns in (("upper.csv", " 'sex'"), ("other.csv", "s 'sex', 'port'")):
+        code, _, err = typed("predict", trained, name, "-o", "out.csv")
+        assert (code, err.strip()) == (0, words.format(columns, name))
+    new.assign(sex=np.where(np.arange(30) == 0, "male", "f")).to_csv(tmp_path / "one.csv", index=False)
+    assert typed("predict", trained, "one.csv", "-o", "out.csv")[2] == ""
+
+
 def test_a_table_that_changed_is_refused(tmp_path, trained):
     passengers(seed=9).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(RunError, match="not what"):
@@ -573,10 +585,12 @@ def test_the_estimator_takes_dataframes():
     assert model.columns_.identifier == "passenger_id"
     x.loc[0, ["age", "port"]], x.loc[1, "port"] = None, "never seen"
     assert model.predict_proba(x).shape == (120, 3)
-    with pytest.raises(ValueError, match="feature names should match"):
+    with pytest.raises(ValueError, match="X lacks 1 of the 6 columns that were trained on: age"):
         model.predict(x.drop(columns="age"))
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
+    others = x.assign(extra=1).drop(columns=["ship", "passenger_id"]).iloc[:, ::-1]  # nothing was learned from these
+    np.testing.assert_array_equal(model.predict_proba(others), model.predict_proba(x))
 
 
 def test_dataframes_of_numbers_do_as_arrays_do():
@@ -614,5 +628,5 @@ def test_tables_of_other_libraries_are_one_sentence(trained):
 def test_what_is_no_number_is_warned_of():
     table = passengers(60)
     x = table[["age", "sex"]].assign(fare=[*["oops"], *map(str, range(59))])
-    with pytest.warns(SelfensWarning, match="column 'fare': 1 cells are no numbers"):
+    with pytest.warns(SelfensWarning, match="column 'fare': 1 cell is not a number and counts as missing."):
         classifier().fit(x, table["class"])

@@ -130,14 +130,20 @@ class Columns:
             lacks = f"{len(missing)} of the {len(used)} columns that were trained on: {', '.join(missing[:20])}"
             raise DataError(f"{where} lacks {lacks}{besides}.")
         inputs, start, notes = np.empty((len(frame), self.width), dtype=np.float32), 0, []
+        unseen = list[str]()
         for column in self.columns:
             with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused, with its row
                 inputs[:, start : start + column.width], strange = column.encode(frame[column.name], _has_comma(frame))
+            if column.kind == "category" and not inputs[:, start : start + len(column.values)].any():
+                unseen.append(f"'{column.name}'")
             start += column.width
             if strange:
-                notes.append(
-                    f"column '{column.name}': {strange:,} cells are no {KINDS[column.kind]}; taken as missing."
-                )
+                cells = f"1 cell is not a {column.kind} and counts"
+                cells = cells if strange == 1 else f"{strange:,} cells are not {KINDS[column.kind]} and count"
+                notes.append(f"column '{column.name}': {cells} as missing.")
+        if unseen and len(frame):
+            where_from = f"column{'s' * (len(unseen) > 1)} {', '.join(unseen[:20])} of {where}"
+            notes.append(f"training has seen none of the values in {where_from}; are they written differently?")
         if ignored := [f"'{name}'" for name in names if name not in {*used, *self.unused, self.identifier}]:
             notes.append(f"ignored columns of {where} that were not trained on: {', '.join(ignored[:20])}.")
         inputs *= math.sqrt(self.width / len(used))  # then they are as long as standardised vectors, as networks expect
