@@ -206,7 +206,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
         own_fields = {} if self.config is None else self.config
         if self.time_limit is not None and (self.epochs is not None or "schedule.epochs" in own_fields):
-            raise ConfigError("time_limit and a number of epochs were both given; leave out one.")
+            raise ConfigError("time_limit and a number of epochs were both given; leave one of them out.")
         check_kind("config", own_fields, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         check_kind("network", self.network, str | nn.Module, "a name, or a module from inputs to logits")
         on_gpu = self.device != "cpu" and torch.cuda.is_available()

@@ -240,14 +240,14 @@ def why(
     images  what they are, if the data are images
     timed   a time limit decides the number of epochs
     """
-    gpu, shift = "a GPU" if on_gpu else "no GPU", chosen.augment.translation
+    where, shift = "on a GPU" if on_gpu else "without a GPU", chosen.augment.translation
     flips = "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
     if not chosen.augment.flip:
         reason = "arrays do not say whether left and right matter"
         flips = f"no flips, because {reason if images == 'arrays' else 'the classes are numbers or letters'}"
     reasons = {
         "method.name": f"method {chosen.method.name}",
-        "network.name": f"network {chosen.network.name}, for {'images' if images else 'vectors'} and {gpu}",
+        "network.name": f"network {chosen.network.name}, for {'images' if images else 'vectors'} {where}",
         "schedule.epochs": "" if timed else f"{chosen.schedule.epochs:,} epochs, for this number of rows",
         "augment.translation": f"shifts of up to {shift} pixels" if shift else "",
         "augment.flip": flips if images else "",

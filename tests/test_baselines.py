@@ -203,7 +203,7 @@ def test_uneven_classes_show_the_balanced_error_beside_the_error():
 def test_a_model_that_gives_most_rows_one_class_is_told_by_its_words():
     truth, names = np.arange(100) % 10, [f"Class {n}" for n in range(10)]
     words = one_class(np.where(np.arange(100) < 93, 3, truth), truth, names)
-    assert words.startswith("The model gives 94 % of the rows one class, 'Class 3', to which 10 % of the labels belong")
+    assert words.startswith("The model gives 94 % of the rows one class, 'Class 3', which 10 % of the labels have")
     assert one_class(truth, truth, names) == ""
     rare = np.r_[np.zeros(95, int), np.ones(5, int)]
     assert one_class(rare, rare, names) == ""  # most rows are of one class, rightly
@@ -340,7 +340,7 @@ def test_each_fold_is_one_line_and_warns_once(typed, tmp_path):
     for command in ("evaluate", "audit"):
         code, out, err = typed(command, "run", "--folds", 3)
         first, *each = out.splitlines()[:4]
-        assert (code, first) == (0, "3 folds, each a run of 2 epochs from which a part of the labels is hidden")
+        assert (code, first) == (0, "training 3 times for 2 epochs, each time with a part of the labels hidden")
         assert [re.fullmatch(r"fold (\d/3)  \d+ s  \d+ s left", line)[1] for line in each] == ["1/3", "2/3", "3/3"]
         assert "/tmp" not in out
         assert err.count("not a number") == 1
@@ -366,7 +366,7 @@ def test_the_estimator_compares_by_folds_if_asked_to():
     plain = SelfEnsemblingClassifier(**fast).fit(x, y)
     assert plain.baselines_ is None
     assert (plain.predict_proba(x) == model.predict_proba(x)).all()  # the comparison changes nothing
-    with pytest.raises(DataError, match="class 'Eel' has labelled rows: 1; expected at least 2"):
+    with pytest.raises(DataError, match="class 'Eel' has 1 labelled row; expected at least 2"):
         SelfEnsemblingClassifier(baselines=True, **fast).fit(x, np.where(np.arange(60) < 5, y, ""))
 
 
@@ -478,4 +478,4 @@ def test_as_many_mistakes_with_a_lower_balanced_error_is_no_reason_to_change():
     verdict = judge({OURS: ours, LOGISTIC: theirs}, truth, labels=10)
     assert verdict.judgement == "Logistic regression makes as many mistakes, but its balanced error is higher."
     verdict = judge({OURS: truth, LOGISTIC: truth}, truth, labels=10)
-    assert verdict.judgement == "Nor does logistic regression make any mistake."
+    assert verdict.judgement == "Logistic regression makes no mistakes either."

@@ -368,7 +368,7 @@ def test_rows_for_validation_beside_test_rows_are_left_out_and_said(tmp_path):
     table.to_csv(tmp_path / "t.csv", index=False)
     data = loaded(tmp_path / "t.csv", "class")
     assert (data.num_rows, len(data.test_labels)) == (80, 15)
-    assert data.notes == ("column 'split': 25 rows for validation are not used, because others are for testing.",)
+    assert data.notes == ("column 'split': rows marked val (25) are not used, because others are marked test.",)
     table.replace({"split": {"test": "train"}}).to_csv(tmp_path / "t.csv", index=False)
     data = loaded(tmp_path / "t.csv", "class")
     assert (data.num_rows, len(data.test_labels), data.notes) == (95, 25, ())
@@ -465,8 +465,8 @@ def test_an_identifier_named_as_a_column_of_ours(typed, tmp_path):
         ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),
         ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test rows have no label"),
         ("a,split,y2\n1,test,u\n2,test,v\n", "t.csv leaves no row to train on"),
-        ("a,split,y2\n1,train,u\n2,dev,v\n3,,u\n", "t.csv says 'dev'; expected train, test, val or nothing"),
-        ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 numbers, such as"),
+        ("a,split,y2\n1,train,u\n2,dev,v\n3,,u\n", "t.csv says 'dev'; expected train, test, val or an empty cell"),
+        ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 different numbers, such as"),
     ],
 )
 def test_one_sentence_and_nothing_written(typed, tmp_path, text, message):
@@ -485,13 +485,13 @@ def test_one_sentence_and_nothing_written(typed, tmp_path, text, message):
         (("t.csv",), "add --label and one of passenger_id, age, "),
         (("t.csv", "--label", "clas"), "did you mean 'class'?"),
         (("t.csv", "--label", "class", "--id", "passenger"), "did you mean 'passenger_id'?"),
-        (("t.csv", "--label", "class", "--size", "8"), "no folder of images"),
+        (("t.csv", "--label", "class", "--size", "8"), "not a folder of images"),
         (("t.csv", "--label", "class", "--set", "data.extra=t.csv"), "give a table more rows with an empty label"),
         (("t.csv", "--id", "passenger_id"), "add --label"),
         (("t.csv", "--label", "class", "--id", "class"), "data.id_column and data.label_column are both 'class'"),
         (("t.csv", "--label", "class", "--backbone", "timm:x"), "a backbone was named, but t.csv holds vectors"),
-        (("digits", "--label", "class"), "is no table"),
-        (("digits", "--set", "data.label_column=f0"), "data.label_column is 'f0', but digits is no table (.csv or"),
+        (("digits", "--label", "class"), "is not a table"),
+        (("digits", "--set", "data.label_column=f0"), "data.label_column is 'f0', but digits is not a table (.csv or"),
         (("digits", "--id", "class"), "data.id_column is set without data.label_column"),
         (("nowhere.csv", "--label", "class"), "No such file"),
         (("latin.csv", "--label", "class"), "it is not UTF-8"),
@@ -515,7 +515,7 @@ def test_missing_columns_are_named(typed, tmp_path, trained):
     new.to_csv(tmp_path / "new.csv", index=False)
     code, _, err = typed("predict", trained, "new.csv", "-o", "out.csv")
     assert code == 1
-    assert "lacks 2 of the 6 columns that were trained on: age, fare; besides, it has number, Fare." in err
+    assert "lacks 2 of the 6 columns that were trained on: age, fare; its other columns are number, Fare." in err
     assert not (tmp_path / "out.csv").exists()
     passengers(10).drop(columns="passenger_id").to_csv(tmp_path / "new.csv", index=False)
     code, _, err = typed("predict", trained, "new.csv", "-o", "out.csv")
@@ -618,7 +618,7 @@ def test_names_that_are_there_twice_are_refused_in_our_words():
 
 def test_tables_of_other_libraries_are_one_sentence(trained):
     pyarrow = pytest.importorskip("pyarrow")
-    with pytest.raises(DataError, match=r"a pyarrow.Table was given as a table; expected a DataFrame of pandas"):
+    with pytest.raises(DataError, match=r"a pyarrow.Table was given as a table; expected a pandas DataFrame"):
         load_run(trained).predict(pyarrow.Table.from_pandas(passengers(10)))
     x, y = load_iris(return_X_y=True, as_frame=True)
     with pytest.raises(DataError, match=r"a pyarrow.Table was given as a table"):

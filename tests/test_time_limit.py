@@ -164,7 +164,9 @@ def test_the_estimator_takes_a_time_limit(few_epochs):
     model = SelfEnsemblingClassifier(time_limit=100).fit(data.inputs, labels)
     assert len(model.history_) == model.config_.schedule.epochs
     for also in ({"epochs": 3}, {"config": {"schedule.epochs": 3}}):
-        with pytest.raises(ConfigError, match="time_limit and a number of epochs were both given; leave out one"):
+        with pytest.raises(
+            ConfigError, match="time_limit and a number of epochs were both given; leave one of them out"
+        ):
             SelfEnsemblingClassifier(time_limit=100, **also).fit(data.inputs, labels)
 
 

@@ -125,7 +125,7 @@ def _trained(
     shown, began = progress or Silent(), time.perf_counter()
     if not fold:
         epochs = f"{config.schedule.epochs:,} epoch{'s' * (config.schedule.epochs > 1)}"
-        shown.say(f"{folds} folds, each a run of {epochs} from which a part of the labels is hidden")
+        shown.say(f"training {folds} times for {epochs}, each time with a part of the labels hidden")
     with tempfile.TemporaryDirectory() as folder:
         place = config.method.place
         if place and getattr(config.method, place) not in IN_MEMORY:  # that file belongs to another run
@@ -136,7 +136,7 @@ def _trained(
             run = train(own, name, dataset=dataset, network=network, progress=told)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"stopped in fold {fold + 1} of {folds}; nothing was written; call again to start over."
+                f"stopped in fold {fold + 1} of {folds}; nothing was written; run it again to start over."
             ) from None
         taken = time.perf_counter() - began
         shown.say(f"fold {fold + 1}/{folds}  {duration(taken)}  {duration(taken * (folds - fold - 1))} left")
@@ -160,9 +160,9 @@ def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int)
     for number, name in enumerate(classes):
         members = random.permutation(np.flatnonzero(labels == number))
         if len(members) < 2:
+            rows = f"{len(members)} labelled row{'s' * (not len(members))}"
             raise DataError(
-                f"class '{name}' has labelled rows: {len(members)}; expected at least 2, so that one is left when another is "
-                "hidden."
+                f"class '{name}' has {rows}; expected at least 2, so that one is left when the other is hidden."
             )
         numbers[members] = (dealt + np.arange(len(members))) % folds
         dealt += len(members)
