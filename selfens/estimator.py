@@ -64,8 +64,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         "auto" is the method's: "committee" or "mlp" for features, a convolutional network for images. A module is copied
         before it is trained.
     epochs : int or None
-        Visits of the training set; with "committee" at least 20 steps each. None: as many as make 1,000 steps, but with
-        "committee" at least 10, else from 30 to 600.
+        Visits of the training set; with "committee" at least 20 steps each. None: as many as make about 1,000 steps, more if
+        there are very many rows, fewer if images are large.
     time_limit : float, str or None
         Seconds, or text such as "5m", instead of `epochs`: as many as fit into the time. `config_` has their number.
     random_state : int, RandomState instance or None

@@ -66,11 +66,10 @@ def note(source: str, chosen: Config, used: Config, *, timed: bool) -> str:
     """How the config for a user's own data was chosen, in a line; nothing for a preset. `timed`: there is a time limit."""
     if presets.full_name(source) is not None:
         return ""
-    on_gpu, images = resolve_device(used.training.device).type == "cuda", None
-    if chosen.data.label_column is None and chosen.data.backbone is None:
-        is_arrays = sources.is_array_source(source)
-        is_vectors = is_arrays and sources.rows_and_side(Path(source))[1] is None
-        images = None if is_vectors else "arrays" if is_arrays else "files"
+    on_gpu, is_arrays = resolve_device(used.training.device).type == "cuda", sources.is_array_source(source)
+    is_vectors = chosen.data.label_column is not None or chosen.data.backbone is not None
+    is_vectors = is_vectors or (is_arrays and sources.rows_and_side(Path(source))[1] is None)
+    images = "" if is_vectors else "arrays" if is_arrays else "files"
     return presets.why(chosen, used, on_gpu=on_gpu, images=images, timed=timed)
 
 

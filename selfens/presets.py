@@ -6,7 +6,7 @@ What is the same in all of the paper's runs are the defaults of `selfens.config`
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from selfens import methods
 from selfens.config import Config, DataConfig, NetworkConfig, ScheduleConfig
@@ -232,14 +232,9 @@ def for_arrays(
     return config.with_values("augment", flip=photos, translation=translation)
 
 
-def why(
-    chosen: Config, used: Config, *, on_gpu: bool, images: Literal["arrays", "files"] | None, timed: bool = False
-) -> str:
-    """One line: which settings were chosen for a user's own data and why, and which of them the user has changed.
-
-    images  what they are, if the data are images
-    timed   a time limit decides the number of epochs
-    """
+def why(chosen: Config, used: Config, *, on_gpu: bool, images: str, timed: bool = False) -> str:
+    """One line: which settings were chosen for a user's own data and why, and which of them the user has changed. `images`:
+    "arrays" or "files" of images, empty for vectors. `timed`: a time limit decides the number of epochs."""
     where, shift = "on a GPU" if on_gpu else "without a GPU", chosen.augment.translation
     flips = "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
     if not chosen.augment.flip:

@@ -99,7 +99,7 @@ def test_the_line_says_what_was_chosen_and_why():
         "the classes are numbers or letters"
     )
     vectors = presets.for_arrays("mine", images_side=None, rows=9)
-    assert why(vectors, images=None) == (
+    assert why(vectors, images="") == (
         "chosen: method committee; network committee, for vectors without a GPU; 50 epochs, for this number of rows"
     )
 

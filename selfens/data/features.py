@@ -103,9 +103,8 @@ class FeatureStore:
         images_seen = {digest.tobytes() for part in (digests, test_digests) for digest in part}
         times = [self.computed.pop(key) for key in images_seen if key in self.computed]
         seconds = f" in {sum(times):.0f} s" if times else ""
-        summary = (
-            f"features of {len(times):,} images computed{seconds}, of {len(images_seen) - len(times):,} known before"
-        )
+        known = len(images_seen) - len(times)
+        summary = f"features of {len(times):,} images computed{seconds}, of {known:,} known before"
         origin = Origin(images, test_images, digests, test_digests, about, summary)
         features = self.features(test_digests)
         return replace(data, inputs=made, test_inputs=features, origin=origin, notes=(*data.notes, *notes))

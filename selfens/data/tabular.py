@@ -129,8 +129,7 @@ class Columns:
             besides = f"; its other columns are {', '.join(others[:20])}" if others else ""
             lacks = f"{len(missing)} of the {len(used)} columns that were trained on: {', '.join(missing[:20])}"
             raise DataError(f"{where} lacks {lacks}{besides}.")
-        inputs, start, notes = np.empty((len(frame), self.width), dtype=np.float32), 0, []
-        unseen = list[str]()
+        inputs, start, notes, unseen = np.empty((len(frame), self.width), dtype=np.float32), 0, [], []
         for column in self.columns:
             with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused, with its row
                 inputs[:, start : start + column.width], strange = column.encode(frame[column.name], _has_comma(frame))
@@ -142,8 +141,8 @@ class Columns:
                 cells = cells if strange == 1 else f"{strange:,} cells are not {KINDS[column.kind]} and count"
                 notes.append(f"column '{column.name}': {cells} as missing.")
         if unseen and len(frame):
-            where_from = f"column{'s' * (len(unseen) > 1)} {', '.join(unseen[:20])} of {where}"
-            notes.append(f"training has seen none of the values in {where_from}; are they written differently?")
+            columns = f"column{'s' * (len(unseen) > 1)} {', '.join(unseen[:20])} of {where}"
+            notes.append(f"training has seen none of the values in {columns}; are they written differently?")
         if ignored := [f"'{name}'" for name in names if name not in {*used, *self.unused, self.identifier}]:
             notes.append(f"ignored columns of {where} that were not trained on: {', '.join(ignored[:20])}.")
         inputs *= math.sqrt(self.width / len(used))  # then they are as long as standardised vectors, as networks expect
@@ -421,8 +420,8 @@ def load_table(
     if len(names):
         dataset = replace(dataset, row_names=tuple(names[train]), test_row_names=tuple(names[test]))
     notes += strange
-    encoded = replace(dataset, inputs=inputs[train], test_inputs=inputs[test], columns=columns, notes=tuple(notes))
-    return replace(encoded, table=frame[[column.name for column in columns.columns[:MAX_SHOWN]]])
+    dataset = replace(dataset, columns=columns, table=frame[[column.name for column in columns.columns[:MAX_SHOWN]]])
+    return replace(dataset, inputs=inputs[train], test_inputs=inputs[test], notes=tuple(notes))
 
 
 def _labels(words: Any, where: str) -> NDArray[Any]:
