@@ -84,14 +84,14 @@ def train(
     labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
     add_labels: Annotated[Path | None, typer.Option(help="More labels, such as suggestions filled in.")] = None,
     method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; see 'selfens methods'.")] = None,
-    seed: Annotated[str | None, typer.Option(metavar="N", help="Governs labels, split and training.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="Of labels, split and training.")] = None,
     epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
     time_limit: Annotated[
         str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m: as many epochs as fit, report and all.")
     ] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
-    size: Annotated[int | None, typer.Option(help="Side to which a folder's images are scaled.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or are downloaded to.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side in pixels that a folder's images are scaled to.")] = None,
     backbone: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Train on features of a pretrained network: timm:NAME or module:factory."),
@@ -113,7 +113,7 @@ def train(
     began = time.perf_counter()
     if labels is not None and labels_file is not None:
         raise ConfigError(
-            "--labels and --labels-file were both given; a file says itself which labels to use, so leave out one."
+            "--labels and --labels-file were both given; the file already says which labels to use, so leave one of them out."
         )
     if labels == "none":
         raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
@@ -122,7 +122,7 @@ def train(
     limit = None if time_limit is None else seconds("--time-limit", time_limit)
     if limit is not None and (epochs or any(text.strip().startswith("schedule.epochs") for text in overrides or [])):
         raise ConfigError(
-            "a time limit and a number of epochs were both given; one decides the other, so leave out one."
+            "a time limit and a number of epochs were both given; one decides the other, so leave one of them out."
         )
     for field, option in (("method.name", "--method"), ("data.backbone", "--backbone")):
         if any(text.partition("=")[0].strip() == field for text in overrides or []):
@@ -214,7 +214,7 @@ def evaluate(
     trust_code: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Compute a run's test error again, over every test row; or by folds of its labels, beside simple methods."""
+    """Compute a run's test error again, over every test row; or by folds of its labels, and compare it with simple methods."""
     from selfens.tools.baselines import store
     from selfens.tools.folds import compare_folds
     from selfens.training.progress import for_terminal
@@ -290,6 +290,8 @@ def report(
     loaded = [load_run(run, trust_code=trust_code) for run in runs]
     # A page would only say in small print that the data does not fit.
     dataset = None if data is None else loaded[0].dataset(source=data)
+    if len(loaded) == 1 and loaded[0].code and not trust_code:
+        _complain("note: what needs the run's own code is missing from the page; --trust-code adds it.")
     _say(f"report written to {write_report(loaded, output, dataset=dataset, baselines=baselines)}")
 
 
@@ -493,9 +495,7 @@ def _page_beside(output: Path) -> Path:
     if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
         raise ConfigError(f"{output} cannot be written: {output.parent} is not a writable folder.")
     if page.exists() and not output.exists():  # of another command, such as a report
-        raise ConfigError(
-            f"{output} would be written with {page} beside it, which is there already; choose another name."
-        )
+        raise ConfigError(f"{output} would be written together with {page}, which already exists; choose another name.")
     return page
 
 
@@ -506,8 +506,13 @@ def _loaded(path: Path, trust_code: bool, device: str = "auto") -> Run:
     run = load_run(path, device=device, trust_code=trust_code)
     done, epochs = run.directory.reached()[0], run.config.schedule.epochs
     if done < epochs:
-        _complain(f"note: {path} has done {done} of {epochs} epochs; 'selfens resume {path}' completes it.")
+        _complain(f"note: {path} has done {done} of {epochs} epochs; '{_command('resume', run)}' completes it.")
     return run
+
+
+def _command(name: str, run: Run, rest: str = "") -> str:
+    """What to type to do something else with a run."""
+    return f"selfens {name} {shlex.quote(str(run.path))}{rest}{' --trust-code' if run.code else ''}"
 
 
 def _train(
@@ -553,8 +558,11 @@ def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) ->
     try:
         return call()
     except KeyboardInterrupt as interrupt:
-        can_go_on = resumable is not None and (resumable / "config.json").is_file()
-        hint = f" To continue: selfens resume {shlex.quote(str(resumable))}" if can_go_on else ""
+        from selfens import load_run
+
+        hint = ""
+        if resumable is not None and (resumable / "config.json").is_file():
+            hint = f" To continue: {_command('resume', load_run(resumable))}"
         _complain(f"{str(interrupt) or 'stopped.'}{hint}")
         sys.exit(130)
 
@@ -578,11 +586,11 @@ def _say_result(run: Run, quiet: bool, beside: list[str]) -> None:
     for line in beside:
         _say(line)
     if not run.about["test_rows"] and not beside:
-        by_folds = f"selfens evaluate {shlex.quote(str(run.path))} --folds 5"
+        by_folds = _command("evaluate", run, " --folds 5")
         _say(f"no test rows, so it was not compared with simple methods; to compare by folds of the labels: {by_folds}")
     if (run.path / REPORT).is_file():
         _say(f"report in {run.path / REPORT}")
-    _say(f"to predict: selfens predict {shlex.quote(str(run.path))} INPUT -o out.csv")
+    _say(f"to predict: {_command('predict', run, ' INPUT -o out.csv')}")
 
 
 def _say(text: str) -> None:

@@ -59,13 +59,13 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     Parameters
     ----------
     method : "auto", or a name of `selfens.methods.METHODS`, such as "temporal", "pi", "mean-teacher" or "supervised"
-        "auto" is "committee" for features and "temporal" for images.
+        "auto" is "committee" for features; for images "fixmatch" on a CPU, "temporal" on a GPU.
     network : "auto", a name of `selfens.networks`, package.module:factory, or a module from inputs to logits
         "auto" is the method's: "committee" or "mlp" for features, a convolutional network for images. A module is copied
         before it is trained.
     epochs : int or None
-        Visits of the training set; with "committee" at least 20 steps each. None: as many as make 1,000 steps, but with
-        "committee" at least 10, else from 30 to 600.
+        Visits of the training set; with "committee" at least 20 steps each. None: as many as make about 1,000 steps, more if
+        there are very many rows, fewer if images are large.
     time_limit : float, str or None
         Seconds, or text such as "5m", instead of `epochs`: as many as fit into the time. `config_` has their number.
     random_state : int, RandomState instance or None
@@ -206,7 +206,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
         own_fields = {} if self.config is None else self.config
         if self.time_limit is not None and (self.epochs is not None or "schedule.epochs" in own_fields):
-            raise ConfigError("time_limit and a number of epochs were both given; leave out one.")
+            raise ConfigError("time_limit and a number of epochs were both given; leave one of them out.")
         check_kind("config", own_fields, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         check_kind("network", self.network, str | nn.Module, "a name, or a module from inputs to logits")
         on_gpu = self.device != "cpu" and torch.cuda.is_available()
@@ -234,15 +234,17 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.takes_bytes_ = dataset.inputs.dtype == np.uint8
 
     def _checked_inputs(self, X: ArrayLike) -> Inputs:
-        """X as the network was trained on it; the count and names of features are scikit-learn's to check."""
+        """X as the network was trained on it. Of a DataFrame the columns are found by their names; the count of features in an
+        array is scikit-learn's to check."""
         frame = named(X) if is_frame(X) else None  # refuses a name that is there twice
         if self.columns_ is not None:
-            from pandas import DataFrame
-
-            validate_data(self, X, reset=False, skip_check_array=True)
+            if frame is None and hasattr(X, "columns"):
+                named(X)  # refuses it: it has columns, but not those of pandas
             if frame is None:
-                is_array = not hasattr(X, "columns")  # what has columns, but not those of pandas, is refused
-                frame = named(DataFrame(X, columns=getattr(self, "feature_names_in_", None)) if is_array else X)
+                from pandas import DataFrame
+
+                validate_data(self, X, reset=False, skip_check_array=True)
+                frame = named(DataFrame(X, columns=getattr(self, "feature_names_in_", None)))
             checked, _ = self.columns_.encode(frame, "X")
         elif len(self.input_shape_) == 1:
             checked = validate_data(self, X, reset=False)
@@ -295,8 +297,6 @@ def default_config(dataset: Dataset, method: str, *, on_gpu: bool = False) -> Co
     Small data takes few steps per epoch, so epochs are counted by steps; and as runs are short, running means are quick.
     """
     side, chosen = min(dataset.input_shape[1:]) if dataset.is_images else None, None if method == "auto" else method
-    if dataset.is_images and chosen is None:
-        chosen = presets.DEFAULT_METHOD
     config = presets.for_arrays(dataset.name, images_side=side, rows=dataset.num_rows, method=chosen, on_gpu=on_gpu)
     config = config.with_values("training", checkpoint_every=CHECKPOINT_EVERY)
     if dataset.columns is not None:

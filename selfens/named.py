@@ -27,9 +27,9 @@ def config_for(
     """
     is_preset, is_arrays = presets.full_name(source) is not None, sources.is_array_source(source)
     if label is not None and (is_preset or not tabular.is_table(source)):
-        raise ConfigError(f"a label column was given, but {source} is no table (.csv or .parquet); leave it out.")
+        raise ConfigError(f"a label column was given, but {source} is not a table (.csv or .parquet); leave it out.")
     if size is not None and (is_preset or is_arrays or label is not None) and backbone is None:
-        raise ConfigError(f"an image size was given, but {source} is no folder of images; leave the size out.")
+        raise ConfigError(f"an image size was given, but {source} is not a folder of images; leave the size out.")
     if is_preset and backbone is not None:
         raise ConfigError(
             f"a backbone was named, but {source} is a preset, with a network of its own; give a folder of images, a CSV or an "
@@ -66,8 +66,11 @@ def note(source: str, chosen: Config, used: Config, *, timed: bool) -> str:
     """How the config for a user's own data was chosen, in a line; nothing for a preset. `timed`: there is a time limit."""
     if presets.full_name(source) is not None:
         return ""
-    on_gpu = resolve_device(used.training.device).type == "cuda"
-    return presets.why(chosen, used, on_gpu=on_gpu, arrays=sources.is_array_source(source), timed=timed)
+    on_gpu, is_arrays = resolve_device(used.training.device).type == "cuda", sources.is_array_source(source)
+    is_vectors = chosen.data.label_column is not None or chosen.data.backbone is not None
+    is_vectors = is_vectors or (is_arrays and sources.rows_and_side(Path(source))[1] is None)
+    images = "" if is_vectors else "arrays" if is_arrays else "files"
+    return presets.why(chosen, used, on_gpu=on_gpu, images=images, timed=timed)
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -85,8 +88,8 @@ def with_absolute_paths(config: Config) -> Config:
 def _no_such_source(name: str) -> str:
     """The sentence for what is neither a preset nor data, with the nearest preset or folder."""
     if os.sep in name:
-        return f"there is no .npz file, folder or CSV at {name}; check its path."
+        return f"there is no .npz file, folder or table at {name}; check its path."
     folders = [f"{path.name}{os.sep}" for path in Path().iterdir() if path.is_dir()]
     known = [*presets.DATA_SETS, *presets.PRESETS]
     hint = nearest(name, [*known, *folders])
-    return f"'{name}' is neither a preset nor an .npz file, a folder or a CSV{hint} Presets: {', '.join(known)}."
+    return f"'{name}' is neither a preset nor an .npz file, a folder or a table{hint} Presets: {', '.join(known)}."

@@ -232,18 +232,17 @@ def for_arrays(
     return config.with_values("augment", flip=photos, translation=translation)
 
 
-def why(chosen: Config, used: Config, *, on_gpu: bool, arrays: bool, timed: bool = False) -> str:
-    """One line: which settings were chosen for a user's own data, arrays or files of images, and why, and which of them the
-    user has changed. `timed`: a time limit decides the number of epochs."""
-    images, gpu = chosen.network.name in ("conv13", "small", "tiny"), "a GPU" if on_gpu else "no GPU"
-    shift = chosen.augment.translation
+def why(chosen: Config, used: Config, *, on_gpu: bool, images: str, timed: bool = False) -> str:
+    """One line: which settings were chosen for a user's own data and why, and which of them the user has changed. `images`:
+    "arrays" or "files" of images, empty for vectors. `timed`: a time limit decides the number of epochs."""
+    where, shift = "on a GPU" if on_gpu else "without a GPU", chosen.augment.translation
     flips = "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
     if not chosen.augment.flip:
-        known = "arrays do not say whether left and right matter" if arrays else "the classes are numbers or letters"
-        flips = f"no flips, because {known}"
+        reason = "arrays do not say whether left and right matter"
+        flips = f"no flips, because {reason if images == 'arrays' else 'the classes are numbers or letters'}"
     reasons = {
         "method.name": f"method {chosen.method.name}",
-        "network.name": f"network {chosen.network.name}, for {'images' if images else 'vectors'} and {gpu}",
+        "network.name": f"network {chosen.network.name}, for {'images' if images else 'vectors'} {where}",
         "schedule.epochs": "" if timed else f"{chosen.schedule.epochs:,} epochs, for this number of rows",
         "augment.translation": f"shifts of up to {shift} pixels" if shift else "",
         "augment.flip": flips if images else "",

@@ -262,7 +262,7 @@ def test_a_class_with_one_label_cannot_be_hidden():
     dataset = features()
     labels = np.where((dataset.labels == 2) & (np.arange(60) > 5), -1, dataset.labels)
     labels[5] = -1
-    with pytest.raises(DataError, match="class '2' has labelled rows: 1; expected at least 2"):
+    with pytest.raises(DataError, match="class '2' has 1 labelled row; expected at least 2"):
         folds.audit_folds(config("temporal", "data.labels=none"), replace(dataset, labels=labels), 3)
 
 

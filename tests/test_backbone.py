@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import stat
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ from selfens.data.images import decode
 from selfens.errors import ConfigError, DataError, MissingPackageError, RunError
 from selfens.networks import backbone
 from selfens.tools.export import TOLERANCE
+from selfens.training.progress import Lines
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SIZE, FEATURES = 8, 6
@@ -290,7 +292,7 @@ def test_grey_images_become_coloured_ones():
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        (np.zeros((4, 5)), "a backbone takes images of 1, 3 or 4 channels, and the inputs have shape (5,)"),
+        (np.zeros((4, 5)), "a backbone takes images of 1, 3 or 4 channels, but the inputs have shape (5,)"),
         (np.full((4, 8, 8, 3), -1.5), "the images are float32 from -1.5 to -1.5, but a backbone wants pixels"),
     ],
 )
@@ -451,7 +453,7 @@ def test_a_cache_that_is_a_link_is_not_followed(here, inside):
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(other)
     data = store().with_features(Dataset.from_arrays(pixels(), np.arange(20) % 2))
-    assert f"features are not kept ({link} is a link; remove it)." in data.notes
+    assert f"features are not cached ({link} is a link; remove it)." in data.notes
     assert (stat.S_IMODE(other.stat().st_mode), [*other.iterdir()]) == (0o755, [])
 
 
@@ -459,15 +461,15 @@ def test_images_are_counted_once_and_those_of_others_not_at_all():
     of, twice = store(), np.concatenate([pixels(), pixels()])
     made(of, pixels(seed=5))
     data = Dataset.from_arrays(twice, np.arange(40) % 2, twice[:6], np.arange(6) % 2)
-    assert of.with_features(data).origin.summary == "20 features computed in 0 s, 0 known before"
-    assert of.with_features(data).origin.summary == "0 features computed, 20 known before"
+    assert of.with_features(data).origin.summary == "features of 20 images computed in 0 s, of 0 known before"
+    assert of.with_features(data).origin.summary == "features of 0 images computed, of 20 known before"
 
 
 def test_a_cache_that_cannot_be_used_is_said_and_harmless(typed, here):
     (here / "cache").write_text("a file")
     code, _, err = typed("train", photos(), "--backbone", "tiny:Tiny", *QUICKLY)
     assert code == 0
-    assert "warning: features are not kept (" in err
+    assert "warning: features are not cached (" in err
 
 
 def test_two_stores_that_write_at_the_same_time_leave_a_whole_file():
@@ -512,11 +514,11 @@ class Evil:
 
 
 UNFIT = {
-    "missing": (lambda w: {"layers.0.bias": w["layers.0.bias"]}, "1 tensors are missing, the first layers.0.weight"),
+    "missing": (lambda w: {"layers.0.bias": w["layers.0.bias"]}, "(layers.0.weight is missing)"),
     "other shapes": (lambda w: w | {"layers.0.bias": torch.ones(9)}, "do not fit the backbone 'tiny:Tiny'"),
     "of a larger network": (
         lambda w: w | {"layers.9.bias": torch.ones(9)},
-        "1 are of no layer, the first layers.9.bias",
+        "(layers.9.bias belongs to no layer)",
     ),
     "no tensors": (
         lambda w: {"a": 3},
@@ -572,12 +574,12 @@ NONE = {
     "tiny:nothere": "the backbone 'tiny:nothere' cannot be imported",
     "tiny": "data.backbone is 'tiny'; expected timm:NAME or package.module:factory",
     "tiny:number": "tiny:number() returned a int; expected a torch.nn.Module",
-    "tiny:raising": "the backbone 'tiny:raising' cannot be made (OSError: no disk)",
-    "tiny:wanting": "the backbone 'tiny:wanting' cannot be made (TypeError:",
-    "tiny:Unpooled": "makes features of shape (2, 6, 6, 6) for 2 images; expected [rows, features]",
-    "tiny:Two": "makes features of type tuple for 2 images",
-    "tiny:Broken": "makes features that are NaN or infinite",
-    "tiny:Constant": "makes the same features of all images",
+    "tiny:raising": "the backbone 'tiny:raising' cannot be built (OSError: no disk)",
+    "tiny:wanting": "the backbone 'tiny:wanting' cannot be built (TypeError:",
+    "tiny:Unpooled": "returns features of shape (2, 6, 6, 6) for 2 images; expected [rows, features]",
+    "tiny:Two": "returns features of type tuple for 2 images",
+    "tiny:Broken": "returns features that are NaN or infinite",
+    "tiny:Constant": "returns the same features for all images",
     "tiny:Strange": "std=(0.5, 0.0, 0.5); expected",
     "tiny:unspeakable": "the pretrained_cfg of 'tiny:unspeakable' is 5; expected a dict",
     "tiny:named_by_a_set": "says weights={3}; expected text",
@@ -586,15 +588,15 @@ NONE = {
     "tiny:huge": "input_size=(3, 100000, 100000), mean=(0.2, 0.3, 0.4), std=(0.5, 0.6, 0.7); expected",
     "tiny:unending": "input_size=(3, inf, 8)",
     "tiny:of_no_mean": "mean=(nan, 0.0, 0.0)",
-    "tiny:Lazy": "has no numbers in 'more.bias' (UninitializedParameter); expected weights that are there",
+    "tiny:Lazy": "has no numbers in 'more.bias' (UninitializedParameter); expected weights that are loaded",
     "tiny:Meta": "has no numbers in 'more.bias' (of the meta device)",
     "tiny:Stateful": "has no numbers in '_extra_state' (dict)",
     "tiny:Solid": "the backbone 'tiny:Solid' cannot be used (RuntimeError: required rank 4 tensor",
-    "tiny:Changing": "makes 2 features of an image, then 4; expected as many of each",
-    "tiny:Complex": "makes complex features; expected real numbers",
-    "tiny:Overflowing": "makes features that are NaN or infinite in float32",
+    "tiny:Changing": "returned 2 features per image, then 4; expected a fixed number",
+    "tiny:Complex": "returns complex features; expected real numbers",
+    "tiny:Overflowing": "returns features that are NaN or infinite in float32",
     "tiny:Leaving": "failed on images of 8 x 8 pixels (SystemExit: 0)",
-    "tiny:leaving": "the backbone 'tiny:leaving' cannot be made (SystemExit: 0)",
+    "tiny:leaving": "the backbone 'tiny:leaving' cannot be built (SystemExit: 0)",
     "exits:make": "the backbone 'exits:make' cannot be imported (SystemExit: 0)",
     "timm:hf-hub:somebody/model": "timm",
 }
@@ -626,7 +628,7 @@ def test_a_module_that_cannot_be_compiled_is_one_sentence(typed, here):
 def test_what_a_factory_does_not_say_is_assumed_and_said(typed):
     code, _, err = typed("train", photos(), "--backbone", "tiny:Unsaid", "--size", "16", *QUICKLY)
     assert code == 0
-    assert "the backbone 'tiny:Unsaid' has no pretrained_cfg that says its inputs; assumed: mean [0.485," in err
+    assert "the backbone 'tiny:Unsaid' has no pretrained_cfg that describes its inputs; assumed: mean [0.485," in err
     assert store("tiny:Unsaid").size == 224
 
 
@@ -686,11 +688,28 @@ def test_a_folder_is_trained_on_and_the_run_says_with_what(typed):
     assert run.evaluate()["test_error"] == run.test_error
 
 
+def test_runs_with_and_without_a_backbone_were_tested_on_the_same_photos(typed):
+    words = "The runs were not all tested on the same rows"
+    trained(typed)
+    assert typed("train", "photos", "--run", "plain", *QUICKLY)[0] == 0
+    assert typed("train", "photos", "--run", "larger", "--size", "16", *QUICKLY)[0] == 0
+    assert typed("train", "photos", "--run", "other", "--seed", "1", *QUICKLY)[0] == 0
+    for runs, alike in ((("run", "plain", "larger"), True), (("run", "other"), False)):
+        assert typed("report", *runs, "-o", f"{runs[-1]}.html")[0] == 0
+        assert (words not in Path(f"{runs[-1]}.html").read_text()) == alike
+
+
+def test_arrays_of_images_with_and_without_a_backbone_are_the_same_test_rows():
+    images = Dataset.from_arrays(pixels(), np.arange(20) % 2, pixels(6), np.arange(6) % 2)
+    assert store().with_features(images).test_fingerprint() == images.test_fingerprint()
+    assert images.test_files() is None
+
+
 def test_the_title_says_how_many_features_were_computed(typed):
     words = ("train", photos(), "--backbone", "tiny:Tiny", "--epochs", "1", "--no-report")
-    assert "tiny:Tiny at 8 px: 36 features computed in 0 s, 0 known before" in typed(*words)[1]
-    assert "0 features computed, 36 known before" in typed(*words)[1]
-    assert "36 features computed in 0 s, 0 known before" in typed(*words, "--no-cache")[1]
+    assert "tiny:Tiny at 8 px: features of 36 images computed in 0 s, of 0 known before" in typed(*words)[1]
+    assert "features of 0 images computed, of 36 known before" in typed(*words)[1]
+    assert "features of 36 images computed in 0 s, of 0 known before" in typed(*words, "--no-cache")[1]
 
 
 def test_new_photos_in_another_folder_are_predicted(typed):
@@ -846,12 +865,22 @@ def test_a_command_imports_the_backbone_of_a_run_only_if_it_is_trusted(typed):
         code, _, err = typed(*words)
         assert (code, Path("imported").exists()) == (1, False)
         assert "names code for its backbone, 'tiny:Tiny', which is imported only if you trust it" in err
-        assert err.endswith("say so (trust_code=True). On the command line: --trust-code.\n")
+        assert err.endswith("(trust_code). On the command line: --trust-code.\n")
         assert len(err.splitlines()) == 1
-    assert typed("report", "run")[0] == 0
-    assert not Path("imported").exists()
-    with pytest.raises(RunError, match="trust_code=True"):
+    code, _, err = typed("report", "run")
+    assert (code, "--trust-code adds it" in err, Path("imported").exists()) == (0, True, False)
+    assert "only if you trust it (trust_code)." in Path("report.html").read_text()
+    with pytest.raises(RunError, match=r"\(trust_code\)"):
         resume("run")
+
+
+def test_commands_that_are_suggested_trust_the_backbone_if_they_must(typed, monkeypatch):
+    words = ("train", photos(), "--backbone", "tiny:Tiny", "--epochs", "2", "--no-report", "--no-baselines")
+    _, out, _ = typed(*words, "--run", "a run")
+    assert "to predict: selfens predict 'a run' INPUT -o out.csv --trust-code\n" in out
+    monkeypatch.setattr(Lines, "epoch", lambda self, record: signal.raise_signal(signal.SIGINT))
+    code, _, err = typed(*words, "--run", "stopped")
+    assert (code, err.endswith("To continue: selfens resume stopped --trust-code\n")) == (130, True)
 
 
 # Real weights
@@ -957,6 +986,7 @@ def test_weights_that_timm_cannot_download_are_one_sentence(timm, monkeypatch, h
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(timm, "create_model", lambda *words, **more: (_ for _ in ()).throw(OSError("offline")))
     with pytest.raises(
-        ConfigError, match=r"the backbone 'timm:tf_efficientnet_lite0' cannot be made \(OSError: offline\); give a file"
+        ConfigError,
+        match=r"the backbone 'timm:tf_efficientnet_lite0' cannot be built \(OSError: offline\); give a file",
     ):
         backbone.build("timm:tf_efficientnet_lite0")

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import warnings
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import nn
 from selfens import load_run, resume, train, write_report
 from selfens.errors import DataError
 from selfens.estimator import SelfEnsemblingClassifier
+from selfens.runs.run import Run
 from selfens.tools import audit, baselines, folds
 from selfens.tools.baselines import CHANCE, LOGISTIC, OURS, SELF_TRAINING, judge, one_class, predictions, stored
 
@@ -201,7 +203,7 @@ def test_uneven_classes_show_the_balanced_error_beside_the_error():
 def test_a_model_that_gives_most_rows_one_class_is_told_by_its_words():
     truth, names = np.arange(100) % 10, [f"Class {n}" for n in range(10)]
     words = one_class(np.where(np.arange(100) < 93, 3, truth), truth, names)
-    assert words.startswith("The model gives 94 % of the rows one class, 'Class 3', to which 10 % of the labels belong")
+    assert words.startswith("The model gives 94 % of the rows one class, 'Class 3', which 10 % of the labels have")
     assert one_class(truth, truth, names) == ""
     rare = np.r_[np.zeros(95, int), np.ones(5, int)]
     assert one_class(rare, rare, names) == ""  # most rows are of one class, rightly
@@ -298,6 +300,17 @@ def test_a_run_that_is_not_finished_or_has_no_test_rows_is_not_compared(tmp_path
     )
 
 
+def test_test_rows_are_predicted_once(typed, tmp_path, monkeypatch):
+    write_npz(tmp_path / "my.npz")
+    predicted, genuine = [], Run.predict_rows
+    monkeypatch.setattr(
+        Run, "predict_rows", lambda run, rows, *some: predicted.append(rows) or genuine(run, rows, *some)
+    )
+    assert typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK)[0] == 0
+    assert "Confusion matrix" in (tmp_path / "run/report.html").read_text()
+    assert [len(rows) for rows in predicted].count(30) == 1
+
+
 # Folds
 
 
@@ -312,6 +325,25 @@ def test_folds_fit_ours_and_the_baselines_on_the_same_rows_and_hide_the_others(m
     for inputs, labels, tested in given:
         assert (len(inputs), (labels >= 0).sum(), len(tested)) == (56, 8, 4)
         assert not (inputs[:][:, None] == tested[:][None]).all(axis=2).any()
+
+
+def test_chance_in_folds_is_the_largest_class_of_all_labels():
+    for count in (2, 3, 12):  # in twelfths, the largest of the others is never the hidden row's own class
+        found = folds.compare_folds(config("supervised", epochs=1), features(test_rows=0), count)
+        assert found.errors[CHANCE] == pytest.approx(100 * 2 / 3)
+
+
+def test_each_fold_is_one_line_and_warns_once(typed, tmp_path):
+    lines = ["id,a,y", *(f"r{n},{n % 7},{'xz'[n % 2]}" for n in range(40)), "r40,much,x"]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    assert typed("train", "t.csv", "--label", "y", "--epochs", 2, "--run", "run", "--quiet", "--no-report")[0] == 0
+    for command in ("evaluate", "audit"):
+        code, out, err = typed(command, "run", "--folds", 3)
+        first, *each = out.splitlines()[:4]
+        assert (code, first) == (0, "training 3 times for 2 epochs, each time with a part of the labels hidden")
+        assert [re.fullmatch(r"fold (\d/3)  \d+ s  \d+ s left", line)[1] for line in each] == ["1/3", "2/3", "3/3"]
+        assert "/tmp" not in out
+        assert err.count("not a number") == 1
 
 
 def test_folds_of_images_and_of_extra_rows_work():
@@ -334,7 +366,7 @@ def test_the_estimator_compares_by_folds_if_asked_to():
     plain = SelfEnsemblingClassifier(**fast).fit(x, y)
     assert plain.baselines_ is None
     assert (plain.predict_proba(x) == model.predict_proba(x)).all()  # the comparison changes nothing
-    with pytest.raises(DataError, match="class 'Eel' has labelled rows: 1; expected at least 2"):
+    with pytest.raises(DataError, match="class 'Eel' has 1 labelled row; expected at least 2"):
         SelfEnsemblingClassifier(baselines=True, **fast).fit(x, np.where(np.arange(60) < 5, y, ""))
 
 
@@ -446,4 +478,4 @@ def test_as_many_mistakes_with_a_lower_balanced_error_is_no_reason_to_change():
     verdict = judge({OURS: ours, LOGISTIC: theirs}, truth, labels=10)
     assert verdict.judgement == "Logistic regression makes as many mistakes, but its balanced error is higher."
     verdict = judge({OURS: truth, LOGISTIC: truth}, truth, labels=10)
-    assert verdict.judgement == "Nor does logistic regression make any mistake."
+    assert verdict.judgement == "Logistic regression makes no mistakes either."

@@ -80,25 +80,28 @@ def test_arrays_are_not_flipped(tmp_path):
 
 
 def why(config, *overrides, **facts):
-    facts = {"on_gpu": False, "arrays": True} | facts
+    facts = {"on_gpu": False, "images": "arrays"} | facts
     return presets.why(config, config.with_overrides(overrides), **facts)
 
 
 def test_the_line_says_what_was_chosen_and_why():
     assert why(presets.for_arrays("mine", images_side=28, rows=10_000)) == (
-        "chosen: method fixmatch; network tiny, for images and no GPU; 18 epochs, for this number of rows; shifts of up to 2 "
-        "pixels; no flips, because arrays do not say whether left and right matter"
+        "chosen: method fixmatch; network tiny, for images without a GPU; 18 epochs, for this number of rows; shifts of up to "
+        "2 pixels; no flips, because arrays do not say whether left and right matter"
     )
     photos = presets.for_arrays("mine", images_side=28, rows=10_000, on_gpu=True, photos=True)
-    line = why(photos, on_gpu=True, arrays=False)
-    assert "method temporal; network conv13, for images and a GPU" in line
+    line = why(photos, on_gpu=True, images="files")
+    assert "method temporal; network conv13, for images on a GPU" in line
     assert line.endswith(
         "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
     )
-    assert why(presets.for_arrays("mine", images_side=28, rows=9), arrays=False).endswith(
+    assert why(presets.for_arrays("mine", images_side=28, rows=9), images="files").endswith(
         "the classes are numbers or letters"
     )
-    assert "flips" not in why(presets.for_arrays("mine", images_side=None, rows=9))
+    vectors = presets.for_arrays("mine", images_side=None, rows=9)
+    assert why(vectors, images="") == (
+        "chosen: method committee; network committee, for vectors without a GPU; 50 epochs, for this number of rows"
+    )
 
 
 def test_the_line_says_what_the_user_has_set_instead():
@@ -118,7 +121,7 @@ def test_the_line_is_printed_kept_and_reported(tmp_path, capsys):
     said = trained(capsys, folder, *words)
     run = load_run(tmp_path / "run")
     line = run.about["note"]
-    assert line.startswith("chosen: method fixmatch; network tiny, for images and no GPU; ")
+    assert line.startswith("chosen: method fixmatch; network tiny, for images without a GPU; ")
     assert line.endswith("set by you: network.width=4, schedule.epochs=2")
     assert line in said.splitlines()
     assert line in (run.path / "report.html").read_text()

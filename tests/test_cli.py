@@ -146,7 +146,7 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     assert lines.pop(2).startswith("chosen: method committee; ")
     assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; run in run")
     assert lines[0].startswith("committee, committee (")
-    assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ img/s  \d+ s left", lines[1])
+    assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ rows/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
     assert lines[3].startswith("test error ")
     assert lines[4] == "only 30 rows were tested on, so the error is known to within 18 points"
@@ -174,7 +174,7 @@ def test_in_a_terminal_there_is_a_bar(npz):
     text = shown.decode()
     assert process.returncode == 0
     assert "2/2" in text
-    assert "img/s" in text
+    assert "rows/s" in text
     assert any("test error" in line for line in text.splitlines()[-10:])
 
 
@@ -427,7 +427,7 @@ def refused(answer, *fragments):
 BAD_WORDS = {
     "unknown preset": (
         ["digts"],
-        ["'digts' is neither a preset nor an .npz file, a folder or a CSV", "did you mean 'digits'?"],
+        ["'digts' is neither a preset nor an .npz file, a folder or a table", "did you mean 'digits'?"],
     ),
     "unknown preset of a known set": (["cifar10-temporel"], ["did you mean 'cifar10-temporal'?"]),
     "unknown method": (["digits", "--method", "temporl"], ["no method 'temporl'", "did you mean 'temporal'?"]),
@@ -474,11 +474,11 @@ BAD_WORDS = {
     "labels file not chosen": (["digits", "--set", "data.labels_file=a.json"], ["label_choice=file"]),
     "labels twice": (
         ["digits", "--labels", "50", "--labels-file", "a.csv"],
-        ["--labels and --labels-file", "leave out one"],
+        ["--labels and --labels-file", "leave one of them out"],
     ),
     "the method as a field": (["digits", "--set", "method.name=pi"], ["method.name was set; choose by --method"]),
-    "a size for a preset": (["digits", "--size", "16"], ["size was given, but digits is no folder of images"]),
-    "a size for arrays": (["a.npz", "--size", "16"], ["size was given, but a.npz is no folder of images"]),
+    "a size for a preset": (["digits", "--size", "16"], ["size was given, but digits is not a folder of images"]),
+    "a size for arrays": (["a.npz", "--size", "16"], ["size was given, but a.npz is not a folder of images"]),
     "unknown device": (["digits", "--device", "gpu"], ["gpu", "cuda"]),
     "seed not a number": (["digits", "--seed", "x"], ["x"]),
     "unknown option": (["digits", "--epoch", "3"], ["--epoch"]),
@@ -709,7 +709,9 @@ def test_labels_that_were_corrected_are_not_replaced(typed, trained):
 
 def test_a_word_that_is_nothing_gets_the_nearest_preset_or_folder(typed, here):
     Path("photos").mkdir()
-    assert "neither a preset nor an .npz file, a folder or a CSV; did you mean 'photos/'?" in typed("train", "photo")[2]
+    assert (
+        "neither a preset nor an .npz file, a folder or a table; did you mean 'photos/'?" in typed("train", "photo")[2]
+    )
     assert "did you mean 'digits'?" in typed("train", "digit")[2]
 
 
@@ -757,7 +759,7 @@ def test_bad_input_typed_for_real(npz):
     done = selfens("train", "digts", cwd=npz.parent)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(
-        "error: 'digts' is neither a preset nor an .npz file, a folder or a CSV; did you mean 'digits'?"
+        "error: 'digts' is neither a preset nor an .npz file, a folder or a table; did you mean 'digits'?"
     )
     assert len(done.stderr.splitlines()) == 1
 
@@ -906,7 +908,7 @@ def test_nothing_is_trained_for_an_audit_that_could_not_be_written(typed, traine
 def test_a_page_of_another_command_is_not_overwritten(typed, here, trained, command):
     (here / "report.html").write_text("a report")
     code, _, err = typed(command, "run", "-o", "report.csv")
-    assert (code, "report.html beside it, which is there already" in err) == (1, True)
+    assert (code, "report.html, which already exists" in err) == (1, True)
     assert (here / "report.html").read_text() == "a report"
     assert not (here / "report.csv").exists()
     for _ in range(2):  # its own page may be written anew

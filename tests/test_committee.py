@@ -14,6 +14,7 @@ from selfens.config import NetworkConfig
 from selfens.core import losses, neighbours
 from selfens.core.batch import Batch
 from selfens.core.evaluate import logits
+from selfens.core.targets import EnsembleTargets
 from selfens.data.dataset import Dataset
 from selfens.errors import DataError
 from selfens.methods import TrainingRows
@@ -164,6 +165,20 @@ def interrupt():
     import signal
 
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_many_classes_are_averaged_a_few_rows_at_a_time(monkeypatch):
+    labels = torch.arange(30).where(torch.arange(30) < 9, -1)
+    vectors = torch.randn(30, 4)
+    around = neighbours.Neighbourhood(lambda: [vectors], labels)
+    ensemble = EnsembleTargets(30, 10)
+    ensemble.write(torch.arange(20), torch.rand(20, 10))
+    ensemble.commit()
+    expected, asked, genuine = around.all_averaged(ensemble, 0.5), [], ensemble.get
+    monkeypatch.setattr(neighbours, "AVERAGED", 500)  # of 10 classes and 10 neighbours, four rows
+    monkeypatch.setattr(ensemble, "get", lambda rows: asked.append(len(rows)) or genuine(rows))
+    assert torch.equal(around.all_averaged(ensemble, 0.5), expected)
+    assert asked == [44] * 7 + [22]
 
 
 def test_a_resumed_run_is_the_run_never_stopped(tmp_path):

@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from support import blobs, environment, images
 from torch import nn
 
+from selfens import presets
 from selfens.config import Config
 from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, DataError, RunError, SelfensWarning
@@ -329,6 +330,16 @@ def test_labels_that_cannot_be_learnt(y, sentence):
     x, _ = blobs()
     with pytest.raises(ValueError, match=sentence):
         classifier().fit(x, y)
+
+
+def test_images_are_trained_as_the_command_line_trains_them():
+    data = images(side=16)
+    for on_gpu in (False, True):
+        config = default_config(data, "auto", on_gpu=on_gpu)
+        expected = presets.for_arrays(data.name, images_side=16, rows=data.num_rows, on_gpu=on_gpu)
+        assert (config.method, config.network.name) == (expected.method, expected.network.name)
+        assert config.augment == expected.augment
+    assert default_config(data, "auto").schedule == presets.for_images_on_cpu("x", 16, data.num_rows).schedule
 
 
 def test_epochs_are_counted_by_steps():

@@ -277,14 +277,14 @@ def test_what_may_not_be_read_gets_one_sentence(tmp_path, place):
     said = (tmp_path / "out").read_text()
     assert (code, len(said.splitlines())) == (1, 1)
     assert (
-        "there is no .npz file, folder or CSV" if place == "around" else "cannot be read (Permission denied)"
+        "there is no .npz file, folder or table" if place == "around" else "cannot be read (Permission denied)"
     ) in said
 
 
 def test_what_is_not_there_is_said_to_be_missing(tmp_path, capsys):
     assert (
         typed(capsys, "train", "./nothere")[2]
-        == "error: there is no .npz file, folder or CSV at ./nothere; check its path.\n"
+        == "error: there is no .npz file, folder or table at ./nothere; check its path.\n"
     )
     photos(tmp_path / "p")
     typed(capsys, "train", "./p", "--run", "run", *QUICKLY)

@@ -240,10 +240,11 @@ def test_after_calibration_every_layer_has_unit_rms_around_its_mean(name):
 def test_calibration_touches_nothing_but_the_gains(name):
     network, x = network_and_inputs(name)
     before = {key: value.clone() for key, value in network.state_dict().items()}
+    gains = {f"{key}.gain" for key, module in network.named_modules() if isinstance(module, NormalizedLayer)}
     calibrate(network.eval(), x)
     assert not any(module.training for module in network.modules())
     for key, value in network.state_dict().items():
-        assert torch.equal(value, before[key]) != key.endswith("gain"), key
+        assert torch.equal(value, before[key]) != (key in gains), key
 
 
 def test_calibration_uses_noise_and_dropout():
@@ -398,7 +399,7 @@ def test_options_reach_every_layer(name):
     network, _ = network_and_inputs(name, mean_momentum=0.5, noise=0.3, dropout=0.25)
     normalized = [
         *normalized_layers(network),
-        *(each for each in network.modules() if isinstance(each, nn.BatchNorm2d | BatchNorm)),
+        *(each for each in network.modules() if isinstance(each, BatchNorm)),
     ]
     if name != "committee":  # which has neither
         assert {layer.momentum for layer in normalized} == {0.5}

@@ -21,7 +21,7 @@ RECORD = {
 @pytest.mark.parametrize(
     ("room", "line"),
     [
-        (70, "loss 1.2345 + 29.9 x 0.00123  test error 12.34 %  12,346 img/s"),
+        (70, "loss 1.2345 + 29.9 x 0.00123  test error 12.34 %  12,346 rows/s"),
         (50, "loss 1.2345 + 29.9 x 0.00123  test error 12.34 %"),
         (32, "loss 1.2345  test error 12.34 %"),
         (18, "test error 12.34 %"),
@@ -38,7 +38,7 @@ def test_without_an_error_the_loss_is_said():
 
 def test_the_loss_of_a_method_with_other_parts_is_the_total():
     own = {"epoch": 1, "reconstruction": 0.5, "total": 0.75, "weight": 1.0, "images_per_second": 1.0, "test_error": 1.0}
-    assert describe(own) == "loss 0.7500  test error 1.00 %  1 img/s"
+    assert describe(own) == "loss 0.7500  test error 1.00 %  1 rows/s"
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
@@ -52,7 +52,8 @@ def test_the_bar_and_the_time_left_fit_the_terminal(width):
     line = [line for line in re.split(r"[\r\n]", plain) if "121/300" in line][-1]
     assert line.count("\u2501") + line.count("\u2578") >= 9
     assert "test error 12.34 %" in line
-    assert line.rstrip().endswith(("-:--:--", "0:00:00"))
+    assert line.rstrip().endswith(("-:--:-- left", "0:00:00 left"))
+    assert line.count(":") == 2  # one time, which is named
 
 
 def test_the_bar_follows_the_steps_and_begins_where_a_resumed_run_does():

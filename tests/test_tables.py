@@ -138,6 +138,19 @@ def test_every_command_works_on_a_tables_run(typed, tmp_path, trained):
     assert "for testing" in err
 
 
+def test_rows_of_a_table_are_shown_with_their_cells(typed, tmp_path, trained):
+    assert typed("report", trained, "-o", "page.html")[0] == 0
+    page = (tmp_path / "page.html").read_text()
+    start = page.index("Most suspicious labels")
+    headers = ("passenger_id", "given", "suggested", "score", "age", "fare", "sex", "port", "sailed", "alone")
+    assert "".join(f"<th>{header}</th>" for header in headers) in page[start:]
+    rows = [row for row in read(tmp_path / "t.csv") if f"<tr><td>{row['passenger_id']}</td>" in page[start:]]
+    assert len(rows) == 50
+    for row in rows:
+        cells = [row[header][:15] + "…" if len(row[header]) > 16 else row[header] for header in headers[4:]]
+        assert "".join(f"<td>{cell}</td>" for cell in cells) in page[start:]
+
+
 def test_a_run_keeps_its_columns_as_plain_data_and_resumes(typed, tmp_path, trained):
     about = json.loads((trained / "run.json").read_text())
     assert about["columns"]["identifier"] == "passenger_id"
@@ -323,7 +336,7 @@ def test_cells_that_are_no_numbers_count_as_missing_and_are_said(typed, tmp_path
     table.to_csv(tmp_path / "t.csv", index=False)
     code, _, err = typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)
     assert code == 0
-    assert "column 'fare': 2 cells are no numbers; taken as missing." in err
+    assert "column 'fare': 2 cells are not numbers and count as missing." in err
 
 
 def test_dates_of_any_year(typed, tmp_path):
@@ -355,7 +368,7 @@ def test_rows_for_validation_beside_test_rows_are_left_out_and_said(tmp_path):
     table.to_csv(tmp_path / "t.csv", index=False)
     data = loaded(tmp_path / "t.csv", "class")
     assert (data.num_rows, len(data.test_labels)) == (80, 15)
-    assert data.notes == ("column 'split': 25 rows for validation are not used, because others are for testing.",)
+    assert data.notes == ("column 'split': rows marked val (25) are not used, because others are marked test.",)
     table.replace({"split": {"test": "train"}}).to_csv(tmp_path / "t.csv", index=False)
     data = loaded(tmp_path / "t.csv", "class")
     assert (data.num_rows, len(data.test_labels), data.notes) == (95, 25, ())
@@ -452,8 +465,8 @@ def test_an_identifier_named_as_a_column_of_ours(typed, tmp_path):
         ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),
         ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test rows have no label"),
         ("a,split,y2\n1,test,u\n2,test,v\n", "t.csv leaves no row to train on"),
-        ("a,split,y2\n1,train,u\n2,dev,v\n3,,u\n", "t.csv says 'dev'; expected train, test, val or nothing"),
-        ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 numbers, such as"),
+        ("a,split,y2\n1,train,u\n2,dev,v\n3,,u\n", "t.csv says 'dev'; expected train, test, val or an empty cell"),
+        ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 different numbers, such as"),
     ],
 )
 def test_one_sentence_and_nothing_written(typed, tmp_path, text, message):
@@ -472,13 +485,13 @@ def test_one_sentence_and_nothing_written(typed, tmp_path, text, message):
         (("t.csv",), "add --label and one of passenger_id, age, "),
         (("t.csv", "--label", "clas"), "did you mean 'class'?"),
         (("t.csv", "--label", "class", "--id", "passenger"), "did you mean 'passenger_id'?"),
-        (("t.csv", "--label", "class", "--size", "8"), "no folder of images"),
+        (("t.csv", "--label", "class", "--size", "8"), "not a folder of images"),
         (("t.csv", "--label", "class", "--set", "data.extra=t.csv"), "give a table more rows with an empty label"),
         (("t.csv", "--id", "passenger_id"), "add --label"),
         (("t.csv", "--label", "class", "--id", "class"), "data.id_column and data.label_column are both 'class'"),
         (("t.csv", "--label", "class", "--backbone", "timm:x"), "a backbone was named, but t.csv holds vectors"),
-        (("digits", "--label", "class"), "is no table"),
-        (("digits", "--set", "data.label_column=f0"), "data.label_column is 'f0', but digits is no table (.csv or"),
+        (("digits", "--label", "class"), "is not a table"),
+        (("digits", "--set", "data.label_column=f0"), "data.label_column is 'f0', but digits is not a table (.csv or"),
         (("digits", "--id", "class"), "data.id_column is set without data.label_column"),
         (("nowhere.csv", "--label", "class"), "No such file"),
         (("latin.csv", "--label", "class"), "it is not UTF-8"),
@@ -502,13 +515,25 @@ def test_missing_columns_are_named(typed, tmp_path, trained):
     new.to_csv(tmp_path / "new.csv", index=False)
     code, _, err = typed("predict", trained, "new.csv", "-o", "out.csv")
     assert code == 1
-    assert "lacks 2 of the 6 columns that were trained on: age, fare; besides, it has number, Fare." in err
+    assert "lacks 2 of the 6 columns that were trained on: age, fare; its other columns are number, Fare." in err
     assert not (tmp_path / "out.csv").exists()
     passengers(10).drop(columns="passenger_id").to_csv(tmp_path / "new.csv", index=False)
     code, _, err = typed("predict", trained, "new.csv", "-o", "out.csv")
     assert code == 0
     assert "has no column 'passenger_id'" in err
     assert list(read(tmp_path / "out.csv")[0]) == ["row", "class", "probability"]
+
+
+def test_columns_whose_values_are_all_new_are_named(typed, tmp_path, trained):
+    new = passengers(rows=30, seed=1)
+    new.assign(sex=new["sex"].str.upper()).to_csv(tmp_path / "upper.csv", index=False)
+    new.assign(sex="f", port="X").to_csv(tmp_path / "other.csv", index=False)
+    words = "training has seen none of the values in column{} of {}; are they written differently?"
+    for name, columns in (("upper.csv", " 'sex'"), ("other.csv", "s 'sex', 'port'")):
+        code, _, err = typed("predict", trained, name, "-o", "out.csv")
+        assert (code, err.strip()) == (0, words.format(columns, name))
+    new.assign(sex=np.where(np.arange(30) == 0, "male", "f")).to_csv(tmp_path / "one.csv", index=False)
+    assert typed("predict", trained, "one.csv", "-o", "out.csv")[2] == ""
 
 
 def test_a_table_that_changed_is_refused(tmp_path, trained):
@@ -560,10 +585,12 @@ def test_the_estimator_takes_dataframes():
     assert model.columns_.identifier == "passenger_id"
     x.loc[0, ["age", "port"]], x.loc[1, "port"] = None, "never seen"
     assert model.predict_proba(x).shape == (120, 3)
-    with pytest.raises(ValueError, match="feature names should match"):
+    with pytest.raises(ValueError, match="X lacks 1 of the 6 columns that were trained on: age"):
         model.predict(x.drop(columns="age"))
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
+    others = x.assign(extra=1).drop(columns=["ship", "passenger_id"]).iloc[:, ::-1]  # nothing was learned from these
+    np.testing.assert_array_equal(model.predict_proba(others), model.predict_proba(x))
 
 
 def test_dataframes_of_numbers_do_as_arrays_do():
@@ -591,7 +618,7 @@ def test_names_that_are_there_twice_are_refused_in_our_words():
 
 def test_tables_of_other_libraries_are_one_sentence(trained):
     pyarrow = pytest.importorskip("pyarrow")
-    with pytest.raises(DataError, match=r"a pyarrow.Table was given as a table; expected a DataFrame of pandas"):
+    with pytest.raises(DataError, match=r"a pyarrow.Table was given as a table; expected a pandas DataFrame"):
         load_run(trained).predict(pyarrow.Table.from_pandas(passengers(10)))
     x, y = load_iris(return_X_y=True, as_frame=True)
     with pytest.raises(DataError, match=r"a pyarrow.Table was given as a table"):
@@ -601,5 +628,5 @@ def test_tables_of_other_libraries_are_one_sentence(trained):
 def test_what_is_no_number_is_warned_of():
     table = passengers(60)
     x = table[["age", "sex"]].assign(fare=[*["oops"], *map(str, range(59))])
-    with pytest.warns(SelfensWarning, match="column 'fare': 1 cells are no numbers"):
+    with pytest.warns(SelfensWarning, match="column 'fare': 1 cell is not a number and counts as missing."):
         classifier().fit(x, table["class"])

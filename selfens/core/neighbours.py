@@ -17,7 +17,7 @@ DIMENSIONS = 64  # in which distances are taken; inputs of more are projected on
 SAMPLE = 1 << 24  # numbers of a sample of the inputs, from which those are computed
 CANDIDATES = 20_000  # rows among which neighbours are looked for
 BLOCK = 1 << 25  # distances at a time
-ROWS = 10_000  # averaged at a time
+ROWS, AVERAGED = 10_000, 1 << 24  # averaged at a time: rows, and numbers that they and their neighbours have
 
 Pieces = Callable[[], Iterable[Tensor]]
 
@@ -29,14 +29,13 @@ class Neighbourhood:
     inputs  gives the inputs of all rows, [rows, ...], piece by piece
     labels  [rows] class numbers, -1 if unknown
 
-    >>> found = Neighbourhood(lambda: [torch.tensor([[0.0], [1.0], [5.0], [7.0]])], torch.tensor([1, -1, -1, -1]), 2, count=1)
+    >>> found = Neighbourhood(lambda: [torch.tensor([[0.0], [1.0], [5.0], [7.0]])], torch.tensor([1, -1, -1, -1]), count=1)
     >>> found.nearest.tolist()
     [[1], [0], [3], [2]]
     """
 
-    def __init__(self, inputs: Pieces, labels: Tensor, num_classes: int, count: int = NEIGHBOURS) -> None:
-        self.labelled = labels >= 0
-        self.distributions = functional.one_hot(labels.clamp_min(0), num_classes).float()
+    def __init__(self, inputs: Pieces, labels: Tensor, count: int = NEIGHBOURS) -> None:
+        self.labelled, self.classes = labels >= 0, labels.clamp_min(0)
         self.nearest = nearest(compared(inputs, len(labels)), count)
         """[rows, count] row numbers."""
 
@@ -45,7 +44,9 @@ class Neighbourhood:
         given. Rows with a label stand for that label; those without a prediction yet add nothing."""
         every = torch.cat([rows[:, None], self.nearest[rows]], dim=1)
         flat = every.flatten()
-        known = torch.where(self.labelled[flat, None], self.distributions[flat], ensemble.get(flat).probabilities)
+        predicted = ensemble.get(flat).probabilities
+        given = torch.zeros_like(predicted).scatter_(1, self.classes[flat, None], 1.0)
+        known = torch.where(self.labelled[flat, None], given, predicted)
         known = known.view(*every.shape, -1)
         mixed = (1 - share) * known[:, 0] + share * known[:, 1:].mean(dim=1)
         return normalized(mixed)
@@ -54,7 +55,8 @@ class Neighbourhood:
     def all_averaged(self, ensemble: EnsembleTargets, share: float) -> Tensor:
         """The same of all rows."""
         every = torch.arange(len(self.nearest), device=self.nearest.device)
-        return torch.cat([self.averaged(ensemble, rows, share) for rows in torch.split(every, ROWS)])
+        size = max(min(ROWS, AVERAGED // (ensemble.num_classes * (self.nearest.shape[1] + 1))), 1)
+        return torch.cat([self.averaged(ensemble, rows, share) for rows in torch.split(every, size)])
 
 
 @torch.no_grad()

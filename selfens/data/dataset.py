@@ -7,6 +7,7 @@ its class, or `UNLABELED` (-1). A user's arrays are checked here, once. Inputs m
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -63,6 +64,8 @@ class Dataset:
     test_row_numbers: NDArray[np.int64] | None = None
     columns: Columns | None = None
     """How a table's cells became the inputs."""
+    table: Any = None
+    """A DataFrame of a table's first columns, by the numbers of the rows, to look at."""
     notes: tuple[str, ...] = ()
     """What a person should know of how the inputs were made."""
     unreadable: tuple[str, ...] = ()
@@ -219,7 +222,17 @@ class Dataset:
 
     def test_fingerprint(self) -> str:
         """A hash of the test rows: errors of runs with the same one are of the same rows."""
-        return _hashed(hashlib.sha256(), self._hashed_inputs[1], self.test_labels)
+        inputs = self._hashed_inputs[1] if self.test_row_names else self.shown(test=True)
+        return _hashed(hashlib.sha256(), inputs, self.test_labels)
+
+    def test_files(self) -> str | None:
+        """A hash of the names and sizes of the test rows' files, which is the same for images of any size; None if the test
+        rows are not files."""
+        names = self.test_row_names if self.columns is None else ()
+        if not names or not all(map(os.path.isfile, names)):
+            return None
+        files = [(os.path.basename(name), os.path.getsize(name)) for name in names]
+        return _hashed(hashlib.sha256(repr(files).encode()), self.test_labels)
 
 
 def _hashed(digest: Any, *arrays: Any) -> str:

@@ -70,7 +70,7 @@ class FeatureStore:
         x = standard_inputs(images, what="the images")
         if x.ndim != 4 or x.shape[1] not in CHANNEL_COUNTS:
             raise DataError(
-                f"a backbone takes images of 1, 3 or 4 channels, and the inputs have shape {x.shape[1:]} per row."
+                f"a backbone takes images of 1, 3 or 4 channels, but the inputs have shape {x.shape[1:]} per row."
             )
         if x.dtype != np.uint8 and (x.min() < 0 or x.max() > 1):
             raise DataError(
@@ -91,17 +91,20 @@ class FeatureStore:
         made, about = self.features(digests), self.backbone.about
         if len(np.unique(digests, axis=0)) > 1 and bool((made == made[0]).all()):
             raise DataError(
-                f"the backbone '{about['name']}' makes the same features of all images, so there is nothing to learn from; are "
-                "its weights and statistics right?"
+                f"the backbone '{about['name']}' returns the same features for all images, so there is nothing to learn from; "
+                "are its weights and statistics right?"
             )
         notes = [self.cache.trouble] if self.cache and self.cache.trouble else []
         if about["assumed"]:
             said = ", ".join(f"{key} {about['size' if key == 'input_size' else key]}" for key in about["assumed"])
-            notes.append(f"the backbone '{about['name']}' has no pretrained_cfg that says its inputs; assumed: {said}.")
+            notes.append(
+                f"the backbone '{about['name']}' has no pretrained_cfg that describes its inputs; assumed: {said}."
+            )
         images_seen = {digest.tobytes() for part in (digests, test_digests) for digest in part}
         times = [self.computed.pop(key) for key in images_seen if key in self.computed]
         seconds = f" in {sum(times):.0f} s" if times else ""
-        summary = f"{len(times):,} features computed{seconds}, {len(images_seen) - len(times):,} known before"
+        known = len(images_seen) - len(times)
+        summary = f"features of {len(times):,} images computed{seconds}, of {known:,} known before"
         origin = Origin(images, test_images, digests, test_digests, about, summary)
         features = self.features(test_digests)
         return replace(data, inputs=made, test_inputs=features, origin=origin, notes=(*data.notes, *notes))
@@ -177,7 +180,7 @@ class _Cache:
         return {key.tobytes(): row for key, row in zip(pixels, features, strict=True)}
 
     def _give_up(self, error: Exception) -> None:
-        self.trouble = f"features are not kept ({str(error).rstrip('.')})."
+        self.trouble = f"features are not cached ({str(error).rstrip('.')})."
 
 
 def _pixels(path: Path) -> Digests:

@@ -35,6 +35,7 @@ UNLABELED_WORDS = (MISSING - {"None"}) | {"-1", "unlabeled", "unlabelled"}  # a 
 DATES = ("ISO8601", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
 MOSTLY = 0.9  # of the cells that are not empty must be numbers, or dates, for a column to be one of them
 MAX_INPUTS = 50  # of a column of texts
+MAX_SHOWN = 6  # columns of a row that is shown
 MAX_FRACTIONS = 20  # more different ones are a measurement, not classes
 LARGEST = 1e30  # the square of a larger number is too large for float32
 KINDS = {"number": "numbers", "date": "dates", "category": "categories"}
@@ -65,7 +66,7 @@ class Column(Section):
         if len({text for text in self.values if isinstance(text, str)}) < len(self.values):
             raise ConfigError(f"the values of column '{self.name}' are {self.values!r}; expected texts that differ.")
         if self.format not in (DATES if self.kind == "date" else [""]):
-            raise ConfigError(f"'{self.format}' is no format of column '{self.name}', a {self.kind}.")
+            raise ConfigError(f"column '{self.name}', a {self.kind}, cannot have the format '{self.format}'.")
 
     @property
     def width(self) -> int:
@@ -125,18 +126,23 @@ class Columns:
         names, used = list(frame.columns), [column.name for column in self.columns]
         if missing := [name for name in used if name not in names]:
             others = [name for name in names if name not in {*used, *self.unused, self.identifier}]
-            besides = f"; besides, it has {', '.join(others[:20])}" if others else ""
+            besides = f"; its other columns are {', '.join(others[:20])}" if others else ""
             lacks = f"{len(missing)} of the {len(used)} columns that were trained on: {', '.join(missing[:20])}"
             raise DataError(f"{where} lacks {lacks}{besides}.")
-        inputs, start, notes = np.empty((len(frame), self.width), dtype=np.float32), 0, []
+        inputs, start, notes, unseen = np.empty((len(frame), self.width), dtype=np.float32), 0, [], []
         for column in self.columns:
             with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused, with its row
                 inputs[:, start : start + column.width], strange = column.encode(frame[column.name], _has_comma(frame))
+            if column.kind == "category" and not inputs[:, start : start + len(column.values)].any():
+                unseen.append(f"'{column.name}'")
             start += column.width
             if strange:
-                notes.append(
-                    f"column '{column.name}': {strange:,} cells are no {KINDS[column.kind]}; taken as missing."
-                )
+                cells = f"1 cell is not a {column.kind} and counts"
+                cells = cells if strange == 1 else f"{strange:,} cells are not {KINDS[column.kind]} and count"
+                notes.append(f"column '{column.name}': {cells} as missing.")
+        if unseen and len(frame):
+            columns = f"column{'s' * (len(unseen) > 1)} {', '.join(unseen[:20])} of {where}"
+            notes.append(f"training has seen none of the values in {columns}; are they written differently?")
         if ignored := [f"'{name}'" for name in names if name not in {*used, *self.unused, self.identifier}]:
             notes.append(f"ignored columns of {where} that were not trained on: {', '.join(ignored[:20])}.")
         inputs *= math.sqrt(self.width / len(used))  # then they are as long as standardised vectors, as networks expect
@@ -145,6 +151,10 @@ class Columns:
     def identifiers(self, frame: Frame) -> list[str]:
         """The cells that tell rows apart; none if the table has no such column."""
         return [*_texts(frame[self.identifier], missing=())] if self.identifier in frame.columns else []
+
+    def cells(self, table: Frame, numbers: NDArray[np.int64]) -> dict[str, list[str]]:
+        """What stands in these rows of the table, by column."""
+        return {name: [*_texts(table.loc[numbers, name], missing=())] for name in table.columns}
 
     @property
     def header(self) -> str:
@@ -168,7 +178,7 @@ class Columns:
         columns = tuple(Column(**{**each, "values": tuple(each["values"])}) for each in raw["columns"])
         names, identifier = {column.name for column in columns}, raw["identifier"]
         if len(names) < len(columns) or identifier in names or not isinstance(identifier, str | None):
-            raise ValueError("a column is there twice, or the identifier is no name")
+            raise ValueError("two columns have one name, or the identifier is not a name")
         if any(isinstance(each["values"], str) for each in raw["columns"]):
             raise TypeError("the values of a column are one text")
         return cls(columns=columns, identifier=identifier, unused=dict(raw["unused"]))
@@ -186,7 +196,7 @@ def named(frame: Frame) -> Frame:
     """The table with texts as the names of its columns; one that has a name twice, or is not of pandas, is refused."""
     if not is_frame(frame):
         kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
-        raise DataError(f"a {kind} was given as a table; expected a DataFrame of pandas, so convert it (to_pandas).")
+        raise DataError(f"a {kind} was given as a table; expected a pandas DataFrame, so convert it (to_pandas).")
     names = [str(name).strip() for name in frame.columns]
     if len(set(names)) < len(names):
         raise DataError(
@@ -276,7 +286,7 @@ def _fitted(frame: Frame, kinds: Mapping[str, Any], unused: dict[str, str]) -> t
             rare = encoder.fit(_texts(frame[name]).to_numpy(object)[:, None]).infrequent_categories_[0]
             values = encoder.categories_[0] if rare is None else np.setdiff1d(encoder.categories_[0], rare)
             column = Column(name=name, kind=kind, values=tuple(map(str, values)), rare=rare is not None)
-            reason = "" if column.width > 1 else same if rare is None else "has no text twice"
+            reason = "" if column.width > 1 else same if rare is None else "has no value twice"
         else:
             numbers = _numbers(frame[name], form, _has_comma(frame))[0][:, None]
             known = numbers[~np.isnan(numbers)]
@@ -329,7 +339,7 @@ def read_frame(path: Path) -> Frame:
             stored = pandas.read_parquet(path, engine="pyarrow")
             frame = stored.reset_index(drop=not any(stored.index.names))
     if not len(frame):
-        raise DataError(f"{path} has no rows below the names of its columns.")
+        raise DataError(f"{path} has no rows below its header.")
     return named(frame)
 
 
@@ -354,9 +364,11 @@ def _file_errors(path: Path) -> Iterator[None]:
         check_regular(path)
         yield
     except ImportError as error:
-        raise MissingPackageError(f"{path} is a table ({error}); install: pip install 'selfens[tables]'") from None
+        raise MissingPackageError(
+            f"{path} is a table, which needs pandas and pyarrow ({error}); install them: pip install 'selfens[tables]'"
+        ) from None
     except Exception as error:  # pandas and pyarrow raise a dozen kinds for damaged files
-        reason = "it is not UTF-8; save it so" if isinstance(error, UnicodeDecodeError) else str(error)
+        reason = "it is not UTF-8; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         reason = " ".join((getattr(error, "strerror", None) or reason).split()).rstrip(".")
         raise DataError(f"{path} cannot be read as a table ({reason}).") from None
 
@@ -370,7 +382,7 @@ def load_table(
     """
     path, label, identifier = Path(options.name), str(options.label_column), options.id_column
     if not is_table(path):
-        raise DataError(f"data.label_column is '{label}', but {path} is no table (.csv or .parquet); leave it out.")
+        raise DataError(f"data.label_column is '{label}', but {path} is not a table (.csv or .parquet); leave it out.")
     frame = read_frame(path)
     for name in [label] if identifier is None else [label, identifier]:
         if name not in frame.columns:
@@ -383,19 +395,19 @@ def load_table(
         if words.isin(meant := {*TRAIN, *TEST, *VALIDATION}).any():  # else it is a column like any other
             if other := sorted({*words} - meant - {""}):
                 raise DataError(
-                    f"column 'split' of {path} says '{other[0]}'; expected train, test, val or nothing, or another name for "
-                    "the column."
+                    f"column 'split' of {path} says '{other[0]}'; expected train, test, val or an empty cell; if it "
+                    "means something else, rename it."
                 )
             unused["split"] = "says which rows are for testing"
             tested = TEST if words.isin(TEST).any() else VALIDATION
             train, test = np.flatnonzero(words.isin({*TRAIN, ""})), np.flatnonzero(words.isin(tested))
             if not len(train):
                 raise DataError(
-                    f"column 'split' of {path} leaves no row to train on; expected train, or nothing, in some."
+                    f"column 'split' of {path} leaves no row to train on; expected train or an empty cell in some."
                 )
             if rest := len(frame) - len(train) - len(test):
                 notes.append(
-                    f"column 'split': {rest:,} rows for validation are not used, because others are for testing."
+                    f"column 'split': rows marked val ({rest:,}) are not used, because others are marked test."
                 )
     blank, numbers = np.zeros((len(frame), 1)), frame.index.to_numpy()
     tests = (blank[test], labels[test]) if len(test) else (None, None)
@@ -408,7 +420,8 @@ def load_table(
     if len(names):
         dataset = replace(dataset, row_names=tuple(names[train]), test_row_names=tuple(names[test]))
     notes += strange
-    return replace(dataset, inputs=inputs[train], test_inputs=inputs[test], columns=columns, notes=tuple(notes))
+    dataset = replace(dataset, columns=columns, table=frame[[column.name for column in columns.columns[:MAX_SHOWN]]])
+    return replace(dataset, inputs=inputs[train], test_inputs=inputs[test], notes=tuple(notes))
 
 
 def _labels(words: Any, where: str) -> NDArray[Any]:
@@ -417,5 +430,7 @@ def _labels(words: Any, where: str) -> NDArray[Any]:
     if known and all(map(WHOLE.fullmatch, known)):
         return np.array([int(word.partition(".")[0]) if word else "" for word in words], dtype=object)
     if len(known) > MAX_FRACTIONS and all(map(FRACTION.fullmatch, known)):
-        raise DataError(f"{where} holds {len(known):,} numbers, such as {min(known)}; expected a few classes.")
+        raise DataError(
+            f"{where} holds {len(known):,} different numbers, such as {min(known)}; expected a few classes."
+        )
     return np.array(words, dtype=object)

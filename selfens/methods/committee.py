@@ -44,7 +44,7 @@ class Committee(Method):
         self.teacher = core.teacher.EmaTeacher(network, self.options.decay)
         self.teacher.network.eval()
         self.ensemble = core.targets.EnsembleTargets(rows.num_rows, rows.num_classes, self.options.memory, rows.device)
-        self.around = core.neighbours.Neighbourhood(rows.inputs, rows.labels, rows.num_classes)
+        self.around = core.neighbours.Neighbourhood(rows.inputs, rows.labels)
         self.prior = (rows.class_counts + 1) / (rows.class_counts + 1).sum()
         self.factors = self.prior.new_ones(rows.num_classes)
 

@@ -80,19 +80,19 @@ class Backbone(nn.Module):
             if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(batch) or not made.shape[1]:
                 what = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"type {type(made).__name__}"
                 raise ConfigError(
-                    f"the backbone '{name}' makes features of {what} for {len(batch)} images; expected [rows, features], so "
+                    f"the backbone '{name}' returns features of {what} for {len(batch)} images; expected [rows, features]: "
                     "pool over height and width, or choose one of several outputs."
                 )
             if made.is_complex():
-                raise ConfigError(f"the backbone '{name}' makes complex features; expected real numbers.")
+                raise ConfigError(f"the backbone '{name}' returns complex features; expected real numbers.")
             if width not in (None, made.shape[1]):
                 raise ConfigError(
-                    f"the backbone '{name}' makes {width} features of an image, then {made.shape[1]}; expected as many of each."
+                    f"the backbone '{name}' returned {width} features per image, then {made.shape[1]}; expected a fixed number."
                 )
             made = made.float()
             if not bool(made.isfinite().all()):
                 raise DataError(
-                    f"the backbone '{name}' makes features that are NaN or infinite in float32; are its weights whole?"
+                    f"the backbone '{name}' returns features that are NaN or infinite in float32; are its weights intact?"
                 )
         return made
 
@@ -121,7 +121,7 @@ def build(name: str, weights: str | None = None, size: int | None = None) -> Bac
     """
     make = import_factory(name, "backbone") if is_code(name) else _timm(name, pretrained=weights is None)
     hint = "" if is_code(name) else "; give a file of its weights if they cannot be downloaded"
-    with _told(f"the backbone '{name}' cannot be made", hint), random_state_kept():  # weights are drawn first
+    with _told(f"the backbone '{name}' cannot be built", hint), random_state_kept():  # weights are drawn first
         module = make()
     with _told(f"the backbone '{name}' cannot be used"):
         return _checked(module, name, weights, size)
@@ -157,7 +157,7 @@ def _timm(name: str, pretrained: bool) -> Any:
     except Exception as error:  # an ImportError, or anything that a torchvision of another torch raises
         raise MissingPackageError(
             f"the backbone '{name}' needs the package timm, which cannot be imported ({root_cause(error)}); install it, with "
-            "a torchvision that fits torch, by: pip install 'selfens[timm]'"
+            "a torchvision that matches torch: pip install 'selfens[timm]'"
         ) from None
     short = name.removeprefix(TIMM)
     if not re.fullmatch(r"[\w.]+", short) or not timm.is_model(
@@ -221,11 +221,14 @@ def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple
         missing, unexpected = module.load_state_dict(found, strict=False)
         strange = [key for key in unexpected if not key.startswith(classifier)]
         if missing or strange:
-            what = f"{len(missing)} tensors are missing" if missing else f"{len(strange)} are of no layer"
-            raise RuntimeError(f"{what}, the first {(missing or strange)[0]}")
+            first, *others = missing or strange
+            more = f", and {len(others):,} more" if others else ""
+            raise RuntimeError(f"{first} {'is missing' if missing else 'belongs to no layer'}{more}")
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
-        raise ConfigError(f"the weights {path} do not fit the backbone '{name}' ({reason}); give its own.") from None
+        raise ConfigError(
+            f"the weights {path} do not fit the backbone '{name}' ({reason}); give weights of this backbone."
+        ) from None
 
 
 def _digest(module: nn.Module, name: str) -> str:
@@ -235,8 +238,8 @@ def _digest(module: nn.Module, name: str) -> str:
         if not isinstance(tensor, Tensor) or is_lazy(tensor) or tensor.is_meta:
             kind = "of the meta device" if isinstance(tensor, Tensor) and tensor.is_meta else type(tensor).__name__
             raise ConfigError(
-                f"the backbone '{name}' has no numbers in '{key}' ({kind}); expected weights that are there, and no state but "
-                "tensors."
+                f"the backbone '{name}' has no numbers in '{key}' ({kind}); expected weights that are loaded, and no state "
+                "but tensors."
             )
         plain = tensor.detach().cpu().contiguous()
         digest.update(f"{key} {plain.dtype} {tuple(plain.shape)}".encode())

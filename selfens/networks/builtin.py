@@ -82,8 +82,8 @@ def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig)
     channels, width = input_shape[0], options.width or 16
     layers: list[nn.Module] = []
     for outputs, size, stride in ((width, 5, 2), (2 * width, 3, 1), (4 * width, 3, 1)):
-        normalization = nn.BatchNorm2d(outputs, momentum=1 - options.mean_momentum)
-        layers += [nn.Conv2d(channels, outputs, size, stride, size // 2, bias=False), normalization, nn.ReLU()]
+        convolution = nn.Conv2d(channels, outputs, size, stride, size // 2, bias=False)
+        layers += [convolution, BatchNorm(outputs, options.mean_momentum), nn.ReLU()]
         channels = outputs
     layers = [GaussianNoise(options.noise), *layers[:-3], nn.MaxPool2d(2), *layers[-3:]]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(options.dropout), nn.Linear(channels, num_classes)]

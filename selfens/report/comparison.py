@@ -53,10 +53,9 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
     labels = [_label(group, [each.last(quantity) for each in group]) for group in groups]
     best = min(range(len(groups)), key=lambda number: statistics.mean(each.last(quantity) for each in groups[number]))
     lines = [[[record.get(quantity) for record in each.history] for each in group] for group in groups]
-    tested = {frozenset(each.run.about.get("test_fingerprint") for each in group) for group in groups}
     return {
         "sentence": f"Lowest {words}: {labels[best]}.",
-        "tested_alike": quantity != "test_error" or len(tested) == 1,
+        "tested_alike": quantity != "test_error" or _tested_alike(groups),
         "charts": [
             epochs_chart(f"{words.capitalize()} per epoch", dict(zip(labels, lines, strict=True)), words),
             results_chart(
@@ -83,6 +82,15 @@ def _groups(runs: Sequence[Compared]) -> list[list[Compared]]:
         is_alone = about["own_network"] or is_repeated or not each.is_complete
         groups.setdefault(each.name if is_alone else alike, []).append(each)
     return list(groups.values())
+
+
+def _tested_alike(groups: Sequence[Sequence[Compared]]) -> bool:
+    """By the pixels, or by the files, of which runs may have made images of different sizes."""
+    rows, files = (
+        {frozenset(each.run.about.get(key) for each in group) for group in groups}
+        for key in ("test_fingerprint", "test_files")
+    )
+    return len(rows) == 1 or (len(files) == 1 and None not in min(files))
 
 
 def _label(group: Sequence[Compared], results: Sequence[float]) -> str:

@@ -23,9 +23,10 @@ TITLES = {
     "kept": "Share of the targets that are learned",
     "weight": "Weight of the unsupervised loss",
     "beta1": "Adam's β1",
+    (SPEED := "images_per_second"): "Rows per second",
 }
 ERRORS, LOSSES = {"test_error": "test", "validation_error": "validation"}, ("supervised", "total")
-NOT_DRAWN = ("epoch", "seconds", "images_per_second")
+NOT_DRAWN = ("epoch", "seconds", SPEED)
 
 History = Sequence[dict[str, Any]]
 
@@ -73,7 +74,8 @@ def history_of(run: Run) -> History:
 
 
 def _curves(history: History) -> list[Chart]:
-    """Charts of all numbers that were recorded: errors and losses together, anything else that changes by itself."""
+    """Charts of all numbers that were recorded: errors and losses together, anything else that changes by itself; and of the
+    speed, if that makes their number even."""
     keys = dict.fromkeys(key for record in history for key in record if key not in NOT_DRAWN)
     every: dict[str, Values] = {key: [record.get(key) for record in history] for key in keys}
     charts = {
@@ -82,8 +84,8 @@ def _curves(history: History) -> list[Chart]:
     }
     others = {key: values for key, values in every.items() if key not in (*ERRORS, *LOSSES)}
     changing = {key: values for key, values in others.items() if len(set(values)) > 1}
-    if not changing and not charts["Error, %"]:
-        changing = {key: others[key] for key in others if key == "learning_rate"}  # no chart stands alone
+    if (len(changing) + bool(charts["Error, %"])) % 2 == 0:  # with the losses an odd number; no chart stands alone
+        changing[SPEED] = [record.get(SPEED) for record in history]
     for key, values in changing.items():
         charts[TITLES.get(key) or shown(key.replace("_", " "), 60).capitalize()] = {"": [values]}
     return [figures.epochs_chart(title, groups) for title, groups in charts.items() if groups]

@@ -18,6 +18,7 @@ from selfens.tools.audit import Audit, Probabilities, Rows, Suggestions
 
 MAX_ENTRIES = 50
 MAX_SIDE = 64
+CELL_LIMIT = 16  # characters
 SMOOTH_FROM = 48  # pixels a side; smaller images are shown with their pixels as squares
 
 
@@ -26,12 +27,14 @@ class Gallery:
     title: str
     note: str
     headers: list[str]
-    """Of the texts of each entry."""
+    """Of the texts of each entry; of a table, what is said of the row, then some of its cells."""
     entries: list[tuple[str, str, tuple[str, ...]]]
     """Of each row: its file or its number, its picture (empty if it is none), and what is said of it."""
     total: int
     """How many rows were ranked, of which only the first have entries."""
     pixelated: bool
+    identifier: str = ""
+    """The header of what identifies the rows of a table."""
 
 
 def audit_gallery(audit: Audit, dataset: Dataset, how: str = "") -> Gallery:
@@ -70,16 +73,20 @@ def _gallery(
     if any(files[row].startswith(root) for row in first if files):
         note = f"{note} Files are in {shown(root.rstrip('/'))}."
     drawn = pictures(inputs[first]) if is_images else [""] * len(first)
-    entries = []
-    for row, picture, *values in zip(first.tolist(), drawn, *columns.values(), strict=False):
+    entries, cells, identifier = [], dict[str, list[str]](), ""
+    if dataset.columns is not None and dataset.table is not None and numbers is not None:
+        cells, identifier = dataset.columns.cells(dataset.table, numbers[first]), dataset.columns.header * bool(files)
+    for place, (row, picture, *values) in enumerate(zip(first.tolist(), drawn, *columns.values(), strict=False)):
         texts = tuple(
             f"{value:.2f}".replace("-", "−") if isinstance(value, np.floating) else shown(dataset.classes[value])
             for value in values
         )
+        texts += tuple(shown(column[place], CELL_LIMIT) for column in cells.values())
         number = row if numbers is None else numbers[row]
         entries.append((shown(files[row].removeprefix(root)) if files else f"row {number:,}", picture, texts))
     pixelated = is_images and max(inputs.shape[2:]) < SMOOTH_FROM
-    return Gallery(title, note, list(columns), entries, len(rows), pixelated)
+    headers = [*columns, *(shown(name, CELL_LIMIT) for name in cells)]
+    return Gallery(title, note, headers, entries, len(rows), pixelated, shown(identifier, CELL_LIMIT))
 
 
 def pictures(images: NDArray[Any]) -> list[str]:

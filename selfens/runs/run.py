@@ -60,6 +60,7 @@ class Run:
         self.device = resolve_device(device)
         self._given_network = network
         self._dataset, self._trust_code = dataset, trust_code
+        self._tested: tuple[Dataset, NDArray[np.float32]] | None = None
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -137,18 +138,18 @@ class Run:
         self.check_code()
         return networks.build(self.config.network, self.input_shape, len(self.classes))
 
+    @property
+    def code(self) -> dict[str, str]:
+        """The code that is imported to use the run, by what it is for: its network or its backbone."""
+        network, backbone = self.config.network.name, self.config.data.backbone
+        own = {"network": network} if networks.is_factory(network) and self._given_network is None else {}
+        return own | ({"backbone": backbone} if backbone is not None and is_code(backbone) else {})
+
     def check_code(self) -> None:
         """Refuse to import code that the run names, which may be anybody's, unless the caller trusts it."""
-        name, backbone = self.config.network.name, self.config.data.backbone
-        if networks.is_factory(name) and not self._trust_code and self._given_network is None:
+        for part, name in self.code.items() if not self._trust_code else ():
             raise UntrustedCodeError(
-                f"{self.path} names code for its network, '{name}', which is imported only if you trust it; say so "
-                "(trust_code=True), or pass the network itself (network=...)."
-            )
-        if is_code(backbone) and not self._trust_code:
-            raise UntrustedCodeError(
-                f"{self.path} names code for its backbone, '{backbone}', which is imported only if you trust it; say so "
-                "(trust_code=True)."
+                f"{self.path} names code for its {part}, '{name}', which is imported only if you trust it (trust_code)."
             )
 
     @cached_property
@@ -269,7 +270,9 @@ class Run:
         self.check_dataset(dataset)
         if len(dataset.test_labels) == 0:
             raise DataError(f"{dataset.name} has no test rows to evaluate on.")
-        return self.predict_rows(dataset.test_inputs)
+        if self._tested is None or self._tested[0] is not dataset:  # for verdict, report and all, one after the other
+            self._tested = (dataset, self.predict_rows(dataset.test_inputs))
+        return self._tested[1].copy()
 
     def evaluate(self, dataset: Dataset | None = None) -> dict[str, Any]:
         """The test error computed again, in percent, over every test row, and the error of each class."""

@@ -90,7 +90,7 @@ class Verdict:
         advice = f"{'' if better.name == CHANCE else 'use it, or '}try {other}, more epochs or more labels"
         doubt = "" if best.is_clear else f", though {self.rows:,} rows are too few to be sure"
         if best.error == ours.error == 0:
-            return f"Nor does {names[best.name]} make any mistake."
+            return f"{names[best.name].capitalize()} makes no mistakes either."
         if best.error == ours.error and not (self.uneven and ours.balanced_error < fairest.balanced_error):
             return f"{names[best.name].capitalize()} does as well{doubt}: {advice}."
         if best.error < ours.error:
@@ -204,8 +204,8 @@ def one_class(predicted: Labels, expected: Labels, classes: Sequence[str]) -> st
     if share <= 0.5 or 1 - share >= (1 - fair) / 2:
         return ""
     return (
-        f"The model gives {100 * share:.0f} % of the rows one class, '{classes[most]}', to which {100 * fair:.0f} % of the "
-        "labels belong; it hardly tells the classes apart."
+        f"The model gives {100 * share:.0f} % of the rows one class, '{classes[most]}', which {100 * fair:.0f} % of the labels "
+        "have; it hardly tells the classes apart."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,9 +23,19 @@ from selfens.data.rows import LazyRows
 from selfens.errors import DataError, check_kind
 from selfens.runs.run import Run
 from selfens.tools.audit import Audit, Probabilities, rank
-from selfens.tools.baselines import OURS, Verdict, judge, predictions
+from selfens.tools.baselines import CHANCE, OURS, Verdict, judge, predictions
 from selfens.training.loop import train
-from selfens.training.progress import Progress
+from selfens.training.progress import Progress, Silent, duration
+
+
+class _Warnings(Progress):
+    """Of what a run shows, only its warnings."""
+
+    def __init__(self, shown: Progress) -> None:
+        self.shown = shown
+
+    def warn(self, message: str) -> None:
+        self.shown.warn(message)
 
 
 def audit_folds(config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None) -> Audit:
@@ -81,6 +92,8 @@ def compare_folds(
         for name, classes in {OURS: ours, **baselines}.items():
             predicted.setdefault(name, labels.copy())[hidden] = classes
     known = parts >= 0
+    # The largest class of a fold's other rows may well be another one: with even classes it is the one that is hidden least.
+    predicted[CHANCE][:] = np.bincount(labels[known]).argmax()
     every = {name: classes[known] for name, classes in predicted.items()}
     about = {"labels": int(known.sum()), "folds": folds, "images": dataset.is_images, "notes": notes}
     return judge(every, labels[known], **about)
@@ -109,17 +122,24 @@ def _trained(
     own = config.with_values(
         "data", labels=None, label_choice="balanced", labels_file=None, label_noise=0.0, validation=0.0
     )
+    shown, began = progress or Silent(), time.perf_counter()
+    if not fold:
+        epochs = f"{config.schedule.epochs:,} epoch{'s' * (config.schedule.epochs > 1)}"
+        shown.say(f"training {folds} times for {epochs}, each time with a part of the labels hidden")
     with tempfile.TemporaryDirectory() as folder:
         place = config.method.place
         if place and getattr(config.method, place) not in IN_MEMORY:  # that file belongs to another run
             own = own.with_values("method", **{place: str(Path(folder) / "targets")})
         name = Path(folder) / f"fold-{fold + 1}-of-{folds}"
         try:
-            run = train(own, name, dataset=dataset, network=network, progress=progress)
+            told = Progress() if fold else _Warnings(shown)  # the others would warn of the same
+            run = train(own, name, dataset=dataset, network=network, progress=told)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"stopped in fold {fold + 1} of {folds}; nothing was written; call again to start over."
+                f"stopped in fold {fold + 1} of {folds}; nothing was written; run it again to start over."
             ) from None
+        taken = time.perf_counter() - began
+        shown.say(f"fold {fold + 1}/{folds}  {duration(taken)}  {duration(taken * (folds - fold - 1))} left")
         yield run
 
 
@@ -140,9 +160,9 @@ def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int)
     for number, name in enumerate(classes):
         members = random.permutation(np.flatnonzero(labels == number))
         if len(members) < 2:
+            rows = f"{len(members)} labelled row{'s' * (not len(members))}"
             raise DataError(
-                f"class '{name}' has labelled rows: {len(members)}; expected at least 2, so that one is left when another is "
-                "hidden."
+                f"class '{name}' has {rows}; expected at least 2, so that one is left when the other is hidden."
             )
         numbers[members] = (dealt + np.arange(len(members))) % folds
         dealt += len(members)

@@ -13,7 +13,7 @@ from selfens.errors import SelfensWarning, visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-BESIDE_LATEST = 62  # characters of the bar and what else stands on its line
+BESIDE_LATEST = 54  # characters of the bar and what else stands on its line
 
 
 class Progress:
@@ -33,6 +33,9 @@ class Progress:
 
     def epoch(self, record: dict[str, Any]) -> None:
         pass
+
+    def say(self, line: str) -> None:
+        """What is done besides the epochs of one run, such as the runs of several folds."""
 
     def warn(self, message: str) -> None:
         pass
@@ -64,15 +67,18 @@ class Lines(Quiet):
     def until(self, deadline: float) -> None:
         self.deadline = deadline
 
+    def say(self, line: str) -> None:
+        print(line, flush=True)  # noqa: T201
+
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self.epochs, self.first_epoch, self.began = epochs, first_epoch, time.perf_counter()
-        print(title, flush=True)  # noqa: T201
+        self.say(title)
 
     def epoch(self, record: dict[str, Any]) -> None:
         done, now = record["epoch"] + 1, time.perf_counter()
         left = (now - self.began) / (done - self.first_epoch) * (self.epochs - done)
         left = left if self.deadline is None else max(self.deadline - now, 0.0)
-        print(f"epoch {done}/{self.epochs}  {describe(record)}  {duration(left)} left", flush=True)  # noqa: T201
+        self.say(f"epoch {done}/{self.epochs}  {describe(record)}  {duration(left)} left")
 
 
 class Bar(Quiet):
@@ -82,7 +88,7 @@ class Bar(Quiet):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
         self.console = Console()
@@ -90,9 +96,8 @@ class Bar(Quiet):
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[latest]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
             TimeRemainingColumn(elapsed_when_finished=False),
+            TextColumn("left"),
             console=self.console,
         )
 
@@ -105,10 +110,13 @@ class Bar(Quiet):
                 left = max(int(deadline - time.perf_counter()), 0)
                 return Text(f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}", style="progress.remaining")
 
-        self.bar.columns = (*self.bar.columns[:-1], Countdown())
+        self.bar.columns = (*self.bar.columns[:-2], Countdown(), self.bar.columns[-1])
+
+    def say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False)
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
-        self.console.print(title, highlight=False, markup=False)
+        self.say(title)
         self.epochs, self.steps = epochs, steps_per_epoch
         total, done = epochs * steps_per_epoch, first_epoch * steps_per_epoch
         self.task = self.bar.add_task("train", total=total, completed=done, latest="", epoch=f"{first_epoch}/{epochs}")
@@ -123,7 +131,7 @@ class Bar(Quiet):
         self.bar.update(self.task, completed=done * self.steps, latest=latest, epoch=f"{done}/{self.epochs}")
 
     def warn(self, message: str) -> None:
-        self.console.print("warning: ", visible(message), sep="", highlight=False, markup=False)
+        self.say(f"warning: {visible(message)}")
 
     def close(self) -> None:
         self.bar.stop()
@@ -136,7 +144,7 @@ def describe(record: dict[str, Any], room: float = math.inf) -> str:
     losses = f"{loss} + {record['weight']:.3g} x {record['unsupervised']:.5f}" if both else loss
     names = {"validation_error": "validation error", "test_error": "test error"}
     errors = [f"{name} {record[key]:.2f} %" for key, name in names.items() if record.get(key) is not None]
-    speed = f"{record['images_per_second']:,.0f} img/s"
+    speed = f"{record['images_per_second']:,.0f} rows/s"
     lines = ["  ".join(parts) for parts in ([losses, *errors, speed], [losses, *errors], [loss, *errors])]
     return next((line for line in lines if len(line) <= room), (errors or [loss])[-1])
 

@@ -226,6 +226,7 @@ class Parts:
             "data": data.name,
             "fingerprint": data.fingerprint(),
             "test_fingerprint": data.test_fingerprint(),
+            "test_files": data.test_files(),
             "rows": data.num_rows,
             "extra": {"source": data.extra_name, "rows": data.extra_rows},
             "residence": self.residence,
