@@ -1,9 +1,9 @@
-"""Short runs by which the settings of cifar10-modern were chosen: never on test rows.
+"""Short runs by which the settings of the modern presets were chosen, and the ablation: never on test rows.
 
     python benchmarks/trials.py --data-dir D [--jobs 4] [--epochs 50] [--output results/modern-trials.jsonl] [NAME ...]
 
-5,000 training rows, 500 of each class, are held out with their labels and tested on; the other 45,000 are trained on, with
-labels drawn by seed 100 and on. A name of `TRIALS` is a number of labels and what is changed of the preset. One line of JSON
+5,000 training rows, as many of each class, are held out with their labels and tested on; the others are trained on, with
+labels drawn by seed 100 and on. A name of `TRIALS` says which preset, how many labels and what is changed. One line of JSON
 per trial. Several at a time share one GPU, so their seconds say little; start NVIDIA's multi-process service first. The
 records of commit d858313 were made with memory 0.6 as the default, and with options that are gone.
 """
@@ -20,41 +20,80 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor, nn
 
-from selfens import presets
+from selfens import core, presets
+from selfens.core.batch import Batch
+from selfens.core.targets import Targets
 from selfens.data import sources
 from selfens.data.dataset import Dataset
+from selfens.methods import Losses, Method
+from selfens.methods.base import TrainingRows
+from selfens.methods.temporal_teacher import PREDICTED_MOMENTUM, TemporalTeacher
 from selfens.training.loop import train
 
-HELD_OUT = 500  # of each class
-TRIALS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "4000": (4000, ()),
-    "4000-memory-0.6": (4000, ("method.memory=0.6",)),
-    "4000-temperature-0.3": (4000, ("method.temperature=0.3",)),
-    "4000-3-operations": (4000, ("augment.operations=3",)),
-    "4000-decay-1e-3": (4000, ("optimizer.weight_decay=0.001",)),
-    "4000-mean-only": (
-        4000,
-        (
-            "network.normalization=mean",
-            "optimizer.name=adam",
-            "optimizer.learning_rate=0.003",
-            "optimizer.weight_decay=0",
-        ),
-    ),
-    "4000-wrn": (4000, ("network.name=wrn-28-2",)),
-    "250": (250, ()),
-    "250-memory-0.6": (250, ("method.memory=0.6",)),
-    "250-memory-0.9": (250, ("method.memory=0.9",)),
-    "250-threshold": (250, ("method.threshold=0.95",)),
+HELD_OUT = 5000  # rows
+PARTS: dict[str, tuple[str, ...]] = {  # of the method, each removed or changed once
+    "": (),
+    "-memory-0.6": ("method.memory=0.6",),
+    "-memory-0.9": ("method.memory=0.9",),
+    "-single-pass": ("method.memory=0.6",),
+    "-unsharpened": ("method.temperature=1",),
+    "-unaligned": ("method.alignment=none",),
+    "-weak-view": ("augment.operations=0", "augment.cutout=0"),
 }
+TRIALS: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    **{f"{labels}{name}": ("cifar10-modern", labels, part) for labels in (4000, 250) for name, part in PARTS.items()},
+    "4000-temperature-0.3": ("cifar10-modern", 4000, ("method.temperature=0.3",)),
+    "4000-3-operations": ("cifar10-modern", 4000, ("augment.operations=3",)),
+    "4000-decay-1e-3": ("cifar10-modern", 4000, ("optimizer.weight_decay=0.001",)),
+    "4000-wrn": ("cifar10-modern", 4000, ("network.name=wrn-28-2",)),
+    "250-threshold": ("cifar10-modern", 250, ("method.threshold=0.95",)),
+    "40": ("cifar10-modern", 40, ()),
+    "svhn": ("svhn-modern", 1000, ()),
+    "cifar100": ("cifar100-modern", 10_000, ()),
+    "cifar100-decay-1e-3": ("cifar100-modern", 10_000, ("optimizer.weight_decay=0.001",)),
+}
+
+
+class SinglePass(Method):
+    """The temporal teacher without teacher: targets are the network's own predictions of the strong view, averaged over the
+    epochs before."""
+
+    Options = TemporalTeacher.Options
+    views, parts, labelled_share = TemporalTeacher.views, TemporalTeacher.parts, TemporalTeacher.labelled_share
+
+    def setup(self, network: nn.Module, rows: TrainingRows) -> None:
+        self.ensemble = core.targets.EnsembleTargets(rows.num_rows, rows.num_classes, self.options.memory, rows.device)
+        self.wanted = (rows.class_counts + 1) / (rows.class_counts + 1).sum()
+        self.predicted = self.wanted.clone()
+
+    def targets(self, rows: Tensor) -> Targets:
+        return self.ensemble.get(rows)
+
+    def losses(self, network: nn.Module, batch: Batch, targets: Targets, weight: Tensor) -> Losses:
+        (weak, strong), u, half = batch.views, batch.unlabelled, batch.first // 2
+        logits = network(core.losses.joined(weak[:half], strong[half:]))
+        aligned = core.losses.align(targets.probabilities, self.predicted, self.wanted)
+        sharp = core.losses.sharpen(aligned, self.options.temperature)
+        supervised = core.losses.supervised(logits, batch)
+        unsupervised = core.losses.soft_cross_entropy(logits[u], sharp, targets.known)
+        parts = {"supervised": supervised, "unsupervised": unsupervised, "kept": targets.known.float().mean()}
+        return Losses(supervised + weight * unsupervised, parts, logits.detach().float().softmax(dim=1))
+
+    def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
+        self.predicted.lerp_(predictions.mean(dim=0), 1 - PREDICTED_MOMENTUM)
+        self.ensemble.write(rows, predictions)
+
+    def end_epoch(self) -> None:
+        self.ensemble.commit()
 
 
 def held_out(data: Dataset, seed: int = 100) -> Dataset:
     """The training rows only, some of them as test rows."""
     random = np.random.default_rng(seed)
     classes = [random.permutation(np.flatnonzero(data.labels == number)) for number in range(data.num_classes)]
-    test = np.sort(np.concatenate([rows[:HELD_OUT] for rows in classes]))
+    test = np.sort(np.concatenate([rows[: HELD_OUT // data.num_classes] for rows in classes]))
     rest = np.setdiff1d(np.arange(data.num_rows), test)
     inputs, labels = np.asarray(data.inputs), data.labels
     return Dataset.from_arrays(
@@ -63,19 +102,20 @@ def held_out(data: Dataset, seed: int = 100) -> Dataset:
 
 
 def run(name: str, options: argparse.Namespace) -> dict:
-    labels, overrides = TRIALS[name]
+    preset, labels, overrides = TRIALS[name]
     given = [f"data.labels={labels}", f"schedule.epochs={options.epochs}", f"seed.base={options.seed}"]
-    config = presets.get("cifar10-modern").with_overrides([*given, "training.evaluate_every=10", *overrides])
+    config = presets.get(preset).with_overrides([*given, "training.evaluate_every=10", *overrides])
+    data = held_out(sources.load(config.data.name, data_dir=options.data_dir))
+    method = SinglePass(config.method) if name.endswith("single-pass") else None
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
-        trained = train(
-            config, Path(folder) / "run", dataset=held_out(sources.load("cifar10", data_dir=options.data_dir))
-        )
+        trained = train(config, Path(folder) / "run", dataset=data, method=method)
         history, device = trained.history, trained.about["environment"]
     errors = {record["epoch"] + 1: record["test_error"] for record in history if record.get("test_error") is not None}
     seconds = [record["seconds"] for record in history]
     return {
         "trial": name,
+        "preset": preset,
         "labels": labels,
         "overrides": list(overrides),
         "epochs": options.epochs,

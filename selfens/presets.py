@@ -31,7 +31,7 @@ class Preset(NamedTuple):
 
 DATA_SETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "digits": (
-        "scikit-learn's digits, 50 labels",
+        "scikit-learn's digits",
         (
             "data.labels=50",
             "network.name=small",
@@ -41,15 +41,15 @@ DATA_SETS: dict[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "cifar10": (
-        "CIFAR-10, 4,000 labels, with augmentation",
+        "CIFAR-10 with augmentation",
         ("data.labels=4000", "data.preprocess=zca", "augment.flip=true", "augment.translation=2"),
     ),
     "cifar100": (
-        "CIFAR-100, 10,000 labels, with augmentation",
+        "CIFAR-100 with augmentation",
         ("data.labels=10000", "data.preprocess=zca", "augment.flip=true", "augment.translation=2"),
     ),
     "svhn": (
-        "SVHN, 500 labels, with augmentation",
+        "SVHN with augmentation",
         ("data.labels=500", "data.preprocess=image", "augment.translation=2"),
     ),
 }
@@ -74,6 +74,7 @@ MODERN = (  # docs/modern.md says how these were chosen
     "schedule.weight_rampup_epochs=0",
     "training.batch_size=125",
 )
+SVHN_MODERN = (*MODERN, "data.labels=1000", "augment.translation=2", "schedule.epochs=140")
 DIGITS_MODERN = (
     *MODERN,
     *("augment.translation=1", "augment.cutout=0.25", "network.mean_momentum=0.95", "optimizer.learning_rate=0.1"),
@@ -101,11 +102,13 @@ PRESETS: dict[str, Preset] = {
     "cifar100-supervised": Preset((), "4 min on an H200", paper="44.56 ± 0.30 %"),
     "cifar100-pi": Preset(WEIGHT_100, "7 min on an H200", paper="39.19 ± 0.36 %"),
     "cifar100-temporal": Preset(WEIGHT_100, "4 min on an H200", "39.27 % (seed 0)", "38.65 ± 0.51 %"),
+    "cifar100-modern": Preset(MODERN, "4 min on an H200", method="temporal-teacher"),
     "svhn-supervised": Preset((), "6 min on an H200", paper="31.59 ± 3.60 %"),
     "svhn-pi": Preset(WEIGHT_100, "10 min on an H200", "6.38 % (seed 0)", "6.65 ± 0.53 %"),
     "svhn-temporal": Preset(
         (*WEIGHT_30, "optimizer.learning_rate=0.001"), "6 min on an H200", "5.25 ± 0.20 % (seeds 0-1)", "5.12 ± 0.13 %"
     ),
+    "svhn-modern": Preset(SVHN_MODERN, "5 min on an H200", method="temporal-teacher"),
 }
 
 
@@ -140,8 +143,9 @@ def method_of(name: str) -> str:
 def about(name: str) -> str:
     """What to expect of a preset, in a line."""
     preset, title = PRESETS[name], DATA_SETS[name.partition("-")[0]][0]
+    data = f"{title}, {get(name).data.labels:,} labels"
     paper = f"{preset.paper} in the paper" if preset.paper else ""
-    return "; ".join(filter(None, (title, preset.ours, paper, f"about {preset.time}")))
+    return "; ".join(filter(None, (data, preset.ours, paper, f"about {preset.time}")))
 
 
 def with_method(config: Config, method: str, *, images: bool) -> Config:

@@ -197,6 +197,29 @@ def test_kernels_are_told_apart_by_name(kernel, kind):
     assert script("kernel_times").kind_of(kernel) == kind
 
 
+@pytest.mark.parametrize("name", ["50", "50-single-pass"])
+def test_a_trial_is_tested_on_held_out_training_rows(digits, name, monkeypatch):
+    trials = script("trials")
+    small = ("network.width=8", "method.memory=0.6")
+    monkeypatch.setattr(trials, "HELD_OUT", 200)
+    monkeypatch.setitem(trials.TRIALS, name, ("digits-modern", 50, small))
+    held_out = trials.held_out(digits)
+    kept = {row.tobytes() for row in np.asarray(held_out.inputs)}
+    assert np.bincount(held_out.test_labels).tolist() == [20] * 10
+    assert not kept & {row.tobytes() for row in np.asarray(digits.test_inputs)}
+    record = trials.run(name, argparse.Namespace(data_dir=None, epochs=2, seed=100, jobs=1))
+    assert record["error"] == record["errors"][2] < 90
+    assert record["epochs"] == 2
+    assert record["overrides"] == list(small)
+
+
+def test_trials_leave_each_part_out_at_both_numbers_of_labels():
+    trials = script("trials")
+    assert {f"{labels}{part}" for labels in (4000, 250) for part in trials.PARTS} <= {*trials.TRIALS}
+    for preset, labels, overrides in trials.TRIALS.values():
+        presets.get(preset).with_overrides([f"data.labels={labels}", *overrides])
+
+
 # The peer, of which only semilearn's own part needs a GPU and semilearn
 
 

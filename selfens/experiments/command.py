@@ -24,7 +24,7 @@ def reproduce(
     ] = None,
     cells: Annotated[str | None, typer.Option(help="Only these cells, separated by commas.")] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Such as 0-9 or 0,3; default: the paper's number (whitening: 3, noise: 1).")
+        str | None, typer.Option(help="Such as 0-9 or 0,3; default: as many as the paper's table has, or ours.")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
     devices: Annotated[

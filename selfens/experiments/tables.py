@@ -1,4 +1,5 @@
-"""The paper's tables and figure as data: every number is a cell, with the config that should give it. Imports no torch.
+"""The paper's tables and figure as data, and one of our own: every number is a cell, with the config that should give it.
+Imports no torch.
 
 CIFAR-10, SVHN and CIFAR-100 have the same five rows. Their settings are the presets'; a cell changes only the number of
 labels, and whether inputs are flipped and shifted. "Without augmentation" still has noise on the inputs, and dropout.
@@ -14,7 +15,7 @@ from selfens.config import Config
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One number of the paper."""
+    """One number of a table."""
 
     table: str
     name: str
@@ -44,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table or figure of the paper."""
+    """A table or figure of the paper, or a table of our own."""
 
     name: str
     title: str
@@ -209,5 +210,32 @@ WHITENING = Table(
 )
 """The reading that gives the paper's baseline of CIFAR-10; CIFAR-100 is the control."""
 
-TABLES = {table.name: table for table in (CIFAR10, SVHN, CIFAR100, TINY, NOISE, BASELINE, WHITENING)}
+
+def _modern_cell(preset: str, labels: int, seeds: int, epochs: int | None = None) -> Cell:
+    """A preset of the temporal teacher, with this number of labels; `epochs` if not as many as it has."""
+    config = presets.get(preset).with_values("data", labels=labels)
+    if epochs is not None:
+        config = config.with_values("schedule", epochs=epochs)
+    name = "-".join(filter(None, (preset, str(labels), epochs and f"{epochs}-epochs")))
+    column = f"{TITLES[config.data.name]}, {labels}, {config.schedule.epochs} epochs"
+    return Cell(table="modern", name=name, row="Temporal teacher", column=column, config=config, seeds=seeds)
+
+
+TITLES = {table.name: table.title for table in (CIFAR10, SVHN, CIFAR100)}
+MODERN = Table(
+    name="modern",
+    title="The temporal teacher, which is not of the paper",
+    cells=(
+        _modern_cell("cifar10-modern", 4000, seeds=3),
+        _modern_cell("cifar10-modern", 4000, seeds=1, epochs=340),
+        _modern_cell("cifar10-fast", 4000, seeds=3),
+        _modern_cell("cifar10-modern", 250, seeds=2),
+        _modern_cell("cifar10-modern", 40, seeds=3),
+        _modern_cell("svhn-modern", 1000, seeds=1),
+        _modern_cell("cifar100-modern", 10_000, seeds=1),
+    ),
+    column_title="data, labels, epochs",
+)
+
+TABLES = {table.name: table for table in (CIFAR10, SVHN, CIFAR100, TINY, NOISE, BASELINE, WHITENING, MODERN)}
 CELLS = {cell.key: cell for table in TABLES.values() for cell in table.cells}
