@@ -184,15 +184,24 @@ def resume(
 ) -> None:
     """Continue a run from its last checkpoint."""
     from selfens import load_run
+    from selfens.runs.directory import REPORT
+    from selfens.runs.run import Run
     from selfens.tools.baselines import stored
     from selfens.training import loop
+    from selfens.training.progress import for_terminal
 
     before = load_run(run, trust_code=trust_code)
     if before.finished:
-        if not quiet:
-            _say(f"{run} is complete; there is nothing to resume.")
         verdict = stored(before)
-        _say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
+        lacks = report or (verdict is None and baselines is not False)
+        lacks = lacks and not (before.path / REPORT).is_file() and not before.about["own_data"]  # the page comes last
+        if not quiet:
+            _say(f"{run} is complete; {'what it lacks is made now' if lacks else 'there is nothing to resume'}.")
+        if lacks:
+            whole = Run(run, dataset=before.dataset(source=data), trust_code=trust_code)
+            _finish(whole, for_terminal(quiet), baselines, report, quiet)
+        else:
+            _say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
         return
     moved = before.dataset(source=data) if data else None
 
@@ -523,14 +532,19 @@ def _train(
     tensorboard: bool,
     quiet: bool,
 ) -> None:
-    """Train and show it, then compare with the baselines, write the page and say the result."""
-    from selfens.report.page import write_report_or_warn
+    """Train and show it, then finish it."""
     from selfens.tools.tensorboard import TensorBoard
     from selfens.training.progress import for_terminal
 
     shown = for_terminal(quiet)
     show = TensorBoard(directory, shown) if tensorboard else shown
-    run = _until_stopped(lambda: call(show), directory)
+    _finish(_until_stopped(lambda: call(show), directory), show, baselines, report, quiet)
+
+
+def _finish(run: Run, show: Progress, baselines: bool | None, report: bool, quiet: bool) -> None:
+    """Compare a complete run, whose data is in memory, with the baselines, write its page and say the result."""
+    from selfens.report.page import write_report_or_warn
+
     beside: list[str] = []
     if launcher.rank() == 0:
         beside = _compare(run, baselines, show)

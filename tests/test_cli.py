@@ -358,7 +358,7 @@ def test_predict_writes_the_names_of_string_classes(typed, here):
 
 def test_resuming_a_finished_run_says_so_and_changes_nothing(typed, here, trained):
     before = contents(here / "run")
-    code, out, err = typed("resume", "run")
+    code, out, err = typed("resume", "run", "--no-report", "--no-baselines")
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "run is complete; there is nothing to resume."
     assert out.splitlines()[1].startswith(f"test error {trained.test_error:.2f} %")

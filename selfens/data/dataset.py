@@ -65,7 +65,7 @@ class Dataset:
     columns: Columns | None = None
     """How a table's cells became the inputs."""
     table: Any = None
-    """A DataFrame of a table's first columns, by the numbers of the rows, to look at."""
+    """A DataFrame of the cells that became the inputs, by the numbers of the rows: to look at, and to fit columns again."""
     notes: tuple[str, ...] = ()
     """What a person should know of how the inputs were made."""
     unreadable: tuple[str, ...] = ()

@@ -153,8 +153,8 @@ class Columns:
         return [*_texts(frame[self.identifier], missing=())] if self.identifier in frame.columns else []
 
     def cells(self, table: Frame, numbers: NDArray[np.int64]) -> dict[str, list[str]]:
-        """What stands in these rows of the table, by column."""
-        return {name: [*_texts(table.loc[numbers, name], missing=())] for name in table.columns}
+        """What stands in these rows of the table, by column, of the first columns."""
+        return {name: [*_texts(table.loc[numbers, name], missing=())] for name in table.columns[:MAX_SHOWN]}
 
     @property
     def header(self) -> str:
@@ -420,7 +420,7 @@ def load_table(
     if len(names):
         dataset = replace(dataset, row_names=tuple(names[train]), test_row_names=tuple(names[test]))
     notes += strange
-    dataset = replace(dataset, columns=columns, table=frame[[column.name for column in columns.columns[:MAX_SHOWN]]])
+    dataset = replace(dataset, columns=columns, table=frame[[column.name for column in columns.columns]])
     return replace(dataset, inputs=inputs[train], test_inputs=inputs[test], notes=tuple(notes))
 
 
