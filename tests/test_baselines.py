@@ -484,7 +484,7 @@ def test_without_test_rows_nothing_is_claimed_until_folds_are_asked_for(typed, t
     typed("report", "run", "-o", "page.html")
     assert "logistic regression on the same 3 folds" in (tmp_path / "page.html").read_text()
     code, _, err = typed("evaluate", "run", "--folds", 50)
-    assert (code, err) == (1, "error: 50 folds were asked for; expected 2 to 20, the number of labelled rows.\n")
+    assert (code, err) == (1, "error: 50 folds were asked for; expected 2 to 20, the number of labels that can be hidden.\n")
 
 
 def test_a_model_that_has_learned_nothing_is_warned_about(typed, tmp_path):
