@@ -139,6 +139,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             validate_data(self, X, skip_check_array=True)  # counts the columns and keeps their names
             self.columns_ = Columns.fit(frame)
             vectors, notes = self.columns_.encode(frame)
+            notes += self.columns_.remarks(frame)
             table = frame[[column.name for column in self.columns_.columns]].reset_index(drop=True)
             inputs, given = check_X_y(vectors, known, ensure_min_samples=2)
         else:
@@ -151,7 +152,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         dataset = replace(dataset, columns=self.columns_, table=table, notes=tuple(notes))
         self.config_ = self._config(dataset)
         if self.baselines and usual_folds(labels) < 2:
-            raise DataError("no class has two labels, of which one could be hidden; leave baselines out, or label more rows.")
+            raise DataError(
+                "no class has two labels, of which one could be hidden; leave baselines out, or label more rows."
+            )
         options, place = self.config_.method, self.config_.method.place
         if self.run_dir is None and place and getattr(options, place) not in IN_MEMORY:
             raise ConfigError(f"method.{place} is a file, which belongs to a run that is kept; give run_dir too.")

@@ -6,7 +6,6 @@ import re
 import warnings
 
 import numpy as np
-import pandas
 import pytest
 import sklearn.preprocessing
 from sklearn.dummy import DummyClassifier
@@ -331,6 +330,7 @@ def test_folds_fit_ours_and_the_baselines_on_the_same_rows_and_hide_the_others(m
 
 
 def test_in_folds_of_a_table_nothing_is_fitted_on_hidden_rows(monkeypatch, tmp_path):
+    pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": np.arange(40.0) ** 2, "b": [f"v{n // 2}" for n in range(40)], "y": [*"uv"] * 20})
     frame.loc[[3, 17], "a"] = None
     frame.loc[20:, "y"] = ""
@@ -484,7 +484,10 @@ def test_without_test_rows_nothing_is_claimed_until_folds_are_asked_for(typed, t
     typed("report", "run", "-o", "page.html")
     assert "logistic regression on the same 3 folds" in (tmp_path / "page.html").read_text()
     code, _, err = typed("evaluate", "run", "--folds", 50)
-    assert (code, err) == (1, "error: 50 folds were asked for; expected 2 to 20, the number of labels that can be hidden.\n")
+    assert (code, err) == (
+        1,
+        "error: 50 folds were asked for; expected 2 to 20, the number of labels that can be hidden.\n",
+    )
 
 
 def test_a_model_that_has_learned_nothing_is_warned_about(typed, tmp_path):

@@ -527,7 +527,11 @@ BAD_FILES = {
     "images without a channel count": ({"x_train": np.zeros((ROWS, 7, 8, 9))}, [], ["shape", "channels"]),
     "test inputs of another shape": ({"x_test": np.zeros((30, 5))}, [], ["they must agree"]),
     "test labels without inputs": ({"x_test": None}, [], ["needs both"]),
-    "a test label no training row has": ({"y_test": np.full(30, 8)}, [], ["test rows have no label, or one that no"]),
+    "a test label no training row has": (
+        {"y_test": np.full(30, 8)},
+        [],
+        ["30 test rows have no label (-1, NaN and empty mean none), or one that no"],
+    ),
     "text for inputs": ({"x_train": np.full((ROWS, 2), "a")}, [], ["expected numbers"]),
     "no rows": ({"x_train": np.zeros((0, 6)), "y_train": np.zeros(0, int)}, [], ["empty"]),
     "other names": ({"x_train": None}, [], ["expected x_train and y_train"]),

@@ -405,7 +405,7 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
     [
         (lambda root: root.mkdir(), "holds no images"),
         (lambda root: picture(root / "only" / "1.png"), "one class only"),
-        (lambda root: picture(root / "unlabeled" / "1.png"), "no row of .* is labelled"),
+        (lambda root: picture(root / "unlabeled" / "1.png"), "no training row of .* has a label"),
     ],
     ids=["empty", "one class", "nothing labelled"],
 )

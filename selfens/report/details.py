@@ -34,8 +34,10 @@ History = Sequence[dict[str, Any]]
 def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) -> dict[str, Any]:
     """What the template shows of a run; the data set is loaded if it is not given."""
     history, verdict = history_of(run), None if baselines is False else stored(run)
+    facts = _facts(run, history)
     try:
         data = dataset or run.dataset()
+        facts += "" if data.columns is None else f"; {shown(str(data.columns))}"
         rows, missing = _charts_and_galleries(run, data), ""
     except SelfensError as error:
         rows, missing = ([], [], ""), shown(f"Confusion matrix, calibration and galleries are missing: {error}")
@@ -47,7 +49,7 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
         "name": shown(run.path.absolute().name),
         "sentence": _sentence(run, history),
         "verdict": verdict,
-        "facts": _facts(run, history),
+        "facts": facts,
         "missing": missing,
         "doubts": rows[2],
         "untested": not run.about["test_rows"],

@@ -30,6 +30,7 @@ from selfens.training.progress import Progress, Silent, duration
 
 USUAL = 5
 
+
 class _Warnings(Progress):
     """Of what a run shows, only its warnings."""
 
@@ -181,9 +182,13 @@ def _fold_numbers(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
     can_be_hidden = _can_be_hidden(labels)
     most = int(can_be_hidden.sum())
     if most < 2:
-        raise DataError("no class has two labels, of which one could be hidden, so there can be no folds; label more rows.")
+        raise DataError(
+            "no class has two labels, of which one could be hidden, so there can be no folds; label more rows."
+        )
     if not 2 <= folds <= most:
-        raise DataError(f"{folds} folds were asked for; expected 2 to {most:,}, the number of labels that can be hidden.")
+        raise DataError(
+            f"{folds} folds were asked for; expected 2 to {most:,}, the number of labels that can be hidden."
+        )
     random = stream(seed, FOLDS)
     numbers = np.full(len(labels), -1)
     dealt = 0
