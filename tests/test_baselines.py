@@ -126,10 +126,11 @@ def verdict(ours, logistic, chance, truth=None, **about):
 
 def test_a_win_is_said_in_one_sentence():
     won = verdict(180, 150, 100)
-    others = "logistic regression on the same 1,250 labels 25.00 %, chance 50.00 %"
+    others = f"logistic regression on the same 1,250 labels 25.00 %, {CHANCE} 50.00 %"
     assert won.numbers == f"This model misclassifies 10.00 % of 200 test rows; {others}."
     assert won.judgement == "It is better than logistic regression by 15.00 points."
     assert won.table == [("", "error %"), (OURS, "10.00"), (LOGISTIC, "25.00"), (CHANCE, "50.00")]
+    assert CHANCE == "chance (largest class)"
     assert won.errors == {OURS: 10, LOGISTIC: 25, CHANCE: 50}
     assert "balanced" not in repr(won)
 
@@ -482,12 +483,31 @@ def test_without_test_rows_nothing_is_claimed_until_folds_are_asked_for(typed, t
     assert code == 0
     assert "of 20 labelled rows that it did not see" in out
     typed("report", "run", "-o", "page.html")
-    assert "logistic regression on the same 3 folds" in (tmp_path / "page.html").read_text()
+    for page in ("page.html", "run/report.html"):
+        assert "logistic regression on the same 3 folds" in (tmp_path / page).read_text()
     code, _, err = typed("evaluate", "run", "--folds", 50)
     assert (code, err) == (
         1,
         "error: 50 folds were asked for; expected 2 to 20, the number of labels that can be hidden.\n",
     )
+
+
+@pytest.mark.parametrize(("labelled", "advice"), [(3, ""), (4, "selfens evaluate run --folds 2"), (9, "--folds 5")])
+def test_folds_are_suggested_only_if_they_can_be_made(typed, tmp_path, labelled, advice):
+    x, y = blobs(60)
+    write_npz(tmp_path / "my.npz", x_test=None, y_test=None, y_train=np.where(np.arange(60) < labelled, y, -1))
+    _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK, "--no-report")
+    assert (advice in out, "--folds" in out) == (True, bool(advice))
+    _, _, err = typed("evaluate", "run")
+    assert (advice in err, "--folds" in err, "run has no test rows to evaluate on" in err) == (True, bool(advice), True)
+    if advice:
+        assert typed(*out.partition("selfens ")[2].partition("\n")[0].split())[0] == 0
+
+
+def test_with_few_test_rows_folds_are_suggested(typed, tmp_path):
+    write_npz(tmp_path / "my.npz", x_test=TESTED[0][:10], y_test=TESTED[1][:10])
+    _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK, "--no-report")
+    assert "there are more labels than test rows, so folds of them tell more: selfens evaluate run --folds 5\n" in out
 
 
 def test_a_model_that_has_learned_nothing_is_warned_about(typed, tmp_path):

@@ -101,7 +101,7 @@ def test_inputs_that_cannot_be_trained_on_are_refused(inputs, message):
 def test_values_too_large_for_single_precision_are_refused_without_a_warning():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(DataError, match=r"beyond 3.4e38\) in 1 rows \(the first is row 0\)"):
+        with pytest.raises(DataError, match=r"beyond 3.4e38\) in 1 row \(the first is row 0\)"):
             standard_inputs(np.array([[1e300], [0.0]]))
     assert [str(w.message) for w in caught] == []
 

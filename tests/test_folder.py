@@ -248,7 +248,7 @@ def test_unreadable_files_are_named_by_the_run_and_its_page(tmp_path, capsys):
     code, _, err = typed(capsys, "train", "./p", "--run", "run", *words)
     assert (code, "left out 1 file that could not be read, the first" in err, "böse datei.png" in err) == (0, 1, 1)
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert "1 unreadable files left out (run.json lists them)" in page
+    assert "1 unreadable file left out (run.json lists them)" in page
 
 
 def test_a_link_to_nowhere_is_an_unreadable_file(tmp_path, capsys):

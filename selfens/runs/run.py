@@ -26,7 +26,7 @@ from selfens.data.features import FeatureStore, open_store
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
 from selfens.data.tabular import Columns, named
-from selfens.errors import DataError, RunError, UntrustedCodeError
+from selfens.errors import DataError, MovedDataError, RunError, UntrustedCodeError
 from selfens.networks.backbone import is_code
 from selfens.runs.directory import RunDirectory
 
@@ -205,7 +205,7 @@ class Run:
             dataset = sources.from_config(config, offline=offline, columns=self.columns, store=self.features)
         except DataError as error:
             reason = str(error).rstrip(".")
-            raise RunError(
+            raise MovedDataError(
                 f"the data of {self.path} cannot be loaded: {reason}; put it back, or say where it is now."
             ) from None
         self.check_dataset(dataset)
