@@ -37,7 +37,7 @@ MOSTLY = 0.9  # of the cells that are not empty must be numbers, or dates, for a
 MAX_INPUTS = 50  # of a column of texts
 MAX_SHOWN, MAX_NAMES = 6, 12  # columns of a row that is shown, of one kind that are named
 MAX_FRACTIONS = 20  # more different ones are a measurement, not classes
-LARGEST = 1e30  # the square of a larger number is too large for float32
+LARGEST, LARGE = 1e30, "infinite or too large"  # the square of a larger number is too large for float32
 MAX_UNITS = 3  # more are not units, but letters that tell cells apart
 LABEL = "is the label"
 KINDS = {"number": "numbers", "date": "dates", "category": "categories"}
@@ -135,7 +135,7 @@ class Columns:
             lacks = f"{len(missing)} of the {len(used)} columns that were trained on: {', '.join(missing[:20])}"
             raise DataError(f"{where} lacks {lacks}{besides}.")
         inputs, start, unseen = np.empty((len(frame), self.width), dtype=np.float32), 0, list[str]()
-        notes = [*frame.attrs.get("remarks", ())]
+        notes = [*frame.attrs.get("short lines", ())]
         for column in self.columns:
             with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused, with its row
                 made, strange, large = column.encode(frame[column.name], _has_comma(frame))
@@ -143,14 +143,12 @@ class Columns:
             if column.kind == "category" and not inputs[:, start : start + len(column.values)].any():
                 unseen.append(f"'{column.name}'")
             start += column.width
-            if strange:
-                cells = f"1 cell is not a {column.kind} and counts"
-                cells = cells if strange == 1 else f"{strange:,} cells are not {KINDS[column.kind]} and count"
-                notes.append(f"column '{column.name}': {cells} as missing.")
-            if large:
-                cells = "1 cell is infinite or too large and counts"
-                cells = cells if large == 1 else f"{large:,} cells are infinite or too large and count"
-                notes.append(f"column '{column.name}': {cells} as missing.")
+            for count, one, many in (
+                (strange, f"not a {column.kind}", f"not {KINDS[column.kind]}"),
+                (large, LARGE, LARGE),
+            ):
+                cells = f"1 cell is {one} and counts" if count == 1 else f"{count:,} cells are {many} and count"
+                notes += [f"column '{column.name}': {cells} as missing."] if count else []
         if unseen and len(frame):
             columns = f"column{'s' * (len(unseen) > 1)} {', '.join(unseen[:20])} of {where}"
             notes.append(f"training has seen none of the values in {columns}; are they written differently?")
@@ -190,18 +188,15 @@ class Columns:
         return sum(column.width for column in self.columns)
 
     def __str__(self) -> str:
-        names = {kind: [column.name for column in self.columns if column.kind == kind] for kind in KINDS}
-        used = ", ".join(
-            f"{len(own)} {kind if len(own) == 1 else KINDS[kind]} ({_listed(own)})"
-            for kind, own in names.items()
-            if own
-        )
+        used = []
+        for kind, several in KINDS.items():
+            if names := [column.name for column in self.columns if column.kind == kind]:
+                listed = ", ".join(names[:MAX_NAMES] + ["..."] * (len(names) > MAX_NAMES))
+                used.append(f"{len(names)} {several if len(names) > 1 else kind} ({listed})")
         rows = {} if self.identifier is None else {self.identifier: "identifies rows"}
-        reasons = {
-            f"'{name}'" if name else "a column without a name": why for name, why in (rows | dict(self.unused)).items()
-        }
-        others = [f"{name} {why}" for name, why in reasons.items()]
-        return "; ".join([f"inputs: {used or 'none'}", *others])
+        reasons = (rows | dict(self.unused)).items()
+        others = [f"'{name}' {reason}" if name else f"a column without a name {reason}" for name, reason in reasons]
+        return "; ".join([f"inputs: {', '.join(used) or 'none'}", *others])
 
     @classmethod
     def from_dict(cls, raw: Any) -> Columns:
@@ -234,10 +229,6 @@ def named(frame: Frame) -> Frame:
             f"the table has two columns named '{max(names, key=names.count)}'; give each a name of its own."
         )
     return frame.set_axis(names, axis=1)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join([*names[:MAX_NAMES], *(["..."] if len(names) > MAX_NAMES else [])])
 
 
 def _has_comma(frame: Frame) -> bool:
@@ -325,14 +316,9 @@ def _fitted(frame: Frame, kinds: Mapping[str, Any], unused: dict[str, str]) -> t
             numbers, cells = _numbers(frame[name], form, _has_comma(frame))
             numbers = np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)[:, None]
             known = numbers[~np.isnan(numbers)]
-            reason = (
-                ("has no finite number" if cells.any() else "is empty")
-                if not len(known)
-                else same
-                if known.min() == known.max()
-                else ""
-            )
-            if not reason:
+            reason = same if len(known) else "has no finite number" if cells.any() else "is empty"
+            if len(known) and known.min() < known.max():
+                reason = ""
                 imputer, scaler = SimpleImputer(strategy="median"), StandardScaler()
                 scaler.fit(imputer.fit_transform(numbers))
                 fill, mean, scale = (float(found[0]) for found in (imputer.statistics_, scaler.mean_, scaler.scale_))
@@ -351,14 +337,10 @@ def is_table(source: str | Path) -> bool:
     return str(source).lower().endswith((".csv", ".tsv", ".parquet"))
 
 
-def _is_parquet(path: Path) -> bool:
-    return str(path).lower().endswith(".parquet")
-
-
 def names_and_rows(path: Path) -> tuple[list[str], int]:
     """The names of a table's columns, and about how many rows it has; of a CSV, by its lines, which are all read."""
     with _file_errors(path):
-        if not _is_parquet(path):
+        if path.suffix.lower() != ".parquet":
             text, separator = _text(path, "replace")  # a list of images may name files that are not UTF-8
             return _first_line(text, separator), text.count("\n") or 1
         from pyarrow import parquet
@@ -371,7 +353,7 @@ def read_frame(path: Path) -> Frame:
     with _file_errors(path):
         import pandas
 
-        if not _is_parquet(path):
+        if path.suffix.lower() != ".parquet":
             text, separator = _text(path)
             lines = pandas.read_csv(
                 io.StringIO(text), sep=separator, header=None, dtype=str, na_filter=False, skipinitialspace=True
@@ -379,7 +361,7 @@ def read_frame(path: Path) -> Frame:
             frame = lines[1:].set_axis(lines.iloc[0].tolist(), axis=1).reset_index(drop=True)
             filled = frame != ""  # spreadsheets add empty lines and columns
             frame = frame.loc[filled.any(axis=1).to_numpy(), filled.any(axis=0).to_numpy() | (frame.columns != "")]
-            frame.attrs |= {"comma": separator != ",", "remarks": _short_lines(text, lines, separator)}
+            frame.attrs |= {"comma": separator != ",", "short lines": _short_lines(text, lines, separator)}
         else:
             stored = pandas.read_parquet(path, engine="pyarrow")
             frame = stored.reset_index(drop=not any(stored.index.names))

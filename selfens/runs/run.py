@@ -126,7 +126,8 @@ class Run:
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise RunError(
-                f"the weights in {self.path} do not fit the network '{self.config.network.name}' ({reason})."
+                f"the weights in {self.path} do not fit the network '{self.config.network.name}' ({reason}); "
+                "put back the files of the run."
             ) from None
         return network.to(self.device).eval()
 
