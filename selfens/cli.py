@@ -652,7 +652,8 @@ def main(arguments: list[str] | None = None) -> None:
         if code == 130:  # typer has swallowed an interrupt
             raise KeyboardInterrupt
     except SelfensError as error:
-        option = {UntrustedCodeError: "--trust-code", MovedDataError: "--data PATH"}.get(type(error))
+        trusts, moved = isinstance(error, UntrustedCodeError), isinstance(error, MovedDataError)
+        option = "--trust-code" if trusts else "--data PATH" if moved else ""
         _complain(f"error: {error}{f' On the command line: {option}.' if option else ''}")
         code = 1
     except MistypedCommand as error:

@@ -121,7 +121,8 @@ def usual_folds(labels: Labels) -> int:
 def _can_be_hidden(labels: Labels) -> NDArray[np.bool_]:
     """The rows whose label is not the only one of its class."""
     known = labels != UNLABELED
-    return known & (np.bincount(labels[known], minlength=1)[labels] > 1)
+    has_another: NDArray[np.bool_] = np.bincount(labels[known], minlength=1)[labels] > 1
+    return known & has_another
 
 
 def _divided(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64], list[str]]:
