@@ -351,7 +351,7 @@ def test_numbers_stay_numbers_however_large_or_infinite(tmp_path):
         data = loaded(tmp_path / f"t.{suffix}")
         assert [(column.name, column.kind) for column in data.columns.columns] == [("a", "number"), ("b", "number")]
         assert data.columns.identifier is None
-        assert data.columns.unused["d"] == "has no finite number"
+        assert data.columns.unused["d"] == "is infinite or too large"
         assert "column 'b': 14 cells are infinite or too large and count as missing." in data.notes
         assert np.isfinite(data.inputs).all()
 
@@ -407,7 +407,7 @@ def test_classes_that_differ_only_in_case_are_warned_of(typed, tmp_path):
 def test_lines_with_too_few_cells_are_said(tmp_path):
     write(tmp_path / "t.csv", 'a,b,y\n1,"x\ny",u\n2,4\n\n3,5,v\n7\n4,6,\n')
     assert (
-        "2 lines have too few cells, the first is line 4; the others count as empty."
+        "2 lines have too few cells, the first is line 4; missing ones count as empty."
         in loaded(tmp_path / "t.csv").notes
     )
     write(tmp_path / "t.csv", "a,b,y\n1,3,u\n2,4,v\n3,5,\n")

@@ -316,7 +316,7 @@ def _fitted(frame: Frame, kinds: Mapping[str, Any], unused: dict[str, str]) -> t
             numbers, cells = _numbers(frame[name], form, _has_comma(frame))
             numbers = np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)[:, None]
             known = numbers[~np.isnan(numbers)]
-            reason = same if len(known) else "has no finite number" if cells.any() else "is empty"
+            reason = same if len(known) else f"is {LARGE}" if cells.any() else "is empty"
             if len(known) and known.min() < known.max():
                 reason = ""
                 imputer, scaler = SimpleImputer(strategy="median"), StandardScaler()
@@ -385,7 +385,7 @@ def _short_lines(text: str, lines: Frame, separator: str) -> list[str]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     short = [reader.line_num for line in reader if any(map(str.strip, line)) and len(line) < lines.shape[1]]
     many = f"{len(short):,} lines have" if len(short) > 1 else "1 line has"
-    return [f"{many} too few cells, the first is line {short[0]}; the others count as empty."] if short else []
+    return [f"{many} too few cells, the first is line {short[0]}; missing ones count as empty."] if short else []
 
 
 def _first_line(text: str, separator: str) -> list[str]:

@@ -121,8 +121,7 @@ def usual_folds(labels: Labels) -> int:
 def _can_be_hidden(labels: Labels) -> NDArray[np.bool_]:
     """The rows whose label is not the only one of its class."""
     known = labels != UNLABELED
-    has_another: NDArray[np.bool_] = np.bincount(labels[known], minlength=1)[labels] > 1
-    return known & has_another
+    return np.asarray(known & (np.bincount(labels[known], minlength=1)[labels] > 1))
 
 
 def _divided(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64], list[str]]:
