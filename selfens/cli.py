@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from selfens.core import launcher
-from selfens.errors import ConfigError, SelfensError, UntrustedCodeError, root_cause, visible
+from selfens.errors import ConfigError, DataError, MovedDataError, SelfensError, UntrustedCodeError, root_cause, visible
 from selfens.experiments.command import reproduce
 from selfens.methods import METHODS
 from selfens.settings import seconds
@@ -184,15 +184,24 @@ def resume(
 ) -> None:
     """Continue a run from its last checkpoint."""
     from selfens import load_run
+    from selfens.runs.directory import REPORT
+    from selfens.runs.run import Run
     from selfens.tools.baselines import stored
     from selfens.training import loop
+    from selfens.training.progress import for_terminal
 
     before = load_run(run, trust_code=trust_code)
     if before.finished:
-        if not quiet:
-            _say(f"{run} is complete; there is nothing to resume.")
         verdict = stored(before)
-        _say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
+        lacks = report or (verdict is None and baselines is not False)
+        lacks = lacks and not (before.path / REPORT).is_file() and not before.about["own_data"]  # the page comes last
+        if not quiet:
+            _say(f"{run} is complete; {'what it lacks is made now' if lacks else 'there is nothing to resume'}.")
+        if lacks:
+            whole = Run(run, dataset=before.dataset(source=data), trust_code=trust_code)
+            _finish(whole, for_terminal(quiet), baselines, report, quiet)
+        else:
+            _say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
         return
     moved = before.dataset(source=data) if data else None
 
@@ -208,13 +217,15 @@ def evaluate(
     data: DataOption = None,
     folds: Annotated[
         int | None,
-        typer.Option(help="Without test rows: train this many times, each with a part of the labels hidden."),
+        typer.Option(help="Train this many times, each with a part of the labels hidden, which are then tested on."),
     ] = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     trust_code: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Compute a run's test error again, over every test row; or by folds of its labels, and compare it with simple methods."""
+    from selfens.report.page import write_report_or_warn
+    from selfens.runs.directory import REPORT
     from selfens.tools.baselines import store
     from selfens.tools.folds import compare_folds
     from selfens.training.progress import for_terminal
@@ -228,11 +239,16 @@ def evaluate(
             )
         dataset, show = trained.dataset(source=data), for_terminal(quiet)
         verdict = _until_stopped(lambda: compare_folds(trained.config, dataset, folds, progress=show))
-        if not trained.about["test_rows"]:  # what is measured on test rows says more
+        if not trained.about["test_rows"]:  # else the run has a verdict on those
             store(trained, verdict)
+            if (trained.path / REPORT).is_file():
+                write_report_or_warn(trained, dataset, show.warn)
         for line in repr(verdict).splitlines():
             _say(line)
         return
+    if not trained.about["test_rows"]:
+        how = f"; to evaluate by folds of the labels: {_by_folds(trained)}" if _by_folds(trained) else "."
+        raise DataError(f"{run} has no test rows to evaluate on{how}")
     result = trained.evaluate(trained.dataset(source=data))
     _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
     for name, error in result["per_class"].items():
@@ -515,6 +531,14 @@ def _command(name: str, run: Run, rest: str = "") -> str:
     return f"selfens {name} {shlex.quote(str(run.path))}{rest}{' --trust-code' if run.code else ''}"
 
 
+def _by_folds(run: Run) -> str:
+    """What to type to compare by folds; empty if there are too few labels for that."""
+    from selfens.tools.folds import usual_folds
+
+    folds = usual_folds(run.labels.labels)
+    return _command("evaluate", run, f" --folds {folds}") if folds > 1 else ""
+
+
 def _train(
     call: Callable[[Progress], Run],
     directory: Path,
@@ -523,14 +547,19 @@ def _train(
     tensorboard: bool,
     quiet: bool,
 ) -> None:
-    """Train and show it, then compare with the baselines, write the page and say the result."""
-    from selfens.report.page import write_report_or_warn
+    """Train and show it, then finish it."""
     from selfens.tools.tensorboard import TensorBoard
     from selfens.training.progress import for_terminal
 
     shown = for_terminal(quiet)
     show = TensorBoard(directory, shown) if tensorboard else shown
-    run = _until_stopped(lambda: call(show), directory)
+    _finish(_until_stopped(lambda: call(show), directory), show, baselines, report, quiet)
+
+
+def _finish(run: Run, show: Progress, baselines: bool | None, report: bool, quiet: bool) -> None:
+    """Compare a complete run, whose data is in memory, with the baselines, write its page and say the result."""
+    from selfens.report.page import write_report_or_warn
+
     beside: list[str] = []
     if launcher.rank() == 0:
         beside = _compare(run, baselines, show)
@@ -569,25 +598,33 @@ def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) ->
 
 def _say_result(run: Run, quiet: bool, beside: list[str]) -> None:
     """The error, and what can be done with the run now."""
+    from selfens.data.folder import is_folder_source
     from selfens.runs.directory import REPORT
 
     history = run.history
-    error = "no test rows, so no test error," if run.test_error is None else f"test error {run.test_error:.2f} %"
-    if run.test_error is None and (held_out := history[-1].get("validation_error") if history else None) is not None:
-        error = f"validation error {held_out:.2f} %"
     seconds = sum(record.get("seconds") or 0.0 for record in history)
     done = run.directory.reached()[0]
-    epochs = "1 epoch" if done == 1 else f"{done:,} epochs"
-    _say(f"{error} after {epochs} in {seconds:.0f} s; run in {run.path}")
+    spent = f"{'1 epoch' if done == 1 else f'{done:,} epochs'} in {seconds:.0f} s"
+    result = f"trained {spent}; no test rows, so no test error"
+    if run.test_error is not None:
+        result = f"test error {run.test_error:.2f} % after {spent}"
+    elif history and (held_out := history[-1].get("validation_error")) is not None:
+        result = f"validation error {held_out:.2f} % after {spent}"
+    _say(f"{result}; run in {run.path}")
     if quiet:
         return
     if (points := run.error_margin) is not None:
         _say(f"only {run.about['test_rows']} rows were tested on, so the error is known to within {points:.0f} points")
     for line in beside:
         _say(line)
+    by_folds = _by_folds(run)
     if not run.about["test_rows"] and not beside:
-        by_folds = _command("evaluate", run, " --folds 5")
-        _say(f"no test rows, so it was not compared with simple methods; to compare by folds of the labels: {by_folds}")
+        how = f"; to compare by folds of the labels: {by_folds}" if by_folds else ""
+        _say(f"no test rows, so it was not compared with simple methods{how}")
+    elif run.error_margin is not None and len(run.labels.rows) > run.about["test_rows"] and by_folds:
+        _say(f"there are more labels than test rows, so folds of them tell more: {by_folds}")
+    if run.config.augment.flip and is_folder_source(run.config.data.name) and run.device.type == "cpu":  # photos
+        _say("features of a pretrained network usually do better on photos: --backbone timm:tf_efficientnet_lite0")
     if (run.path / REPORT).is_file():
         _say(f"report in {run.path / REPORT}")
     _say(f"to predict: {_command('predict', run, ' INPUT -o out.csv')}")
@@ -615,8 +652,9 @@ def main(arguments: list[str] | None = None) -> None:
         if code == 130:  # typer has swallowed an interrupt
             raise KeyboardInterrupt
     except SelfensError as error:
-        hint = " On the command line: --trust-code." if isinstance(error, UntrustedCodeError) else ""
-        _complain(f"error: {error}{hint}")
+        trusts, moved = isinstance(error, UntrustedCodeError), isinstance(error, MovedDataError)
+        option = "--trust-code" if trusts else "--data PATH" if moved else ""
+        _complain(f"error: {error}{f' On the command line: {option}.' if option else ''}")
         code = 1
     except MistypedCommand as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "selfens")

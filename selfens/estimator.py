@@ -37,11 +37,10 @@ from selfens.errors import ConfigError, DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
 from selfens.settings import seconds
-from selfens.tools.folds import compare_folds
+from selfens.tools.folds import compare_folds, usual_folds
 from selfens.training.loop import train
 from selfens.training.progress import for_terminal
 
-FOLDS = 5
 STEPS = 1000
 MIN_EPOCHS, MAX_EPOCHS = 30, 600
 MEAN_MOMENTUM, FEATURES_LEARNING_RATE = 0.95, 0.02
@@ -78,7 +77,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     run_dir : str, Path or None
         Keep the run there, ready for `selfens.load_run`; if a run is there, in the first free of NAME-2, NAME-3 and so on.
     baselines : bool
-        Also train on five folds of the labelled rows (fewer if a class has fewer labels), beside chance, logistic regression
+        Also train on five folds of the labelled rows (fewer if there are fewer), beside chance, logistic regression
         and self-training with it, each fold predicted by models that did not see it.
     verbose : bool
         Show progress.
@@ -133,13 +132,15 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         """Train on all rows of X; y holds a class for each, or -1, None, NaN, pandas' NA or "" for unlabeled."""
         began = time.perf_counter()
         launcher.check_single_process(type(self).__name__)
-        known, notes = _without_missing(y), list[str]()
+        known, notes, table = _without_missing(y), list[str](), None
         self.columns_: Columns | None = None
         if is_frame(X):
             frame = named(X)
             validate_data(self, X, skip_check_array=True)  # counts the columns and keeps their names
             self.columns_ = Columns.fit(frame)
             vectors, notes = self.columns_.encode(frame)
+            notes += self.columns_.remarks(frame)
+            table = frame[[column.name for column in self.columns_.columns]].reset_index(drop=True)
             inputs, given = check_X_y(vectors, known, ensure_min_samples=2)
         else:
             inputs, given = validate_data(self, X, known, allow_nd=True, ensure_min_samples=2)
@@ -148,8 +149,12 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         labels = np.full(len(given), UNLABELED)
         labels[labelled] = numbers
         dataset = Dataset.from_arrays(inputs, labels, classes=[str(name) for name in self.classes_])
-        dataset = replace(dataset, columns=self.columns_, notes=tuple(notes))
+        dataset = replace(dataset, columns=self.columns_, table=table, notes=tuple(notes))
         self.config_ = self._config(dataset)
+        if self.baselines and usual_folds(labels) < 2:
+            raise DataError(
+                "no class has two labels, of which one could be hidden; leave baselines out, or label more rows."
+            )
         options, place = self.config_.method, self.config_.method.place
         if self.run_dir is None and place and getattr(options, place) not in IN_MEMORY:
             raise ConfigError(f"method.{place} is a file, which belongs to a run that is kept; give run_dir too.")
@@ -166,8 +171,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             self._keep(run, dataset)
             self.baselines_ = None
             if self.baselines:  # with as many epochs as fitted into a time limit
-                config, folds = self.config_, max(min(FOLDS, int(np.bincount(numbers).min())), 2)
-                self.baselines_ = compare_folds(config, dataset, folds, network=untrained, progress=progress)
+                folds = usual_folds(labels)
+                self.baselines_ = compare_folds(self.config_, dataset, folds, network=untrained, progress=progress)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -27,7 +27,9 @@ def config_for(
     """
     is_preset, is_arrays = presets.full_name(source) is not None, sources.is_array_source(source)
     if label is not None and (is_preset or not tabular.is_table(source)):
-        raise ConfigError(f"a label column was given, but {source} is not a table (.csv or .parquet); leave it out.")
+        raise ConfigError(
+            f"a label column was given, but {source} is not a table (.csv, .tsv or .parquet); leave it out."
+        )
     if size is not None and (is_preset or is_arrays or label is not None) and backbone is None:
         raise ConfigError(f"an image size was given, but {source} is not a folder of images; leave the size out.")
     if is_preset and backbone is not None:

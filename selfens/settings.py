@@ -81,7 +81,7 @@ class Section:
     @classmethod
     def _noun(cls) -> str:
         """What a setting is called if it does not exist."""
-        return f"field in section '{cls.section}'"
+        return f"{cls.section} field"
 
 
 def _field_types(section: Any) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def test_suggestions_of_a_run_are_rows_it_had_no_label_for(trained):
 
 def test_every_class_is_dealt_out_evenly_over_the_folds():
     labels = np.array([0] * 10 + [1] * 7 + [-1] * 3 + [2] * 4)
-    numbers = folds._fold_numbers(labels, ("a", "b", "c"), 5, seed=0)
+    numbers = folds._fold_numbers(labels, 5, seed=0)
     assert (numbers == -1).tolist() == (labels == -1).tolist()
     for number in range(3):
         counts = np.bincount(numbers[labels == number], minlength=5)
@@ -258,12 +258,20 @@ def test_too_few_folds(count, sentence):
         folds.audit_folds(config(), features(), count)
 
 
-def test_a_class_with_one_label_cannot_be_hidden():
+def test_the_only_label_of_a_class_is_never_hidden():
     dataset = features()
     labels = np.where((dataset.labels == 2) & (np.arange(60) > 5), -1, dataset.labels)
     labels[5] = -1
-    with pytest.raises(DataError, match="class '2' has 1 labelled row; expected at least 2"):
-        folds.audit_folds(config("temporal", "data.labels=none"), replace(dataset, labels=labels), 3)
+    few = config("temporal", "data.labels=none", epochs=1)
+    ranked = folds.audit_folds(few, replace(dataset, labels=labels), 3)
+    assert set(ranked.rows) == set(np.flatnonzero((labels != -1) & (labels != 2)))
+    found = folds.compare_folds(few, replace(dataset, labels=labels), 3)
+    assert found.rows == len(ranked.rows)
+    assert found.notes[0] == "Not tested, because they have one label, which is always trained on: '2'."
+    alone = np.where(np.isin(np.arange(60), [np.flatnonzero(labels == n)[0] for n in range(3)]), labels, -1)
+    with pytest.raises(DataError, match="no class has two labels"):
+        folds.compare_folds(few, replace(dataset, labels=alone), 2)
+    assert [folds.usual_folds(np.array(given)) for given in ([0, 1, -1], [0, 0, 1], [0, 0, 1] * 9)] == [0, 2, 5]
 
 
 # Files

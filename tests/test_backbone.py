@@ -163,6 +163,22 @@ class Changing(Tiny):
         return self.layers(x)[:, : len(x)]
 
 
+class Random(Tiny):
+    def forward(self, x):
+        return nn.functional.dropout(self.layers(x), 0.5, True)
+
+
+class Beside(Tiny):
+    def forward(self, x):
+        return self.layers(x) - self.layers(x).mean(0)
+
+
+class Half(Tiny):
+    def __init__(self):
+        super().__init__()
+        self.half()
+
+
 class Complex(Tiny):
     def forward(self, x):
         return self.layers(x) * 1j
@@ -332,6 +348,30 @@ def test_only_the_user_can_enter_the_cache(here):
     (here / "cache" / "selfens" / "features").mkdir(parents=True, mode=0o755)
     made(store(), pixels())
     assert stat.S_IMODE(features.cache_folder().stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("change", ["folder", "file", "owner"])
+def test_what_others_could_have_written_is_not_read(monkeypatch, change):
+    expected = made(store(), pixels())
+    place = cache_files()[0] if change == "file" else features.cache_folder()
+    if change == "folder":
+        place.chmod(0o777)
+    elif change == "owner":
+        monkeypatch.setattr(features, "OWN", features.OWN + 1)
+    elif os.getuid():
+        pytest.skip("only root can give a file away")
+    else:
+        os.chown(place, 12345, -1)
+    of = store()
+    data = of.with_features(Dataset.from_arrays(pixels(), np.arange(20) % 2))
+    assert data.notes[0] == f"features are not cached (others could have written {place}; remove it)."
+    np.testing.assert_array_equal(data.inputs, expected)
+    assert "20 images computed" in data.origin.summary
+
+
+def test_half_precision_weights_are_computed_with_in_full():
+    assert store("tiny:Half").backbone.about["features"] == 6
+    np.testing.assert_allclose(made(store("tiny:Half"), pixels()), made(store(), pixels()), atol=1e-2)
 
 
 def test_without_a_cache_nothing_is_written(here):
@@ -557,11 +597,14 @@ def test_weights_that_are_not_there_are_one_sentence(typed):
         ("tiny.py", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
         ("traced.pt", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
         ("none.safetensors", "cannot be read (it is not there)"),
+        ("short.pt", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
         ("w.safetensors", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
     ],
 )
 def test_a_file_that_holds_no_weights_is_one_sentence(typed, path, words):
     Path("w.safetensors").write_text("text")
+    torch.save({"a": torch.ones(9999)}, "whole.pt")
+    Path("short.pt").write_bytes(Path("whole.pt").read_bytes()[:1000])
     torch.jit.save(torch.jit.trace(torch.nn.ReLU(), torch.ones(1)), "traced.pt")
     code, _, err = typed("train", photos(), "--backbone", "tiny:Tiny", "--weights", path, *QUICKLY)
     assert (code, words in err, len(err.splitlines())) == (1, True, 1), err
@@ -593,6 +636,8 @@ NONE = {
     "tiny:Stateful": "has no numbers in '_extra_state' (dict)",
     "tiny:Solid": "the backbone 'tiny:Solid' cannot be used (RuntimeError: required rank 4 tensor",
     "tiny:Changing": "returned 2 features per image, then 4; expected a fixed number",
+    "tiny:Random": "makes different features of the same image, by chance or by the images beside it; expected the same",
+    "tiny:Beside": "makes different features of the same image",
     "tiny:Complex": "returns complex features; expected real numbers",
     "tiny:Overflowing": "returns features that are NaN or infinite in float32",
     "tiny:Leaving": "failed on images of 8 x 8 pixels (SystemExit: 0)",

@@ -17,8 +17,10 @@ from support import SMALL_IMAGES, At, blobs, config, crash, crashed, features, i
 from torch import nn
 
 from selfens import load_run, resume, train, write_report
+from selfens.data import sources
 from selfens.errors import DataError
 from selfens.estimator import SelfEnsemblingClassifier
+from selfens.named import config_for
 from selfens.runs.run import Run
 from selfens.tools import audit, baselines, folds
 from selfens.tools.baselines import CHANCE, LOGISTIC, OURS, SELF_TRAINING, judge, one_class, predictions, stored
@@ -124,10 +126,11 @@ def verdict(ours, logistic, chance, truth=None, **about):
 
 def test_a_win_is_said_in_one_sentence():
     won = verdict(180, 150, 100)
-    others = "logistic regression on the same 1,250 labels 25.00 %, chance 50.00 %"
+    others = f"logistic regression on the same 1,250 labels 25.00 %, {CHANCE} 50.00 %"
     assert won.numbers == f"This model misclassifies 10.00 % of 200 test rows; {others}."
     assert won.judgement == "It is better than logistic regression by 15.00 points."
     assert won.table == [("", "error %"), (OURS, "10.00"), (LOGISTIC, "25.00"), (CHANCE, "50.00")]
+    assert CHANCE == "chance (largest class)"
     assert won.errors == {OURS: 10, LOGISTIC: 25, CHANCE: 50}
     assert "balanced" not in repr(won)
 
@@ -327,6 +330,32 @@ def test_folds_fit_ours_and_the_baselines_on_the_same_rows_and_hide_the_others(m
         assert not (inputs[:][:, None] == tested[:][None]).all(axis=2).any()
 
 
+def test_in_folds_of_a_table_nothing_is_fitted_on_hidden_rows(monkeypatch, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": np.arange(40.0) ** 2, "b": [f"v{n // 2}" for n in range(40)], "y": [*"uv"] * 20})
+    frame.loc[[3, 17], "a"] = None
+    frame.loc[20:, "y"] = ""
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    trained_on = []
+
+    def remember(settings, path, *, dataset, **more):
+        trained_on.append(dataset)
+        return train(settings, path, dataset=dataset, **more)
+
+    monkeypatch.setattr(folds, "train", remember)
+    quick = config_for(str(tmp_path / "t.csv"), label="y").with_overrides(["schedule.epochs=1", "network.width=8"])
+    data = sources.from_config(quick)
+    assert folds.compare_folds(quick, data, 4).rows == 20
+    SelfEnsemblingClassifier(epochs=1, baselines=True, random_state=0).fit(frame[["a", "b"]], frame["y"])
+    assert [len(each.inputs) for each in trained_on] == [35] * 4 + [36] * 5
+    for each in trained_on:
+        numbers, words = np.split(each.inputs[:] / np.sqrt(each.columns.width / 2), [1], axis=1)
+        assert abs(numbers.mean()) < 1e-5
+        assert numbers.std() == pytest.approx(1, rel=1e-5)
+        assert each.columns.columns[1].rare  # a value whose other row is hidden is there only once
+        assert (words[:, :-1].round().sum(axis=0) == 2).all()
+
+
 def test_chance_in_folds_is_the_largest_class_of_all_labels():
     for count in (2, 3, 12):  # in twelfths, the largest of the others is never the hidden row's own class
         found = folds.compare_folds(config("supervised", epochs=1), features(test_rows=0), count)
@@ -361,13 +390,17 @@ def test_the_estimator_compares_by_folds_if_asked_to():
     fast = {"epochs": 2, "random_state": 0, "config": {"network.width": 8}}
     model = SelfEnsemblingClassifier(baselines=True, **fast).fit(x, y)
     assert [*model.baselines_.errors] == [OURS, LOGISTIC, SELF_TRAINING, CHANCE]
-    assert model.baselines_.folds == 4  # each class has four labels
+    assert model.baselines_.folds == 5
     assert repr(pickle.loads(pickle.dumps(model)).baselines_) == repr(model.baselines_)
     plain = SelfEnsemblingClassifier(**fast).fit(x, y)
     assert plain.baselines_ is None
     assert (plain.predict_proba(x) == model.predict_proba(x)).all()  # the comparison changes nothing
-    with pytest.raises(DataError, match="class 'Eel' has 1 labelled row; expected at least 2"):
-        SelfEnsemblingClassifier(baselines=True, **fast).fit(x, np.where(np.arange(60) < 5, y, ""))
+    few = SelfEnsemblingClassifier(baselines=True, **fast).fit(x, np.where(np.arange(60) < 5, y, ""))
+    assert (few.baselines_.folds, few.baselines_.rows) == (4, 4)  # the only Eel is always trained on
+    one = SelfEnsemblingClassifier(baselines=True, **fast)
+    with pytest.raises(DataError, match="no class has two labels, of which one could be hidden; leave baselines out"):
+        one.fit(x, np.where(np.arange(60) < 3, y, ""))
+    assert not hasattr(one, "network_")
 
 
 def test_folds_train_copies_of_a_module_that_was_given():
@@ -411,6 +444,25 @@ def test_train_on_own_data_prints_a_table_and_a_sentence(typed, tmp_path):
     assert "logistic" not in (tmp_path / "page.html").read_text()
 
 
+def test_resume_makes_the_verdict_and_page_that_a_complete_run_lacks(typed, tmp_path):
+    """As if it had been killed after its last checkpoint."""
+    write_npz(tmp_path / "my.npz")
+    typed("train", "my.npz", "--epochs", 1, "--run", "run", "--no-report", "--no-baselines", *QUICK)
+    weights = (tmp_path / "run/checkpoint.safetensors").read_bytes()
+    code, out, _ = typed("resume", "run")
+    assert code == 0
+    assert out.startswith("run is complete; what it lacks is made now.\n")
+    assert stored(load_run(tmp_path / "run")).numbers in out
+    assert "logistic" in (tmp_path / "run/report.html").read_text()
+    assert (tmp_path / "run/checkpoint.safetensors").read_bytes() == weights
+    assert typed("resume", "run")[1].startswith("run is complete; there is nothing to resume.\n")
+    (tmp_path / "run/report.html").unlink()
+    (tmp_path / "my.npz").rename(tmp_path / "moved.npz")
+    assert typed("resume", "run")[0] == 1
+    assert typed("resume", "run", "--data", "moved.npz", "--quiet")[0] == 0
+    assert (tmp_path / "run/report.html").exists()
+
+
 @pytest.mark.parametrize("words", [["--no-baselines"], ["--quiet"]])
 def test_without_baselines_and_quietly(typed, tmp_path, words):
     write_npz(tmp_path / "my.npz")
@@ -431,9 +483,31 @@ def test_without_test_rows_nothing_is_claimed_until_folds_are_asked_for(typed, t
     assert code == 0
     assert "of 20 labelled rows that it did not see" in out
     typed("report", "run", "-o", "page.html")
-    assert "logistic regression on the same 3 folds" in (tmp_path / "page.html").read_text()
+    for page in ("page.html", "run/report.html"):
+        assert "logistic regression on the same 3 folds" in (tmp_path / page).read_text()
     code, _, err = typed("evaluate", "run", "--folds", 50)
-    assert (code, err) == (1, "error: 50 folds were asked for; expected 2 to 20, the number of labelled rows.\n")
+    assert (code, err) == (
+        1,
+        "error: 50 folds were asked for; expected 2 to 20, the number of labels that can be hidden.\n",
+    )
+
+
+@pytest.mark.parametrize(("labelled", "advice"), [(3, ""), (4, "selfens evaluate run --folds 2"), (9, "--folds 5")])
+def test_folds_are_suggested_only_if_they_can_be_made(typed, tmp_path, labelled, advice):
+    x, y = blobs(60)
+    write_npz(tmp_path / "my.npz", x_test=None, y_test=None, y_train=np.where(np.arange(60) < labelled, y, -1))
+    _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK, "--no-report")
+    assert (advice in out, "--folds" in out) == (True, bool(advice))
+    _, _, err = typed("evaluate", "run")
+    assert (advice in err, "--folds" in err, "run has no test rows to evaluate on" in err) == (True, bool(advice), True)
+    if advice:
+        assert typed(*out.partition("selfens ")[2].partition("\n")[0].split())[0] == 0
+
+
+def test_with_few_test_rows_folds_are_suggested(typed, tmp_path):
+    write_npz(tmp_path / "my.npz", x_test=TESTED[0][:10], y_test=TESTED[1][:10])
+    _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK, "--no-report")
+    assert "there are more labels than test rows, so folds of them tell more: selfens evaluate run --folds 5\n" in out
 
 
 def test_a_model_that_has_learned_nothing_is_warned_about(typed, tmp_path):

@@ -126,6 +126,9 @@ def test_the_line_is_printed_kept_and_reported(tmp_path, capsys):
     assert line in said.splitlines()
     assert line in (run.path / "report.html").read_text()
     assert line in write_report(run, tmp_path / "again.html").read_text()
+    assert "features of a pretrained network usually do better on photos: --backbone timm:" in said
+    written = trained(capsys, photos(tmp_path / "digits", "12"), *words[2:], "--run", tmp_path / "other")
+    assert "--backbone" not in written
 
 
 def test_overrides_win(tmp_path, capsys):

@@ -231,7 +231,7 @@ def test_seeds_not_set_are_the_base_seed():
     ("override", "message"),
     [
         ("optimiser.beta2=0.9", "no section 'optimiser'; did you mean 'optimizer'"),
-        ("optimizer.beta_2=0.9", "no field in section 'optimizer' 'beta_2'; did you mean 'beta2'"),
+        ("optimizer.beta_2=0.9", "no optimizer field 'beta_2'; did you mean 'beta2'"),
         ("data.lables=4", "'lables'; did you mean 'labels'"),
         ("data.preprocess_rows=labeled", r"no choice for data\.preprocess_rows 'labeled'; did you mean 'labelled'"),
         ("data.preprocess=zac", r"no choice for data\.preprocess 'zac'; did you mean 'zca'"),
@@ -239,7 +239,7 @@ def test_seeds_not_set_are_the_base_seed():
         ("training.device=gpu", r"training\.device 'gpu'.*Known: auto, cpu, cuda"),
         ("method.name=temporale", "no method 'temporale'; did you mean 'temporal'"),
         ("method.threshold=0.9", "no temporal option 'threshold'"),
-        ("training.report=false", "no field in section 'training' 'report'"),
+        ("training.report=false", "no training field 'report'"),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(override, message):
@@ -373,7 +373,7 @@ def test_an_option_out_of_range_is_refused_with_its_path(method, option, value):
         ("null", "the configuration is a NoneType"),
         ('{"data": 3}', "section 'data' holds 3; expected its fields"),
         ('{"datum": {}}', "no section 'datum'; did you mean 'data'"),
-        ('{"data": {"nmae": "x"}}', "no field in section 'data' 'nmae'; did you mean 'name'"),
+        ('{"data": {"nmae": "x"}}', "no data field 'nmae'; did you mean 'name'"),
     ],
 )
 def test_json_that_is_no_config_is_refused(text, message):

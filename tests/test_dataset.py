@@ -101,7 +101,7 @@ def test_inputs_that_cannot_be_trained_on_are_refused(inputs, message):
 def test_values_too_large_for_single_precision_are_refused_without_a_warning():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(DataError, match=r"beyond 3.4e38\) in 1 rows \(the first is row 0\)"):
+        with pytest.raises(DataError, match=r"beyond 3.4e38\) in 1 row \(the first is row 0\)"):
             standard_inputs(np.array([[1e300], [0.0]]))
     assert [str(w.message) for w in caught] == []
 
@@ -206,8 +206,11 @@ def test_without_a_test_set_there_are_no_test_rows():
         ((None, [0]), "test set needs both inputs and labels"),
         ((np.zeros((1, 3)), [0]), r"test inputs have shape \(3,\) per row and the training inputs \(2,\)"),
         ((FEATURES, [0]), "the test labels are 1 for 6 rows"),
-        ((FEATURES[:2], [0, -1]), "1 test rows have no label"),
-        ((FEATURES[:2], [0, 9]), "1 test rows have no label, or one that no training row has"),
+        ((FEATURES[:2], [0, -1]), "1 test row has no label"),
+        (
+            (FEATURES[:2], [0, 9]),
+            r"1 test row has no label \(-1, NaN and empty mean none\), or one that no training row has",
+        ),
         ((np.full((1, 2), np.nan), [0]), "the test inputs hold NaN"),
     ],
 )

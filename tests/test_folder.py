@@ -248,7 +248,7 @@ def test_unreadable_files_are_named_by_the_run_and_its_page(tmp_path, capsys):
     code, _, err = typed(capsys, "train", "./p", "--run", "run", *words)
     assert (code, "left out 1 file that could not be read, the first" in err, "böse datei.png" in err) == (0, 1, 1)
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert "1 unreadable files left out (run.json lists them)" in page
+    assert "1 unreadable file left out (run.json lists them)" in page
 
 
 def test_a_link_to_nowhere_is_an_unreadable_file(tmp_path, capsys):
@@ -405,7 +405,7 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
     [
         (lambda root: root.mkdir(), "holds no images"),
         (lambda root: picture(root / "only" / "1.png"), "one class only"),
-        (lambda root: picture(root / "unlabeled" / "1.png"), "no row of .* is labelled"),
+        (lambda root: picture(root / "unlabeled" / "1.png"), "no training row of .* has a label"),
     ],
     ids=["empty", "one class", "nothing labelled"],
 )

@@ -201,7 +201,7 @@ def test_one_class_alone_is_refused():
 
 @pytest.mark.parametrize("options", [{}, {"labels": 10}, {"labels": 10, "label_choice": "original"}])
 def test_data_without_any_label_is_refused(options):
-    with pytest.raises(DataError, match="no row of arrays is labelled"):
+    with pytest.raises(DataError, match="no training row of arrays has a label"):
         chosen(Dataset.from_arrays(np.zeros((3, 2)), [-1, -1, -1]), **options)
 
 

@@ -277,7 +277,7 @@ def test_floats_stay_in_their_file_and_are_checked_there(tmp_path):
     assert not is_mapped(Dataset.from_npy(folder).inputs)
     x[7, 0, 0, 0] = np.nan
     np.save(folder / "x_train.npy", x)
-    with pytest.raises(DataError, match=r"NaN.* in 1 rows \(the first is row 7\)"):
+    with pytest.raises(DataError, match=r"NaN.* in 1 row \(the first is row 7\)"):
         Dataset.from_npy(folder)
 
 

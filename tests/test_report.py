@@ -145,7 +145,7 @@ def test_a_network_that_is_always_sure_and_half_the_time_right_is_off_by_a_half(
 
 
 def test_the_page_of_a_run_says_its_result_and_shows_everything(trained, page):
-    error = f"{trained.test_error:.2f} % of 20 test rows misclassified (so few rows tell it to within 22 points)"
+    error = f"{trained.test_error:.2f} % of 20 test rows misclassified (with so few rows, accurate to about 22 points)"
     error += " after 3 of 3 epochs."
     assert f"arrays, 12 of 60 rows labelled, temporal: {error}" in page.text
     assert page.charts == CHARTS + TEST_CHARTS
@@ -392,6 +392,8 @@ def test_the_page_of_an_audit_shows_the_most_suspicious_labels_first(tmp_path, d
     assert "Somehow." in page.text
     assert "given 1 suggested 0 score −0.60 row 1" in page.text
     assert [image["alt"] for image in page.all("img")] == ["row 1", "row 2", "row 0"]
+    sure = write_audit_page(tmp_path / "sure.html", audit.rank(np.array([0]), [[0.9, 0.1, 0]]), data)
+    assert "No label is disputed; these are the least certain ones." in Page(sure).text
 
 
 # Runs that lack something

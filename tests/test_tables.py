@@ -336,7 +336,82 @@ def test_cells_that_are_no_numbers_count_as_missing_and_are_said(typed, tmp_path
     table.to_csv(tmp_path / "t.csv", index=False)
     code, _, err = typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)
     assert code == 0
-    assert "column 'fare': 2 cells are not numbers and count as missing." in err
+    assert "column 'fare': 1 cell is not a number and counts as missing." in err
+    assert "column 'fare': 1 cell is infinite or too large and counts as missing." in err
+
+
+def test_numbers_stay_numbers_however_large_or_infinite(tmp_path):
+    n = np.arange(40.0)
+    table = pandas.DataFrame(
+        {"a": n, "b": np.where(n % 3 == 0, np.inf, n), "c": n * 1e31, "d": np.inf, "y": [*"uv"] * 20}
+    )
+    table.to_csv(tmp_path / "t.csv", index=False)
+    table.to_parquet(tmp_path / "t.parquet")
+    for suffix in ("csv", "parquet"):
+        data = loaded(tmp_path / f"t.{suffix}")
+        assert [(column.name, column.kind) for column in data.columns.columns] == [("a", "number"), ("b", "number")]
+        assert data.columns.identifier is None
+        assert data.columns.unused["d"] == "is infinite or too large"
+        assert "column 'b': 14 cells are infinite or too large and count as missing." in data.notes
+        assert np.isfinite(data.inputs).all()
+
+
+def test_columns_are_named_on_screen_and_page(typed, tmp_path):
+    table = passengers().rename(columns={"passenger_id": ""})
+    table.assign(**{f"n{k}": np.arange(len(table)) % (k + 2) for k in range(12)}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    code, out, _ = typed("train", "t.csv", "--label", "class", "--run", "run", "--epochs", 1)
+    named = "inputs: 14 numbers (age, fare, n0, n1, n2, n3, n4, n5, n6, n7, n8, n9, ...), 1 date (sailed), 3 categories"
+    assert code == 0
+    for text in (out, (tmp_path / "run/report.html").read_text()):
+        assert f"{named} (sex, port, alone); " in text
+        assert "a column without a name identifies rows" in text.replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("cells", "warned"),
+    [
+        (["5,123.45 €", "7 €", "1'000.00 €", ""], True),
+        (["12.3%", "4 %", "+7%", "-1%"], True),
+        (["$5", "$1,000", "EUR 7", "$8"], True),
+        (["12 kg", "5.5kg", "7kg", "8 g"], True),
+        (["12A", "13B", "14C", "15D"], False),
+        (["12:30", "3-4", "1/2", "2024Q1"], False),
+        (["A12", "v3", "x", "y"], False),
+    ],
+)
+def test_numbers_with_a_unit_are_warned_of(cells, warned):
+    table = pandas.DataFrame({"a": range(8), "b": cells * 2, "c": [f"{n} €" for n in range(8)]})
+    (sentence,) = Columns.fit(table).remarks(table)
+    columns = "columns 'b', 'c'" if warned else "column 'c'"
+    assert sentence == f"{columns}: numbers with a unit are taken for texts; to use them as numbers, remove the unit."
+    assert Columns.fit(table[["a"]]).remarks(table[["a"]]) == []
+
+
+@pytest.mark.parametrize(("name", "mark"), [("t.tsv", "\t"), ("t.TSV", "\t"), ("t.csv", "|")])
+def test_tabs_and_bars_separate_cells(typed, tmp_path, name, mark):
+    write(tmp_path / name, passengers(60).to_csv(index=False, sep=mark))
+    assert typed("train", name, "--label", "class", "--run", "run", *QUICK)[0] == 0
+    assert typed("predict", "run", name, "-o", "out.csv")[0] == 0
+    assert len(read(tmp_path / "out.csv")) == 60
+
+
+def test_classes_that_differ_only_in_case_are_warned_of(typed, tmp_path):
+    write(tmp_path / "t.csv", "a,y\n" + "".join(f"{n},{word}\n" for n, word in enumerate(["No", "no", "yes"] * 5)))
+    code, _, err = typed("train", "t.csv", "--label", "y", "--run", "run", *QUICK)
+    assert code == 0
+    assert "warning: classes that differ only in case or spaces: 'No', 'no'; are they meant to be one?\n" in err
+
+
+def test_lines_with_too_few_cells_are_said(tmp_path):
+    write(tmp_path / "t.csv", 'a,b,y\n1,"x\ny",u\n2,4\n\n3,5,v\n7\n4,6,\n')
+    assert (
+        "2 lines have too few cells, the first is line 4; missing ones count as empty."
+        in loaded(tmp_path / "t.csv").notes
+    )
+    write(tmp_path / "t.csv", "a,b,y\n1,3,u\n2,4,v\n3,5,\n")
+    assert loaded(tmp_path / "t.csv").notes == ()
 
 
 def test_dates_of_any_year(typed, tmp_path):
@@ -349,7 +424,7 @@ def test_dates_of_any_year(typed, tmp_path):
     text, stored = (loaded(tmp_path / name, "class") for name in ("t.csv", "t.parquet"))
     np.testing.assert_allclose(text.inputs, stored.inputs, atol=1e-6)
     (cells,) = (column for column in Columns.fit(table[["sailed", "class"]]).columns if column.kind == "date")
-    inputs, strange = cells.encode(table.sailed, comma=False)
+    inputs, strange, _ = cells.encode(table.sailed, comma=False)
     assert strange == 0
     expected = [(date.fromisoformat(day) - date(1970, 1, 1)).days for day in table.sailed]
     np.testing.assert_allclose(inputs[:, 0] * cells.scale + cells.mean, expected, atol=1e-6)
@@ -456,14 +531,15 @@ def test_an_identifier_named_as_a_column_of_ours(typed, tmp_path):
         ("a,Y2\n1,u\n2,v\n", "no column 'y2'; did you mean 'Y2'"),
         ("a,a,y2\n1,1,u\n2,2,v\n", "two columns named 'a'"),
         ("a,y2\n1,u\n2,u\n3,u\n", "one class only ('u')"),
-        ("a,y2\n1,1\n2,-1\n3,1\n", "one class only ('1'); expected at least two (-1 and empty mean unlabeled)"),
-        ("a,y2\n1,\n2,\n", "no row of"),
+        ("a,y2\n1,1\n2,-1\n3,1\n", "one class only ('1'); expected at least two (-1, NaN and empty mean unlabeled)"),
+        ("a,y2\n1,\n2,\n", "no training row of"),
+        ("a,split,y2\n1,,\n2,test,u\n3,test,v\n", "no training row of"),
         ("a,y2\n", "no rows below"),
         ("", "cannot be read as a table (No columns"),
         ("a,y2\n1,u\n2,v,3\n", "Expected 2 fields in line 3, saw 3"),
         ("y2\nu\nv\nu\n", "no column to learn from; inputs: none; 'y2' is the label"),
         ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),
-        ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test rows have no label"),
+        ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test row has no label"),
         ("a,split,y2\n1,test,u\n2,test,v\n", "t.csv leaves no row to train on"),
         ("a,split,y2\n1,train,u\n2,dev,v\n3,,u\n", "t.csv says 'dev'; expected train, test, val or an empty cell"),
         ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 different numbers, such as"),
@@ -491,10 +567,14 @@ def test_one_sentence_and_nothing_written(typed, tmp_path, text, message):
         (("t.csv", "--label", "class", "--id", "class"), "data.id_column and data.label_column are both 'class'"),
         (("t.csv", "--label", "class", "--backbone", "timm:x"), "a backbone was named, but t.csv holds vectors"),
         (("digits", "--label", "class"), "is not a table"),
-        (("digits", "--set", "data.label_column=f0"), "data.label_column is 'f0', but digits is not a table (.csv or"),
+        (
+            ("digits", "--set", "data.label_column=f0"),
+            "data.label_column is 'f0', but digits is not a table (.csv, .tsv or",
+        ),
         (("digits", "--id", "class"), "data.id_column is set without data.label_column"),
         (("nowhere.csv", "--label", "class"), "No such file"),
-        (("latin.csv", "--label", "class"), "it is not UTF-8"),
+        (("latin.csv", "--label", "class"), "it is not UTF-8 text; save it as UTF-8"),
+        (("utf16.csv", "--label", "class"), "it is not UTF-8 text; save it as UTF-8"),
         (("zip.parquet", "--label", "class"), "cannot be read as a table"),
         (("zip.parquet",), "cannot be read as a table"),
     ],
@@ -502,6 +582,7 @@ def test_one_sentence_and_nothing_written(typed, tmp_path, text, message):
 def test_flags_that_do_not_fit(typed, tmp_path, words, message):
     passengers(30).to_csv(tmp_path / "t.csv", index=False)
     write(tmp_path / "latin.csv", "größe,class\n1,ä\n", encoding="latin-1")
+    write(tmp_path / "utf16.csv", "a,class\n1,u\n", encoding="utf-16")
     write(tmp_path / "zip.parquet", "PK no table")
     code, _, err = typed("train", *words, "--run", "run", *QUICK)
     assert code == 1
@@ -553,6 +634,9 @@ def test_lists_in_cells_are_refused():
     frame = pandas.DataFrame({"x": [[1, 2], [3, 4]], "z": [1, 2]})
     with pytest.raises(DataError, match="column 'x' holds a list"):
         Columns.fit(frame)
+    for cells in ([1j, 2j], np.array([1j, 2], dtype=object)):
+        with pytest.raises(DataError, match="column 'x' holds a complex; expected numbers, texts or dates"):
+            Columns.fit(frame.assign(x=cells))
 
 
 def test_an_id_needs_a_label():

@@ -221,5 +221,5 @@ def refuse_rows(bad: NDArray[np.bool_], found: str, numbers: NDArray[np.int64] |
     rows = np.flatnonzero(bad) if numbers is None else numbers[bad]
     if len(rows):
         raise DataError(
-            f"{found} in {len(rows)} rows (the first is row {rows[0]}); fill, remove or rescale them first."
+            f"{found} in {len(rows):,} row{'s' * (len(rows) > 1)} (the first is row {rows[0]}); fill, remove or rescale them."
         )

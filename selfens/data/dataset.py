@@ -65,7 +65,7 @@ class Dataset:
     columns: Columns | None = None
     """How a table's cells became the inputs."""
     table: Any = None
-    """A DataFrame of a table's first columns, by the numbers of the rows, to look at."""
+    """A DataFrame of the cells that became the inputs, by the numbers of the rows: to look at, and to fit columns again."""
     notes: tuple[str, ...] = ()
     """What a person should know of how the inputs were made."""
     unreadable: tuple[str, ...] = ()
@@ -114,10 +114,10 @@ class Dataset:
             check_same_scale(inputs, test_inputs)
         names, numbers = _number_labels(given, test_given, classes)
         y, test_y = numbers[: len(given)], numbers[len(given) :]
-        if (test_y == UNLABELED).any():
+        if names and (unknown := int((test_y == UNLABELED).sum())):  # without a class, no training row has a label
             raise DataError(
-                f"{int((test_y == UNLABELED).sum())} test rows have no label, or one that no training row has; give each a "
-                "label of the training rows, or leave it out."
+                f"{unknown:,} test row{'s have' if unknown > 1 else ' has'} no label (-1, NaN and empty mean none), or one "
+                "that no training row has; give each a label of the training rows, or leave it out."
             )
         return cls(inputs=x, labels=y, test_inputs=test_x, test_labels=test_y, classes=names, name=name)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -27,11 +28,9 @@ from selfens.data.images import ImageFiles, Images, read_all, resized
 from selfens.errors import ConfigError, DataError, SelfensError
 from selfens.files import check_regular
 from selfens.files.tensors import write_atomically
-from selfens.networks.backbone import Backbone, build
+from selfens.networks.backbone import Backbone, alike, build
 
-TOLERANCE = (
-    1e-3  # of the test image's features, compared with the largest: machines and numbers of threads round differently
-)
+OWN = os.getuid() if hasattr(os, "getuid") else 0  # as Windows says of every file
 
 Digests = NDArray[np.uint8]
 Features = NDArray[np.float32]
@@ -134,15 +133,17 @@ class _Cache:
         image = np.random.default_rng(0).integers(0, 256, (1, 3, backbone.size, backbone.size), dtype=np.uint8)
         key, expected = _hash(image[0]), backbone.features(image)[0]
         try:
-            for place in (self.folder.parent, self.folder):
+            files = sorted(self.folder.glob("*.npz"))
+            for place in (self.folder.parent, self.folder, *files):
                 if place.is_symlink():  # to a folder that may be meant for others
                     raise OSError(f"{place} is a link; remove it")
-            self.folder.mkdir(parents=True, exist_ok=True)
+                if place.exists() and (place.stat().st_uid != OWN or (place.is_dir() and place.stat().st_mode & 0o002)):
+                    raise OSError(f"others could have written {place}; remove it")
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.parent.chmod(0o700)
-            files = sorted(self.folder.glob("*.npz"))
             self.places = {row.tobytes(): path for path in files for row in _pixels(path)}
             found = self.read([key]).get(key)
-            if found is None or not np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max():
+            if found is None or not alike(found, expected):
                 for path in files:
                     path.unlink(missing_ok=True)
                 self.places = {}

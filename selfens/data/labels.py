@@ -81,8 +81,8 @@ def choose_labels(dataset: Dataset, options: DataConfig, *, label_seed: int, spl
     rows, labels = _chosen(dataset, options, label_seed) if dataset.num_classes else (NO_ROWS, NO_ROWS)
     if len(rows) == 0:
         raise DataError(
-            f"no row of {dataset.name} is labelled; give at least one labelled row per class "
-            "(a label is a class; -1, None or an empty string mean unknown)."
+            f"no training row of {dataset.name} has a label; give at least one per class "
+            "(a label is a class; -1, None, NaN or an empty string mean unknown)."
         )
     _check_every_class(dataset, labels)
     held_out = _held_out(labels, options.validation, split_seed)
@@ -171,7 +171,8 @@ def _check_every_class(dataset: Dataset, labels: Labels) -> None:
     counts = np.bincount(labels, minlength=dataset.num_classes)
     if dataset.num_classes < 2:
         raise DataError(
-            f"the labels name one class only ('{dataset.classes[0]}'); expected at least two (-1 and empty mean unlabeled)."
+            f"the labels name one class only ('{dataset.classes[0]}'); expected at least two (-1, NaN and empty mean "
+            "unlabeled)."
         )
     if (counts == 0).any():
         empty = dataset.classes[int(counts.argmin())]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from selfens.config import DataConfig
 from selfens.data.dataset import Dataset
-from selfens.data.folder import TEST, TRAIN, VALIDATION, is_csv
+from selfens.data.folder import TEST, TRAIN, VALIDATION
 from selfens.data.labels import choose_labels
 from selfens.errors import ConfigError, DataError, MissingPackageError, nearest
 from selfens.files import check_regular
@@ -35,13 +35,17 @@ UNLABELED_WORDS = (MISSING - {"None"}) | {"-1", "unlabeled", "unlabelled"}  # a 
 DATES = ("ISO8601", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
 MOSTLY = 0.9  # of the cells that are not empty must be numbers, or dates, for a column to be one of them
 MAX_INPUTS = 50  # of a column of texts
-MAX_SHOWN = 6  # columns of a row that is shown
+MAX_SHOWN, MAX_NAMES = 6, 12  # columns of a row that is shown, of one kind that are named
 MAX_FRACTIONS = 20  # more different ones are a measurement, not classes
-LARGEST = 1e30  # the square of a larger number is too large for float32
+LARGEST, LARGE = 1e30, "infinite or too large"  # the square of a larger number is too large for float32
+MAX_UNITS = 3  # more are not units, but letters that tell cells apart
+LABEL = "is the label"
 KINDS = {"number": "numbers", "date": "dates", "category": "categories"}
 IDENTIFIER = re.compile(r"(.*[\W_])?(?i:id)|.*[a-z]I[dD]|(Unnamed: 0)?")  # the last is an index that pandas wrote
 DECIMAL_COMMA, THOUSANDS = r"^[-+]?[\d.]*,\d+(e[-+]?\d+)?$", r"^[-+]?\d{1,3}(,\d{3})+(\.\d*)?$"
+WITH_UNIT = r"[-+]?([^\w\s.,+-]|[A-Z]{3}\s)\s?[-+]?\d[\d.,']*|[-+]?\d[\d.,']*\s?([^\w\s.,:;/+-]\w?|[a-zA-Zµ²³/]{1,5})"
 WHOLE, FRACTION = re.compile(r"(0|[1-9]\d{0,17})(\.0+)?", re.ASCII), re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?")
+NOT_UTF8 = "it is not UTF-8 text; save it as UTF-8"
 OUR_HEADERS = {"row", "label", "class", "probability", "suggested", "score", "predicted", "uncertainty"}
 
 Frame = Any  # a pandas DataFrame; its attribute "comma" says that numbers are written with a decimal comma
@@ -72,18 +76,19 @@ class Column(Section):
     def width(self) -> int:
         return len(self.values) + self.rare if self.kind == "category" else 1
 
-    def encode(self, cells: Any, comma: bool) -> tuple[NDArray[np.float64], int]:
-        """[rows, width] inputs, and how many cells count as missing because they are no numbers or dates."""
+    def encode(self, cells: Any, comma: bool) -> tuple[NDArray[np.float64], int, int]:
+        """[rows, width] inputs, and how many cells count as missing: those that are no numbers or dates, and too large ones."""
         import pandas
 
         if self.kind == "category":
             places = pandas.Index(self.values, dtype=object).get_indexer(_texts(cells))
             inputs = np.zeros((len(cells), len(self.values) + 1))
             inputs[np.arange(len(cells)), places] = 1  # what is not among the values has the place -1, the last
-            return inputs[:, : self.width], 0
+            return inputs[:, : self.width], 0, 0
         numbers, known = _numbers(cells, self.format, comma)
-        filled = np.where(np.isnan(numbers), self.fill, numbers)
-        return ((filled - self.mean) / self.scale)[:, None], int((known & np.isnan(numbers)).sum())
+        filled = np.where(np.abs(numbers) <= LARGEST, numbers, self.fill)
+        strange, large = known & np.isnan(numbers), np.abs(numbers) > LARGEST
+        return ((filled - self.mean) / self.scale)[:, None], int(strange.sum()), int(large.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,17 +134,21 @@ class Columns:
             besides = f"; its other columns are {', '.join(others[:20])}" if others else ""
             lacks = f"{len(missing)} of the {len(used)} columns that were trained on: {', '.join(missing[:20])}"
             raise DataError(f"{where} lacks {lacks}{besides}.")
-        inputs, start, notes, unseen = np.empty((len(frame), self.width), dtype=np.float32), 0, [], []
+        inputs, start, unseen = np.empty((len(frame), self.width), dtype=np.float32), 0, list[str]()
+        notes = [*frame.attrs.get("short lines", ())]
         for column in self.columns:
             with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused, with its row
-                inputs[:, start : start + column.width], strange = column.encode(frame[column.name], _has_comma(frame))
+                made, strange, large = column.encode(frame[column.name], _has_comma(frame))
+                inputs[:, start : start + column.width] = made
             if column.kind == "category" and not inputs[:, start : start + len(column.values)].any():
                 unseen.append(f"'{column.name}'")
             start += column.width
-            if strange:
-                cells = f"1 cell is not a {column.kind} and counts"
-                cells = cells if strange == 1 else f"{strange:,} cells are not {KINDS[column.kind]} and count"
-                notes.append(f"column '{column.name}': {cells} as missing.")
+            for count, one, many in (
+                (strange, f"not a {column.kind}", f"not {KINDS[column.kind]}"),
+                (large, LARGE, LARGE),
+            ):
+                cells = f"1 cell is {one} and counts" if count == 1 else f"{count:,} cells are {many} and count"
+                notes += [f"column '{column.name}': {cells} as missing."] if count else []
         if unseen and len(frame):
             columns = f"column{'s' * (len(unseen) > 1)} {', '.join(unseen[:20])} of {where}"
             notes.append(f"training has seen none of the values in {columns}; are they written differently?")
@@ -148,13 +157,26 @@ class Columns:
         inputs *= math.sqrt(self.width / len(used))  # then they are as long as standardised vectors, as networks expect
         return inputs, notes
 
+    def remarks(self, frame: Frame) -> list[str]:
+        """What a person should know of the columns that were found."""
+        used, like_numbers = {column.name for column in self.columns if column.kind != "category"}, []
+        for name in frame.columns:
+            if name not in used and self.unused.get(name) != LABEL:
+                text = _texts(frame[name]).loc[lambda cells: cells != ""]
+                units = text[text.str.fullmatch(WITH_UNIT)].str.replace(r"[\d.,'\s+-]", "", regex=True)
+                if len(text) and len(units) >= MOSTLY * len(text) and units.nunique() <= MAX_UNITS:
+                    like_numbers.append(f"'{name}'")
+        columns = f"column{'s' * (len(like_numbers) > 1)} {', '.join(like_numbers[:20])}"
+        sentence = f"{columns}: numbers with a unit are taken for texts; to use them as numbers, remove the unit."
+        return [sentence] if like_numbers else []
+
     def identifiers(self, frame: Frame) -> list[str]:
         """The cells that tell rows apart; none if the table has no such column."""
         return [*_texts(frame[self.identifier], missing=())] if self.identifier in frame.columns else []
 
     def cells(self, table: Frame, numbers: NDArray[np.int64]) -> dict[str, list[str]]:
-        """What stands in these rows of the table, by column."""
-        return {name: [*_texts(table.loc[numbers, name], missing=())] for name in table.columns}
+        """What stands in these rows of the table, by column, of the first columns."""
+        return {name: [*_texts(table.loc[numbers, name], missing=())] for name in table.columns[:MAX_SHOWN]}
 
     @property
     def header(self) -> str:
@@ -166,11 +188,15 @@ class Columns:
         return sum(column.width for column in self.columns)
 
     def __str__(self) -> str:
-        counts = {kind: sum(column.kind == kind for column in self.columns) for kind in KINDS}
-        used = ", ".join(f"{n} {kind if n == 1 else KINDS[kind]}" for kind, n in counts.items() if n)
+        used = []
+        for kind, several in KINDS.items():
+            if names := [column.name for column in self.columns if column.kind == kind]:
+                listed = ", ".join(names[:MAX_NAMES] + ["..."] * (len(names) > MAX_NAMES))
+                used.append(f"{len(names)} {several if len(names) > 1 else kind} ({listed})")
         rows = {} if self.identifier is None else {self.identifier: "identifies rows"}
-        others = [f"'{name}' {reason}" for name, reason in (rows | dict(self.unused)).items()]
-        return "; ".join([f"inputs: {used or 'none'}", *others])
+        reasons = (rows | dict(self.unused)).items()
+        others = [f"'{name}' {reason}" if name else f"a column without a name {reason}" for name, reason in reasons]
+        return "; ".join([f"inputs: {', '.join(used) or 'none'}", *others])
 
     @classmethod
     def from_dict(cls, raw: Any) -> Columns:
@@ -215,9 +241,9 @@ def _texts(cells: Any, missing: Collection[str] = MISSING) -> Any:
 
     if cells.dtype.kind in "iuf":
         cells = cells.astype(object).map(lambda x: int(x) if x % 1 == 0 else x, na_action="ignore")  # 1.0 is "1"
-    elif cells.dtype == object:
+    elif cells.dtype == object or cells.dtype.kind == "c":
         for cell in cells:
-            if isinstance(cell, list | dict | set | bytes | np.ndarray):
+            if isinstance(cell, list | dict | set | bytes | complex | np.ndarray):
                 raise DataError(
                     f"column '{cells.name}' holds a {type(cell).__name__}; expected numbers, texts or dates."
                 )
@@ -253,8 +279,7 @@ def _numbers(cells: Any, form: str, comma: bool) -> tuple[NDArray[np.float64], N
         dates = pandas.to_datetime(cells, format=form, errors="coerce", utc=True)
         epoch = pandas.Timestamp(0, tz="UTC").as_unit("s")  # one in nanoseconds has no difference to the year 9999
         cells = (dates - epoch) / pandas.Timedelta(days=1)
-    numbers = cells.to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.where(np.abs(numbers) <= LARGEST, numbers, np.nan), known.to_numpy()
+    return cells.to_numpy(dtype=np.float64, na_value=np.nan), known.to_numpy()
 
 
 def _kind(cells: Any, comma: bool) -> tuple[Literal["number", "date", "category"], str]:
@@ -266,7 +291,7 @@ def _kind(cells: Any, comma: bool) -> tuple[Literal["number", "date", "category"
         return float((~np.isnan(numbers)).sum() / known.sum()) if known.any() else 1.0
 
     if cells.dtype.kind in "OiufMm" and not isinstance(cells.dtype, pandas.CategoricalDtype):
-        if cells.dtype.kind != "M" and share("") >= MOSTLY:
+        if cells.dtype.kind in "iuf" or (cells.dtype.kind != "M" and share("") >= MOSTLY):
             return "number", ""
         shares = {form: share(form) for form in DATES}
         if max(shares.values()) >= MOSTLY:
@@ -288,10 +313,12 @@ def _fitted(frame: Frame, kinds: Mapping[str, Any], unused: dict[str, str]) -> t
             column = Column(name=name, kind=kind, values=tuple(map(str, values)), rare=rare is not None)
             reason = "" if column.width > 1 else same if rare is None else "has no value twice"
         else:
-            numbers = _numbers(frame[name], form, _has_comma(frame))[0][:, None]
+            numbers, cells = _numbers(frame[name], form, _has_comma(frame))
+            numbers = np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)[:, None]
             known = numbers[~np.isnan(numbers)]
-            reason = "is empty" if not len(known) else same if known.min() == known.max() else ""
-            if not reason:
+            reason = same if len(known) else f"is {LARGE}" if cells.any() else "is empty"
+            if len(known) and known.min() < known.max():
+                reason = ""
                 imputer, scaler = SimpleImputer(strategy="median"), StandardScaler()
                 scaler.fit(imputer.fit_transform(numbers))
                 fill, mean, scale = (float(found[0]) for found in (imputer.statistics_, scaler.mean_, scaler.scale_))
@@ -307,13 +334,13 @@ def _fitted(frame: Frame, kinds: Mapping[str, Any], unused: dict[str, str]) -> t
 
 
 def is_table(source: str | Path) -> bool:
-    return is_csv(source) or str(source).lower().endswith(".parquet")
+    return str(source).lower().endswith((".csv", ".tsv", ".parquet"))
 
 
 def names_and_rows(path: Path) -> tuple[list[str], int]:
     """The names of a table's columns, and about how many rows it has; of a CSV, by its lines, which are all read."""
     with _file_errors(path):
-        if is_csv(path):
+        if path.suffix.lower() != ".parquet":
             text, separator = _text(path, "replace")  # a list of images may name files that are not UTF-8
             return _first_line(text, separator), text.count("\n") or 1
         from pyarrow import parquet
@@ -326,7 +353,7 @@ def read_frame(path: Path) -> Frame:
     with _file_errors(path):
         import pandas
 
-        if is_csv(path):
+        if path.suffix.lower() != ".parquet":
             text, separator = _text(path)
             lines = pandas.read_csv(
                 io.StringIO(text), sep=separator, header=None, dtype=str, na_filter=False, skipinitialspace=True
@@ -334,7 +361,7 @@ def read_frame(path: Path) -> Frame:
             frame = lines[1:].set_axis(lines.iloc[0].tolist(), axis=1).reset_index(drop=True)
             filled = frame != ""  # spreadsheets add empty lines and columns
             frame = frame.loc[filled.any(axis=1).to_numpy(), filled.any(axis=0).to_numpy() | (frame.columns != "")]
-            frame.attrs["comma"] = separator != ","
+            frame.attrs |= {"comma": separator != ",", "short lines": _short_lines(text, lines, separator)}
         else:
             stored = pandas.read_parquet(path, engine="pyarrow")
             frame = stored.reset_index(drop=not any(stored.index.names))
@@ -347,8 +374,18 @@ def _text(path: Path, errors: str = "strict") -> tuple[str, str]:
     """A CSV's text, and what separates its cells: whatever gives the first line the most of them."""
     text = path.read_bytes().decode("utf-8-sig", errors)
     if "\0" in text:
-        raise ValueError("it is not text")
-    return text, max(",;\t", key=lambda mark: len(_first_line(text, mark)))
+        raise ValueError(NOT_UTF8)
+    return text, max(",;\t|", key=lambda mark: len(_first_line(text, mark)))
+
+
+def _short_lines(text: str, lines: Frame, separator: str) -> list[str]:
+    """A remark if lines have fewer cells than the first one has, which pandas fills up; they are then empty at the end."""
+    if not (lines.iloc[:, -1] == "").any():
+        return []
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    short = [reader.line_num for line in reader if any(map(str.strip, line)) and len(line) < lines.shape[1]]
+    many = f"{len(short):,} lines have" if len(short) > 1 else "1 line has"
+    return [f"{many} too few cells, the first is line {short[0]}; missing ones count as empty."] if short else []
 
 
 def _first_line(text: str, separator: str) -> list[str]:
@@ -368,7 +405,7 @@ def _file_errors(path: Path) -> Iterator[None]:
             f"{path} is a table, which needs pandas and pyarrow ({error}); install them: pip install 'selfens[tables]'"
         ) from None
     except Exception as error:  # pandas and pyarrow raise a dozen kinds for damaged files
-        reason = "it is not UTF-8; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        reason = NOT_UTF8 if isinstance(error, UnicodeDecodeError) else str(error)
         reason = " ".join((getattr(error, "strerror", None) or reason).split()).rstrip(".")
         raise DataError(f"{path} cannot be read as a table ({reason}).") from None
 
@@ -382,14 +419,16 @@ def load_table(
     """
     path, label, identifier = Path(options.name), str(options.label_column), options.id_column
     if not is_table(path):
-        raise DataError(f"data.label_column is '{label}', but {path} is not a table (.csv or .parquet); leave it out.")
+        raise DataError(
+            f"data.label_column is '{label}', but {path} is not a table (.csv, .tsv or .parquet); leave it out."
+        )
     frame = read_frame(path)
     for name in [label] if identifier is None else [label, identifier]:
         if name not in frame.columns:
             hint, known = nearest(name, [*frame.columns]), ", ".join(frame.columns[:20])
             raise DataError(f"{path} has no column '{name}'{hint} Its first line names {known}.")
     labels = _labels(_texts(frame[label], missing=UNLABELED_WORDS), f"column '{label}' of {path}")
-    unused, train, test, notes = {label: "is the label"}, np.arange(len(frame)), np.arange(0), list[str]()
+    unused, train, test, notes = {label: LABEL}, np.arange(len(frame)), np.arange(0), list[str]()
     if "split" in frame.columns and label != "split":
         words = _texts(frame["split"]).str.lower()
         if words.isin(meant := {*TRAIN, *TEST, *VALIDATION}).any():  # else it is a column like any other
@@ -416,11 +455,12 @@ def load_table(
     if columns is None:
         choice = choose_labels(dataset, options, label_seed=label_seed, split_seed=split_seed)
         columns = Columns.fit(frame.iloc[np.delete(train, choice.validation)], identifier, unused)
+        notes += columns.remarks(frame)
     (inputs, strange), names = columns.encode(frame, str(path)), np.array(columns.identifiers(frame), dtype=object)
     if len(names):
         dataset = replace(dataset, row_names=tuple(names[train]), test_row_names=tuple(names[test]))
     notes += strange
-    dataset = replace(dataset, columns=columns, table=frame[[column.name for column in columns.columns[:MAX_SHOWN]]])
+    dataset = replace(dataset, columns=columns, table=frame[[column.name for column in columns.columns]])
     return replace(dataset, inputs=inputs[train], test_inputs=inputs[test], notes=tuple(notes))
 
 

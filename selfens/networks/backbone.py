@@ -36,6 +36,7 @@ from selfens.networks import import_factory
 TIMM = "timm:"
 ASSUMED = {"input_size": (3, 224, 224), "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 """What most backbones have; taken for those of a factory that does not say."""
+TOLERANCE = 1e-3  # of features, compared with the largest
 BATCHES = {"cpu": 4, "cuda": 128}  # on a CPU, larger ones leave its caches
 
 
@@ -51,7 +52,7 @@ class Backbone(nn.Module):
 
     def __init__(self, module: nn.Module, about: dict[str, Any]) -> None:
         super().__init__()
-        self.module, self.about, self.size = module.eval().requires_grad_(False), about, int(about["size"])
+        self.module, self.about, self.size = module.eval().requires_grad_(False).float(), about, int(about["size"])
         self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(about[name]).view(1, 3, 1, 1), persistent=False)
@@ -145,10 +146,23 @@ def _checked(module: Any, name: str, weights: str | None, size: int | None) -> B
     decisive = json.dumps([about[key] for key in ("name", "sha256", "size", "mean", "std")])
     about["key"] = hashlib.sha256(decisive.encode()).hexdigest()[:40]
     backbone = Backbone(module, about)
+    noise = np.random.default_rng(0).integers(0, 256, (3, 3, backbone.size, backbone.size), dtype=np.uint8)
+    images = torch.from_numpy(noise)
     with torch.no_grad():
-        blank = torch.zeros(2, 3, backbone.size, backbone.size, dtype=torch.uint8)
-        about["features"] = backbone.checked(blank).shape[1]
+        expected = backbone.checked(images[:2])[0]
+        about["features"] = len(expected)
+        again = backbone.checked(images[[2, 0]])[1]
+    if not alike(again.numpy(), expected.numpy()):
+        raise ConfigError(
+            f"the backbone '{name}' makes different features of the same image, by chance or by the images beside it; expected "
+            "the same each time, so turn off its dropout, and anything else that is random or goes over the batch."
+        )
     return backbone
+
+
+def alike(found: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:
+    """Whether features are the same but for rounding, which machines and numbers of threads do differently."""
+    return bool(np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max())
 
 
 def _timm(name: str, pretrained: bool) -> Any:
@@ -211,7 +225,7 @@ def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple
             raise ValueError
     except Exception as error:  # of torch, zipfile, pickle, the system
         reason = "it is damaged, or holds something else"
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.filename:  # torch fails on the end of a file in this way, too
             reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
         raise ConfigError(
             f"the weights {path} cannot be read ({reason}); expected a .safetensors file, or a state_dict saved by torch."

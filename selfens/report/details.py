@@ -34,8 +34,10 @@ History = Sequence[dict[str, Any]]
 def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) -> dict[str, Any]:
     """What the template shows of a run; the data set is loaded if it is not given."""
     history, verdict = history_of(run), None if baselines is False else stored(run)
+    facts = _facts(run, history)
     try:
         data = dataset or run.dataset()
+        facts += "" if data.columns is None else f"; {shown(str(data.columns))}"
         rows, missing = _charts_and_galleries(run, data), ""
     except SelfensError as error:
         rows, missing = ([], [], ""), shown(f"Confusion matrix, calibration and galleries are missing: {error}")
@@ -47,7 +49,7 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
         "name": shown(run.path.absolute().name),
         "sentence": _sentence(run, history),
         "verdict": verdict,
-        "facts": _facts(run, history),
+        "facts": facts,
         "missing": missing,
         "doubts": rows[2],
         "untested": not run.about["test_rows"],
@@ -104,7 +106,7 @@ def _sentence(run: Run, history: History) -> str:
     if last.get("test_error") is not None:
         result = f"{last['test_error']:.2f} % of {tested:,} test rows misclassified"
         if run.error_margin is not None:
-            result += f" (so few rows tell it to within {run.error_margin:.0f} points)"
+            result += f" (with so few rows, accurate to about {run.error_margin:.0f} points)"
     elif last.get("validation_error") is not None:
         result = f"{last['validation_error']:.2f} % of {held_out:,} validation rows misclassified"
     else:
@@ -129,7 +131,9 @@ def _facts(run: Run, history: History) -> str:
         network += f" on features of {shown(run.config.data.backbone)}"
     size, device = f"{run.about.get('parameters', 0):,} parameters", shown(str(run.about["environment"].get("device")))
     seed, unreadable = run.config.seed.base, len(run.about.get("unreadable", []))
-    left_out = f", {unreadable:,} unreadable files left out (run.json lists them)" if unreadable else ""
+    left_out = (
+        f", {unreadable:,} unreadable file{'s' * (unreadable > 1)} left out (run.json lists them)" if unreadable else ""
+    )
     about = f"{network} with {size}, seed {seed}, {time_words(history)} on {device}{left_out}"
     note = str(run.about.get("note") or "")
     return f"{shown(str(run.path))}: {about}" + (f"; {shown(note)}" if note else "")

@@ -40,6 +40,8 @@ class Gallery:
 def audit_gallery(audit: Audit, dataset: Dataset, how: str = "") -> Gallery:
     """The labels, most suspicious first; `how` says where the probabilities came from."""
     disputed = f"{len(audit.disputed):,} labels are disputed: another class is more probable."
+    if not len(audit.disputed):
+        disputed = "No label is disputed; these are the least certain ones."
     note = f"{disputed} The score runs from −1 (certainly wrong) to 1 (certainly right). {how}"
     columns = {"given": audit.labels, "suggested": audit.suggested, "score": audit.scores}
     return _gallery("Most suspicious labels", note, dataset, audit.rows, columns)

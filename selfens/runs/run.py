@@ -26,7 +26,7 @@ from selfens.data.features import FeatureStore, open_store
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
 from selfens.data.tabular import Columns, named
-from selfens.errors import DataError, RunError, UntrustedCodeError
+from selfens.errors import DataError, MovedDataError, RunError, UntrustedCodeError
 from selfens.networks.backbone import is_code
 from selfens.runs.directory import RunDirectory
 
@@ -126,7 +126,8 @@ class Run:
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise RunError(
-                f"the weights in {self.path} do not fit the network '{self.config.network.name}' ({reason})."
+                f"the weights in {self.path} do not fit the network '{self.config.network.name}' ({reason}); "
+                "put back the files of the run."
             ) from None
         return network.to(self.device).eval()
 
@@ -205,7 +206,7 @@ class Run:
             dataset = sources.from_config(config, offline=offline, columns=self.columns, store=self.features)
         except DataError as error:
             reason = str(error).rstrip(".")
-            raise RunError(
+            raise MovedDataError(
                 f"the data of {self.path} cannot be loaded: {reason}; put it back, or say where it is now."
             ) from None
         self.check_dataset(dataset)

@@ -28,7 +28,7 @@ from selfens.files.tensors import write_atomically
 from selfens.runs.run import Run
 
 FILE = "baselines.json"
-OURS, CHANCE, LOGISTIC, SELF_TRAINING = "this model", "chance", "logistic regression", "self-training"
+OURS, CHANCE, LOGISTIC, SELF_TRAINING = "this model", "chance (largest class)", "logistic regression", "self-training"
 SUBJECTS = {CHANCE: "naming the largest class every time", SELF_TRAINING: f"self-training with {LOGISTIC}"}
 MOST_SIDE, SAMPLE = 16, 2_000  # pixels, rows
 MOST_LABELED, MOST_UNLABELED = 40_000_000, 4_000_000  # numbers, that is rows x features
@@ -94,14 +94,16 @@ class Verdict:
         if best.error == ours.error and not (self.uneven and ours.balanced_error < fairest.balanced_error):
             return f"{names[best.name].capitalize()} does as well{doubt}: {advice}."
         if best.error < ours.error:
-            points = f"{ours.error - best.error:.2f} points{doubt}"
+            points = f"{round(ours.error, 2) - round(best.error, 2):.2f} points{doubt}"  # of the numbers that are shown
             return f"{names[best.name].capitalize()} is better by {points}: {advice}."
         if self.uneven and fairest.balanced_error < ours.balanced_error:
             against = f"{fairest.balanced_error:.2f} % against {ours.balanced_error:.2f} %"
             return f"By the balanced error {names[fairest.name]} is better, {against}: {advice}."
         if best.error == ours.error:
             return f"{names[best.name].capitalize()} makes as many mistakes, but its balanced error is higher."
-        return f"It is better than {names[best.name]} by {best.error - ours.error:.2f} points{doubt}."
+        return (
+            f"It is better than {names[best.name]} by {round(best.error, 2) - round(ours.error, 2):.2f} points{doubt}."
+        )
 
     @property
     def table(self) -> list[tuple[str, ...]]:

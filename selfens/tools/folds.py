@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +19,16 @@ from selfens.core import IN_MEMORY, launcher
 from selfens.core.randomness import FOLDS, stream
 from selfens.data.dataset import UNLABELED, Dataset, Labels
 from selfens.data.labels import choose_labels
-from selfens.data.rows import LazyRows
+from selfens.data.rows import LazyRows, Source
+from selfens.data.tabular import Columns
 from selfens.errors import DataError, check_kind
 from selfens.runs.run import Run
 from selfens.tools.audit import Audit, Probabilities, rank
 from selfens.tools.baselines import CHANCE, OURS, Verdict, judge, predictions
 from selfens.training.loop import train
 from selfens.training.progress import Progress, Silent, duration
+
+USUAL = 5
 
 
 class _Warnings(Progress):
@@ -46,18 +49,18 @@ def audit_folds(config: Config, dataset: Dataset, folds: int = 5, *, progress: P
 def fold_predictions(
     config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None
 ) -> tuple[Labels, Probabilities]:
-    """The labels in use, and for each labelled row what was predicted without its label (zeros for the others).
+    """The labels that were hidden once, and for each such row what was predicted then (zeros for the others).
 
-    A hidden row stays in the training set, unlabeled. The runs are not kept.
+    A hidden row stays in the training set, unlabeled. The only label of a class is never hidden. The runs are not kept.
     """
-    labels, parts = _divided(config, dataset, folds)
+    labels, parts, _ = _divided(config, dataset, folds)
     probabilities = np.zeros((dataset.num_rows, dataset.num_classes))
     for fold in range(folds):
         hidden = parts == fold
         partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
         with _trained(config, partly, fold, folds, progress) as run:
             probabilities[hidden] = run.predict_training_rows(partly)[hidden]
-    return labels, probabilities
+    return np.where(parts >= 0, labels, UNLABELED), probabilities
 
 
 def compare_folds(
@@ -72,15 +75,17 @@ def compare_folds(
 
     network  a module to train instead of the one the config names; it is copied
     """
-    labels, parts = _divided(config, dataset, folds)
+    labels, parts, remark = _divided(config, dataset, folds)
     predicted: dict[str, Labels] = {}
     for fold in range(folds):
         hidden, seen = np.flatnonzero(parts == fold), np.flatnonzero(parts != fold)
+        inputs, columns = _encoded_for(dataset, seen)
         partly = replace(
             _untested(dataset),
-            inputs=LazyRows([dataset.inputs], seen),
+            inputs=LazyRows([inputs], seen),
+            columns=columns,
             labels=labels[seen],
-            test_inputs=LazyRows([dataset.inputs], hidden),
+            test_inputs=LazyRows([inputs], hidden),
             test_labels=labels[hidden],
             row_names=(),
             extra_rows=int((seen >= dataset.main_rows).sum()),
@@ -95,18 +100,41 @@ def compare_folds(
     # The largest class of a fold's other rows may well be another one: with even classes it is the one that is hidden least.
     predicted[CHANCE][:] = np.bincount(labels[known]).argmax()
     every = {name: classes[known] for name, classes in predicted.items()}
-    about = {"labels": int(known.sum()), "folds": folds, "images": dataset.is_images, "notes": notes}
+    about = {"labels": int(known.sum()), "folds": folds, "images": dataset.is_images, "notes": [*remark, *notes]}
     return judge(every, labels[known], **about)
 
 
-def _divided(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64]]:
-    """The labels that `config` would train with, and the fold of each row, -1 if it has no label."""
+def _encoded_for(dataset: Dataset, seen: NDArray[np.int64]) -> tuple[Source, Columns | None]:
+    """The inputs of all rows, and how they were made: of a table by what is fitted on the rows that are seen."""
+    if dataset.table is None:
+        return dataset.inputs, dataset.columns
+    cells = dataset.table if dataset.row_numbers is None else dataset.table.loc[dataset.row_numbers]
+    columns = Columns.fit(cells.iloc[seen])
+    return columns.encode(cells)[0], columns
+
+
+def usual_folds(labels: Labels) -> int:
+    """Five, or as many as there are labels to hide; less than two if folds cannot be made. `labels` may have -1 for unknown."""
+    return min(USUAL, int(_can_be_hidden(labels).sum()))
+
+
+def _can_be_hidden(labels: Labels) -> NDArray[np.bool_]:
+    """The rows whose label is not the only one of its class."""
+    known = labels != UNLABELED
+    return np.asarray(known & (np.bincount(labels[known], minlength=1)[labels] > 1))
+
+
+def _divided(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64], list[str]]:
+    """The labels that `config` would train with, the fold of each row, -1 if it is never hidden, and a remark on these."""
     check_kind("config", config, Config, "a Config, such as that of a run: load_run(path).config")
     launcher.check_single_process("training by folds")
     label_seed, split_seed = config.seed.of("labels"), config.seed.of("split")
     choice = choose_labels(dataset, config.data, label_seed=label_seed, split_seed=split_seed)
     labels = choice.known_labels(dataset.num_rows)
-    return labels, _fold_numbers(labels, dataset.classes, folds, label_seed)
+    parts = _fold_numbers(labels, folds, label_seed)
+    alone = [f"'{dataset.classes[number]}'" for number in labels[(labels != UNLABELED) & (parts < 0)]]
+    remark = f"Not tested, because they have one label, which is always trained on: {', '.join(alone[:8])}."
+    return labels, parts, [remark] if alone else []
 
 
 @contextmanager
@@ -149,21 +177,23 @@ def _untested(dataset: Dataset) -> Dataset:
     return replace(dataset, test_inputs=inputs, test_labels=labels, test_row_names=(), unreadable=())
 
 
-def _fold_numbers(labels: Labels, classes: Sequence[str], folds: int, seed: int) -> NDArray[np.int64]:
-    """The fold of each labelled row, -1 elsewhere; each class is divided evenly."""
-    labelled = int((labels != UNLABELED).sum())
-    if not 2 <= folds <= labelled:
-        raise DataError(f"{folds} folds were asked for; expected 2 to {labelled:,}, the number of labelled rows.")
+def _fold_numbers(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
+    """The fold of each labelled row, -1 elsewhere and for the only label of a class; each class is divided evenly."""
+    can_be_hidden = _can_be_hidden(labels)
+    most = int(can_be_hidden.sum())
+    if most < 2:
+        raise DataError(
+            "no class has two labels, of which one could be hidden, so there can be no folds; label more rows."
+        )
+    if not 2 <= folds <= most:
+        raise DataError(
+            f"{folds} folds were asked for; expected 2 to {most:,}, the number of labels that can be hidden."
+        )
     random = stream(seed, FOLDS)
     numbers = np.full(len(labels), -1)
     dealt = 0
-    for number, name in enumerate(classes):
+    for number in np.unique(labels[can_be_hidden]):
         members = random.permutation(np.flatnonzero(labels == number))
-        if len(members) < 2:
-            rows = f"{len(members)} labelled row{'s' * (not len(members))}"
-            raise DataError(
-                f"class '{name}' has {rows}; expected at least 2, so that one is left when the other is hidden."
-            )
         numbers[members] = (dealt + np.arange(len(members))) % folds
         dealt += len(members)
     return numbers

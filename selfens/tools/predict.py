@@ -31,7 +31,7 @@ def predict_file(run: Run, inputs: Path, output: Path, *, progress: bool = False
     if columns is None and not is_images and inputs.suffix not in (".npy", ".npz"):
         raise DataError(
             f"{inputs} is not something to predict on; expected an .npz or .npy file, an image, a folder of images, a .csv, or "
-            "a .parquet file if the run was trained on a table."
+            "a .tsv or .parquet file if the run was trained on a table."
         )
     if output.exists() and output.samefile(inputs):
         raise DataError(f"{output} is the file to predict on; choose another name for the predictions.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def title(parts: Parts, directory: RunDirectory) -> str:
     method = type(parts.method).__name__ if options.name == "own" else options.name
     network = type(parts.network).__name__ if parts.given.network is not None else config.network.name
     epochs = "1 epoch" if config.schedule.epochs == 1 else f"{config.schedule.epochs:,} epochs"
-    inputs = f"inputs {data.input_shape} from {parts.residence}"
+    inputs = f"inputs {data.input_shape}"
     if data.origin is not None:
         inputs += (
             f"\n{visible(data.origin.backbone['name'])} at {data.origin.backbone['size']} px: {data.origin.summary}"
@@ -52,6 +53,9 @@ def warn_about_data(parts: Parts, progress: Progress) -> None:
         progress.warn(f"left out {count} could not be read, the first {data.unreadable[0]}; run.json lists them.")
     for note in data.notes:
         progress.warn(note)
+    spelt = Counter(" ".join(name.casefold().split()) for name in data.classes)
+    if alike := [f"'{name}'" for name in data.classes if spelt[" ".join(name.casefold().split())] > 1]:
+        progress.warn(f"classes that differ only in case or spaces: {', '.join(alike[:8])}; are they meant to be one?")
     for name in (config.name, config.extra or "") if parts.given.dataset is None else ():
         if doubt := sources.doubt(name, config.folder):
             progress.warn(doubt)
