@@ -213,10 +213,9 @@ WHITENING = Table(
 
 def _modern_cell(preset: str, labels: int, seeds: int, epochs: int | None = None) -> Cell:
     """A preset of the temporal teacher, with this number of labels; `epochs` if not as many as it has."""
-    config = presets.get(preset).with_values("data", labels=labels)
+    config, name = presets.get(preset).with_values("data", labels=labels), f"{preset}-{labels}"
     if epochs is not None:
-        config = config.with_values("schedule", epochs=epochs)
-    name = "-".join(filter(None, (preset, str(labels), epochs and f"{epochs}-epochs")))
+        config, name = config.with_values("schedule", epochs=epochs), f"{name}-{epochs}-epochs"
     column = f"{TITLES[config.data.name]}, {labels}, {config.schedule.epochs} epochs"
     return Cell(table="modern", name=name, row="Temporal teacher", column=column, config=config, seeds=seeds)
 
