@@ -198,10 +198,14 @@ def resume(
         if not quiet:
             _say(f"{run} is complete; {'what it lacks is made now' if lacks else 'there is nothing to resume'}.")
         if lacks:
-            whole = Run(run, dataset=before.dataset(source=data), trust_code=trust_code)
-            _finish(whole, for_terminal(quiet), baselines, report, quiet)
-        else:
-            _say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
+            show = for_terminal(quiet)
+            try:
+                whole = Run(run, dataset=before.dataset(source=data), trust_code=trust_code)
+                _finish(whole, show, baselines, report, quiet)
+                return
+            except SelfensError as error:
+                show.warn(f"that could not be made: {_sentence(error)}")
+        _say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
         return
     moved = before.dataset(source=data) if data else None
 
@@ -532,10 +536,10 @@ def _command(name: str, run: Run, rest: str = "") -> str:
 
 
 def _by_folds(run: Run) -> str:
-    """What to type to compare by folds; empty if there are too few labels for that."""
+    """What to type to compare by folds; empty if there are too few labels for that, or no files to read again."""
     from selfens.tools.folds import usual_folds
 
-    folds = usual_folds(run.labels.labels)
+    folds = 0 if run.about["own_data"] else usual_folds(run.labels.labels)
     return _command("evaluate", run, f" --folds {folds}") if folds > 1 else ""
 
 
@@ -641,6 +645,13 @@ def _complain(text: str) -> None:
     print(visible(f"{name}{text}"), file=sys.stderr)  # noqa: T201
 
 
+def _sentence(error: SelfensError) -> str:
+    """What went wrong, and the option that helps."""
+    trusts, moved = isinstance(error, UntrustedCodeError), isinstance(error, MovedDataError)
+    option = "--trust-code" if trusts else "--data PATH" if moved else ""
+    return f"{error}{f' On the command line: {option}.' if option else ''}"
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The command line: a refusal is one sentence on stderr and exit code 1, or 2 for a mistyped command; never a box."""
     for output in (sys.stdout, sys.stderr):
@@ -652,9 +663,7 @@ def main(arguments: list[str] | None = None) -> None:
         if code == 130:  # typer has swallowed an interrupt
             raise KeyboardInterrupt
     except SelfensError as error:
-        trusts, moved = isinstance(error, UntrustedCodeError), isinstance(error, MovedDataError)
-        option = "--trust-code" if trusts else "--data PATH" if moved else ""
-        _complain(f"error: {error}{f' On the command line: {option}.' if option else ''}")
+        _complain(f"error: {_sentence(error)}")
         code = 1
     except MistypedCommand as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "selfens")

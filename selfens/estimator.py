@@ -137,6 +137,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if is_frame(X):
             frame = named(X)
             validate_data(self, X, skip_check_array=True)  # counts the columns and keeps their names
+            self._names = [*frame.columns]  # scikit-learn keeps names only if they are texts
             self.columns_ = Columns.fit(frame)
             vectors, notes = self.columns_.encode(frame)
             notes += self.columns_.remarks(frame)
@@ -153,7 +154,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.config_ = self._config(dataset)
         if self.baselines and usual_folds(labels) < 2:
             raise DataError(
-                "no class has two labels, of which one could be hidden; leave baselines out, or label more rows."
+                "no class has more than one labelled row, so none can be hidden; leave baselines out, or label more rows."
             )
         options, place = self.config_.method, self.config_.method.place
         if self.run_dir is None and place and getattr(options, place) not in IN_MEMORY:
@@ -249,7 +250,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 from pandas import DataFrame
 
                 validate_data(self, X, reset=False, skip_check_array=True)
-                frame = named(DataFrame(X, columns=getattr(self, "feature_names_in_", None)))
+                frame = named(DataFrame(X, columns=self._names))
             checked, _ = self.columns_.encode(frame, "X")
         elif len(self.input_shape_) == 1:
             checked = validate_data(self, X, reset=False)

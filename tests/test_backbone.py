@@ -179,6 +179,11 @@ class Half(Tiny):
         self.half()
 
 
+class CastingHalf(Half):
+    def forward(self, x):
+        return super().forward(x.half())
+
+
 class Complex(Tiny):
     def forward(self, x):
         return self.layers(x) * 1j
@@ -364,14 +369,15 @@ def test_what_others_could_have_written_is_not_read(monkeypatch, change):
         os.chown(place, 12345, -1)
     of = store()
     data = of.with_features(Dataset.from_arrays(pixels(), np.arange(20) % 2))
-    assert data.notes[0] == f"features are not cached (others could have written {place}; remove it)."
+    assert data.notes[0] == f"features are not cached (other users could have written to {place}; remove it)."
     np.testing.assert_array_equal(data.inputs, expected)
     assert "20 images computed" in data.origin.summary
 
 
-def test_half_precision_weights_are_computed_with_in_full():
-    assert store("tiny:Half").backbone.about["features"] == 6
-    np.testing.assert_allclose(made(store("tiny:Half"), pixels()), made(store(), pixels()), atol=1e-2)
+@pytest.mark.parametrize("factory", ["Half", "CastingHalf"])
+def test_a_backbone_gets_its_inputs_in_the_precision_of_its_weights(factory):
+    assert store(f"tiny:{factory}").backbone.about["features"] == 6
+    np.testing.assert_allclose(made(store(f"tiny:{factory}"), pixels()), made(store(), pixels()), atol=1e-2)
 
 
 def test_without_a_cache_nothing_is_written(here):
@@ -636,8 +642,8 @@ NONE = {
     "tiny:Stateful": "has no numbers in '_extra_state' (dict)",
     "tiny:Solid": "the backbone 'tiny:Solid' cannot be used (RuntimeError: required rank 4 tensor",
     "tiny:Changing": "returned 2 features per image, then 4; expected a fixed number",
-    "tiny:Random": "makes different features of the same image, by chance or by the images beside it; expected the same",
-    "tiny:Beside": "makes different features of the same image",
+    "tiny:Random": "returns different features for the same image, at random or depending on the rest of the batch",
+    "tiny:Beside": "returns different features for the same image",
     "tiny:Complex": "returns complex features; expected real numbers",
     "tiny:Overflowing": "returns features that are NaN or infinite in float32",
     "tiny:Leaving": "failed on images of 8 x 8 pixels (SystemExit: 0)",

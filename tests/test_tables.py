@@ -15,9 +15,11 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from support import left_behind
+from torch import nn
 
 from selfens import load_run
 from selfens.config import DataConfig
+from selfens.data import tabular
 from selfens.data.labels import choose_labels
 from selfens.data.tabular import Columns, load_table, named, read_frame
 from selfens.errors import ConfigError, DataError, MissingPackageError, RunError, SelfensWarning
@@ -684,7 +686,7 @@ def test_dataframes_of_numbers_do_as_arrays_do():
     np.testing.assert_allclose(frame.predict_proba(x), array.predict_proba(x.to_numpy()), atol=1e-3)
     with pytest.warns(UserWarning, match="valid feature names"):
         np.testing.assert_array_equal(frame.predict_proba(x.to_numpy()), frame.predict_proba(x))
-    numbered = x.set_axis(range(4), axis=1)
+    numbered = x.set_axis([3, 2, 1, 0], axis=1)
     model = classifier().fit(numbered, given)
     np.testing.assert_array_equal(model.predict(numbered.to_numpy()), model.predict(numbered))
 
@@ -714,3 +716,46 @@ def test_what_is_no_number_is_warned_of():
     x = table[["age", "sex"]].assign(fare=[*["oops"], *map(str, range(59))])
     with pytest.warns(SelfensWarning, match="column 'fare': 1 cell is not a number and counts as missing."):
         classifier().fit(x, table["class"])
+
+
+def test_true_and_false_are_the_same_values_whether_or_not_a_cell_is_empty():
+    """A column of them is one of objects as soon as one cell is empty."""
+    random = np.random.default_rng(0)
+    y = random.integers(0, 2, 120)
+    x = pandas.DataFrame({"flag": [*map(bool, y)], "noise": random.normal(size=120)}).astype({"flag": object})
+    model = classifier(epochs=30).fit(x, y)
+    assert model.columns_.columns[0].kind == "category"
+    gap = x.copy()
+    gap.loc[0, "flag"] = None
+    assert model.score(x, y) == 1
+    assert model.score(gap, y) >= 1 - 1 / 120
+
+
+def test_commas_between_thousands_are_none_of_decimals(tmp_path):
+    for name, cells, expected in (
+        ("t.tsv", ["900", "937", "1,011", "12,345,678"], [900, 937, 1011, 12345678]),
+        ("d.tsv", ["900", "937", "1,011", "1,5"], [900, 937, 1.011, 1.5]),
+        ("s.csv", ["900", "937", "1,011", "1,012"], [900, 937, 1.011, 1.012]),
+    ):
+        mark = ";" if name.endswith("csv") else "\t"
+        (tmp_path / name).write_text(f"n{mark}y\n" + "".join(f"{cell}{mark}a\n" for cell in cells))
+        frame = read_frame(tmp_path / name)
+        numbers, known = tabular._numbers(frame["n"], "", tabular._has_comma(frame))
+        assert numbers.tolist() == expected
+        assert known.all()
+
+
+def test_cells_may_be_long(tmp_path):
+    (tmp_path / "long.csv").write_text(f"a,b,label\n1,{'x' * 200_000},\n2,y,k\n")
+    assert read_frame(tmp_path / "long.csv").shape == (2, 3)
+
+
+def test_a_network_of_one_s_own_gets_as_many_inputs_in_every_fold():
+    """Values that are there twice may be there once among the rows of a fold, and lose their input."""
+    random = np.random.default_rng(0)
+    y, letters = random.integers(0, 2, 60), random.choice([*"uvw"], 60).astype(object)
+    letters[:20] = np.repeat([*"abcdefghij"], 2)
+    x = pandas.DataFrame({"number": random.normal(size=60) + 2 * y, "letter": letters})
+    model = classifier(method="temporal", network=nn.Linear(14, 2), baselines=True, epochs=2).fit(x, y)
+    assert model.columns_.width == 14
+    assert 0 <= model.baselines_.errors["this model"] < 100

@@ -138,7 +138,7 @@ class _Cache:
                 if place.is_symlink():  # to a folder that may be meant for others
                     raise OSError(f"{place} is a link; remove it")
                 if place.exists() and (place.stat().st_uid != OWN or (place.is_dir() and place.stat().st_mode & 0o002)):
-                    raise OSError(f"others could have written {place}; remove it")
+                    raise OSError(f"other users could have written to {place}; remove it")
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.parent.chmod(0o700)
             self.places = {row.tobytes(): path for path in files for row in _pixels(path)}

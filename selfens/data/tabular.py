@@ -13,7 +13,7 @@ import io
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -261,8 +261,12 @@ def _numbers(cells: Any, form: str, comma: bool) -> tuple[NDArray[np.float64], N
     """The cells as numbers, or as days since 1970 if there is a format; NaN if they are none. And which are not empty."""
     import pandas
 
-    if cells.dtype.kind == "O" and not form and (quickly := pandas.to_numeric(cells, errors="coerce")).notna().all():
-        cells = quickly
+    if cells.dtype.kind == "O" and not form:
+        quickly = pandas.to_numeric(cells, errors="coerce")
+        if (
+            quickly.dtype.kind in "iuf" and quickly.notna().all()
+        ):  # not True and False: those are texts if a cell is empty
+            cells = quickly
     known = cells.notna()
     if cells.dtype.kind == "m":
         cells = cells / pandas.Timedelta(days=1)
@@ -361,7 +365,8 @@ def read_frame(path: Path) -> Frame:
             frame = lines[1:].set_axis(lines.iloc[0].tolist(), axis=1).reset_index(drop=True)
             filled = frame != ""  # spreadsheets add empty lines and columns
             frame = frame.loc[filled.any(axis=1).to_numpy(), filled.any(axis=0).to_numpy() | (frame.columns != "")]
-            frame.attrs |= {"comma": separator != ",", "short lines": _short_lines(text, lines, separator)}
+            comma = separator == ";" or (separator != "," and _decimal_commas(frame))
+            frame.attrs |= {"comma": comma, "short lines": _short_lines(text, lines, separator)}
         else:
             stored = pandas.read_parquet(path, engine="pyarrow")
             frame = stored.reset_index(drop=not any(stored.index.names))
@@ -378,12 +383,21 @@ def _text(path: Path, errors: str = "strict") -> tuple[str, str]:
     return text, max(",;\t|", key=lambda mark: len(_first_line(text, mark)))
 
 
+def _decimal_commas(frame: Frame) -> bool:
+    """Whether some number is written with a decimal comma, and not with commas between thousands."""
+    return any(
+        (cells.str.fullmatch(DECIMAL_COMMA) & ~cells.str.fullmatch(THOUSANDS)).any()
+        for cells in (frame.iloc[:, number].astype(str).str.strip() for number in range(frame.shape[1]))
+    )
+
+
 def _short_lines(text: str, lines: Frame, separator: str) -> list[str]:
     """A remark if lines have fewer cells than the first one has, which pandas fills up; they are then empty at the end."""
     if not (lines.iloc[:, -1] == "").any():
         return []
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    short = [reader.line_num for line in reader if any(map(str.strip, line)) and len(line) < lines.shape[1]]
+    reader, short = csv.reader(io.StringIO(text, newline=""), delimiter=separator), list[int]()
+    with suppress(csv.Error):  # a cell of 100 kB, which pandas has read
+        short += (reader.line_num for line in reader if any(map(str.strip, line)) and len(line) < lines.shape[1])
     many = f"{len(short):,} lines have" if len(short) > 1 else "1 line has"
     return [f"{many} too few cells, the first is line {short[0]}; missing ones count as empty."] if short else []
 

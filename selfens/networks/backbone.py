@@ -52,13 +52,14 @@ class Backbone(nn.Module):
 
     def __init__(self, module: nn.Module, about: dict[str, Any]) -> None:
         super().__init__()
-        self.module, self.about, self.size = module.eval().requires_grad_(False).float(), about, int(about["size"])
+        self.module, self.about, self.size = module.eval().requires_grad_(False), about, int(about["size"])
         self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(about[name]).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.module((images.float() / 255 - self.mean) / self.std)
+        weights = next((each for each in self.module.parameters() if each.is_floating_point()), self.mean)
+        features: Tensor = self.module(((images.float() / 255 - self.mean) / self.std).to(weights.dtype))
         return features
 
     @torch.no_grad()
@@ -154,8 +155,8 @@ def _checked(module: Any, name: str, weights: str | None, size: int | None) -> B
         again = backbone.checked(images[[2, 0]])[1]
     if not alike(again.numpy(), expected.numpy()):
         raise ConfigError(
-            f"the backbone '{name}' makes different features of the same image, by chance or by the images beside it; expected "
-            "the same each time, so turn off its dropout, and anything else that is random or goes over the batch."
+            f"the backbone '{name}' returns different features for the same image, at random or depending on the rest of the "
+            "batch; expected the same each time, so turn off its dropout and batch statistics."
         )
     return backbone
 

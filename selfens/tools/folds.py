@@ -53,7 +53,9 @@ def fold_predictions(
 
     A hidden row stays in the training set, unlabeled. The only label of a class is never hidden. The runs are not kept.
     """
-    labels, parts, _ = _divided(config, dataset, folds)
+    labels, parts, remark = _divided(config, dataset, folds)
+    for sentence in remark:
+        (progress or Silent()).warn(sentence)
     probabilities = np.zeros((dataset.num_rows, dataset.num_classes))
     for fold in range(folds):
         hidden = parts == fold
@@ -73,13 +75,14 @@ def compare_folds(
 ) -> Verdict:
     """What `config` trains beside the baselines, without test rows: each labelled row is predicted by models that never saw it.
 
-    network  a module to train instead of the one the config names; it is copied
+    network  a module to train instead of the one the config names; it is copied, and gets the inputs that it was made for:
+             the columns of a table are not fitted again, which might change their number
     """
     labels, parts, remark = _divided(config, dataset, folds)
     predicted: dict[str, Labels] = {}
     for fold in range(folds):
         hidden, seen = np.flatnonzero(parts == fold), np.flatnonzero(parts != fold)
-        inputs, columns = _encoded_for(dataset, seen)
+        inputs, columns = (dataset.inputs, dataset.columns) if network is not None else _encoded_for(dataset, seen)
         partly = replace(
             _untested(dataset),
             inputs=LazyRows([inputs], seen),
@@ -133,7 +136,7 @@ def _divided(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDAr
     labels = choice.known_labels(dataset.num_rows)
     parts = _fold_numbers(labels, folds, label_seed)
     alone = [f"'{dataset.classes[number]}'" for number in labels[(labels != UNLABELED) & (parts < 0)]]
-    remark = f"Not tested, because they have one label, which is always trained on: {', '.join(alone[:8])}."
+    remark = f"Not tested, because their only label is always trained on: {', '.join(alone[:8])}."
     return labels, parts, [remark] if alone else []
 
 
@@ -183,7 +186,7 @@ def _fold_numbers(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
     most = int(can_be_hidden.sum())
     if most < 2:
         raise DataError(
-            "no class has two labels, of which one could be hidden, so there can be no folds; label more rows."
+            "no class has more than one labelled row, so none can be hidden and there can be no folds; label more rows."
         )
     if not 2 <= folds <= most:
         raise DataError(
