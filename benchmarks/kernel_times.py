@@ -40,8 +40,8 @@ KINDS = {
     "convolutions, input gradient": "dgrad",
     "convolutions, weight gradient": "wgrad",
     "clearing memory": "memset|fillfunctor",
-    "our kernels, forward": "^(_add_up|_pool_and_add_up|_shift_and_activate)$",
-    "our kernels, backward": "^(_add_up_gradient|_write_gradient)$",
+    "our kernels, backward": "^(_add_up_gradient|_write_(input_)?gradient)",
+    "our kernels, forward": "^(_add_up|_pool_and_add_up|_shift_and_activate|_scale_)",
     "matrix products": "gemm|nvjet|splitk|cublas",
     "kernels of the compiler": "^triton_",
 }

@@ -8,6 +8,7 @@ raised because with 1e-8 its first steps have the size of the learning rate what
 of a gradient near zero into a whole step.
 """
 
+import copy
 import subprocess
 import sys
 import warnings
@@ -28,7 +29,7 @@ from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.labels import choose_labels
 from selfens.methods import METHODS, find
-from selfens.networks.layers import NormalizedConv2d
+from selfens.networks.layers import BatchNorm, BatchNormConv2d, Column, NormalizedConv2d, fuse
 from selfens.training import step as step_module
 from selfens.training.distributed import Group
 from selfens.training.setup import Given, Parts, Prepared
@@ -308,6 +309,20 @@ def test_our_kernels_are_the_same_in_the_papers_network_on_a_gpu(method, precisi
     assert_same_kernels(method, precision, rounding, [])
 
 
+@needs_gpu
+@pytest.mark.parametrize(
+    ("method", "network", "precision", "rounding"),
+    [
+        ("temporal-teacher", "small", "fp32", 1e-6),
+        ("pi", "small", "fp32", 1e-6),
+        ("mean-teacher", "small", "fp32", 1e-6),
+        ("temporal-teacher", "conv13", "bf16", 4e-3),
+    ],
+)
+def test_our_kernels_are_the_same_with_full_batch_normalization_on_a_gpu(method, network, precision, rounding):
+    assert_same_kernels(method, precision, rounding, [f"network.name={network}", "network.normalization=full"])
+
+
 def assert_same_kernels(method, precision, rounding, settings):
     common = [f"training.precision={precision}", "network.dropout=0", "network.noise=0", *settings]
     against = [*common, *PLAIN, "training.kernels=off"]
@@ -514,6 +529,124 @@ def test_the_kernel_drops_the_share_it_should_and_scales_the_rest():
     before = torch.where(zeros, 0.0, torch.where(dropped > 0, 1.0, 0.1) / 0.7)
     expected = before - before.mean((0, 2, 3), keepdim=True)
     torch.testing.assert_close(x.grad, expected, atol=1e-5, rtol=1e-5)
+
+
+SHAPES = [(3, 24, 6, 8), (100, 128, 16, 16), (7, 512, 6, 6), (2, 100, 4, 4), (5, 3, 2, 2), (9, 129, 4, 6)]
+
+
+def values_and_channels(shape, kind, mean=0.0):
+    """An image of values around means of either sign, and gains, some negative and one zero, and shifts of its channels."""
+    torch.manual_seed(0)
+    means = mean * torch.randn(shape[1], device="cuda").sign()[None, :, None, None]
+    x = (torch.randn(shape, device="cuda") + means).to(kind).contiguous(memory_format=torch.channels_last)
+    gain, shift = torch.randn(2, shape[1], device="cuda").unbind()
+    gain[0] = 0
+    return x, gain.clone(), shift.clone()
+
+
+def plain_batch_norm(x, gain, shift, running, training, pool):
+    y = functional.leaky_relu(functional.batch_norm(x, *running, gain, shift, training, 0.1), 0.1)
+    return functional.max_pool2d(y, 2) if pool else y
+
+
+@needs_gpu
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_batch_norm_kernels_are_the_plain_operations(shape, kind, pool):
+    """In float64, so that only our own rounding counts and equal values are pooled from the same pixel."""
+    from selfens.networks.batch_norm_kernels import normalize
+
+    ours = [each.requires_grad_() for each in values_and_channels(shape, kind)]
+    theirs = [each.detach().double().requires_grad_() for each in ours]
+    norm, running = BatchNorm(shape[1], momentum=0.9).cuda(), torch.zeros(2, shape[1], device="cuda").double()
+    running[1] = 1
+    out, mean, variance = normalize(*ours, 0.1, pool)
+    norm.follow(mean, variance, shape[0] * shape[2] * shape[3])
+    plain = plain_batch_norm(*theirs, running, training=True, pool=pool)
+    gradient = torch.randn(plain.shape, device="cuda").to(kind)
+    out.backward(gradient)
+    plain.backward(gradient.double())
+    for mine, other in ((out, plain), (norm.running_mean, running[0]), (norm.running_variance, running[1])):
+        assert share_that_differs(mine, other, 1e-4 if mine.dtype == torch.float32 else 1e-2) == 0
+    for mine, other in zip(
+        ours, theirs, strict=True
+    ):  # a value at zero may be on the other side of the leaky ReLU's bend
+        tolerance = 1e-4 if mine is ours[0] and kind == torch.float32 else 1e-2
+        assert share_that_differs(mine.grad, other.grad, tolerance) <= 1e-5
+
+
+def share_that_differs(mine, other, tolerance):
+    """Of the values, by more than a share of the largest one."""
+    return float(((mine.double() - other).abs() > tolerance * other.abs().max()).double().mean().detach())
+
+
+@needs_gpu
+@pytest.mark.parametrize("pool", [False, True])
+def test_the_batch_norm_kernels_pool_the_first_of_equal_values(pool):
+    from selfens.networks.batch_norm_kernels import normalize
+
+    x, gain, shift = values_and_channels((9, 20, 8, 8), torch.float32)
+    x = (2 * x).round().requires_grad_()
+    other = x.detach().clone().requires_grad_()
+    gradient = torch.randn_like(functional.max_pool2d(x, 2) if pool else x)
+    normalize(x, gain, shift, 0.1, pool)[0].backward(gradient)
+    plain_batch_norm(other, gain, shift, (None, None), training=True, pool=pool).backward(gradient)
+    torch.testing.assert_close(x.grad, other.grad, atol=1e-4, rtol=1e-4)
+
+
+@needs_gpu
+@pytest.mark.parametrize("pool", [False, True])
+def test_the_variance_of_a_channel_far_from_zero_is_accurate(pool):
+    from selfens.networks.batch_norm_kernels import normalize
+
+    x, gain, shift = values_and_channels((100, 128, 16, 16), torch.float32, mean=30.0)
+    _, mean, variance = normalize(x, gain, shift, 0.1, pool)
+    torch.testing.assert_close(mean.double(), x.double().mean((0, 2, 3)), atol=0, rtol=1e-6)
+    torch.testing.assert_close(variance.double(), x.double().var((0, 2, 3), unbiased=False), atol=0, rtol=1e-5)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_kernel_for_evaluation_is_the_plain_operations(shape, kind):
+    from selfens.networks.batch_norm_kernels import evaluate
+
+    x, gain, shift = values_and_channels(shape, kind)
+    running = torch.randn(shape[1], device="cuda"), torch.rand(shape[1], device="cuda") + 0.1
+    x[0, 1, 0, 0] = torch.nan  # must not be pooled away
+    out = evaluate(x, gain, shift, *running, 0.1)
+    plain = plain_batch_norm(x.float(), gain, shift, running, training=False, pool=True)
+    assert out[0, 1, 0, 0].isnan()
+    tolerance = 1e-5 if kind == torch.float32 else 1e-2
+    torch.testing.assert_close(out.float(), plain, atol=tolerance, rtol=tolerance, equal_nan=True)
+
+
+def passes(network, x):
+    """What two training passes, an evaluation with gradients and one without make, and what becomes of the buffers."""
+    made = [network.train()(x), network(x * 0.9)]
+    (made[0] + made[1]).square().sum().backward()
+    made += [*(each.grad for each in network.parameters()), *network.buffers(), network.eval()(x)]
+    assert made[-1].requires_grad
+    with torch.no_grad():
+        return [*made, network(x)]
+
+
+@needs_gpu
+@pytest.mark.parametrize("stride", [1, 2])
+def test_layers_with_full_batch_normalization_use_the_kernels_or_say_what_torch_says(stride):
+    """A pixel alone has no variance, which torch refuses."""
+    torch.manual_seed(0)
+    layers = [BatchNormConv2d(3, 12, 3), BatchNormConv2d(12, 10, 3, stride=stride), nn.MaxPool2d(2), nn.Dropout(0.0)]
+    plain = Column(*layers, BatchNormConv2d(10, 6, 1)).cuda()
+    ours, x = copy.deepcopy(plain), torch.randn(4, 3, 16, 24, device="cuda")
+    fuse(ours, True)
+    with torch_settings("fp32", None, x.device, 0):
+        results = [passes(network, x) for network in (plain, ours)]
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4 * other.abs().max().item(), rtol=1e-4)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        ours.train()[-1](torch.randn(1, 10, 1, 1, device="cuda"))
 
 
 def test_a_compiler_that_cannot_be_loaded_ahead_is_left_to_the_first_step(monkeypatch):

@@ -1,7 +1,8 @@
 """The GPU path of our convolutions, behind one switch: `fuse(network, True)`. What is computed stays the same.
 
-A convolution takes the pooling and the dropout that follow it into the Triton kernels of `kernels.py`; the library's
-convolutions get padded, channels-last inputs; the first convolution, with few input channels, becomes a matrix product.
+A convolution takes the pooling and the dropout that follow it into the Triton kernels of `kernels.py`; with full batch
+normalisation, the pooling into those of `batch_norm_kernels.py`. The library's convolutions get padded, channels-last inputs;
+the first convolution, with few input channels, becomes a matrix product.
 """
 
 from __future__ import annotations

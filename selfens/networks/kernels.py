@@ -19,7 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE_CHANNELS = 128
+from selfens.networks.tiles import Launch, covering, empty, pixels_of, tiles
+
 # The best of 48 settings, measured on an H200 for the two largest shapes of conv13.
 SUM_PIXELS, SUM_WARPS, SUM_PROGRAMS = 64, 8, 264
 COVER_PIXELS, COVER_WARPS = 16, 4
@@ -148,41 +149,16 @@ def _write_gradient(
         tl.store(result + place, (before - mean).to(kind), mask=inside)
 
 
-def _summing(pixels: int, channels: int, tile: int = SUM_PIXELS) -> tuple[tuple[int, int], dict[str, int]]:
-    """Grid and sizes of the kernels that add up: each program takes many pixels, so that few sums have to be combined."""
-    columns, tile_channels = _columns(channels)
-    each = triton.next_power_of_2(
-        triton.cdiv(pixels * columns, SUM_PROGRAMS)
-    )  # a power, so that few kernels are compiled
-    each = max(each, tile)
-    sizes = {"EACH": each, "TILE_P": tile, "TILE_C": tile_channels, "num_warps": SUM_WARPS}
-    return (triton.cdiv(pixels, each), columns), sizes
+def _summing(pixels: int, channels: int, tile: int = SUM_PIXELS) -> Launch:
+    """For the kernels that add up: each program takes many pixels, so that few sums have to be combined."""
+    columns, sizes = tiles(channels, tile, SUM_WARPS)
+    each = triton.next_power_of_2(triton.cdiv(pixels * columns, SUM_PROGRAMS))  # so that few kernels are compiled
+    each = max(each, sizes["TILE_P"])
+    return (triton.cdiv(pixels, each), columns), {"EACH": each, **sizes}
 
 
-def _covering(pixels: int, channels: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Grid and sizes of the kernels that treat each tile once."""
-    columns, tile_channels = _columns(channels)
-    return (triton.cdiv(pixels, COVER_PIXELS), columns), {
-        "TILE_P": COVER_PIXELS,
-        "TILE_C": tile_channels,
-        "num_warps": COVER_WARPS,
-    }
-
-
-def _columns(channels: int) -> tuple[int, int]:
-    """How many tiles lie side by side, and how many channels each has."""
-    tile = min(TILE_CHANNELS, triton.next_power_of_2(channels))
-    return triton.cdiv(channels, tile), tile
-
-
-def _pixels(x: Tensor) -> int:
-    return x.shape[0] * x.shape[2] * x.shape[3]
-
-
-def _like(x: Tensor, pool: bool, kind: torch.dtype | None = None) -> Tensor:
-    batch, channels, height, width = x.shape
-    shape = (batch, channels, height // 2, width // 2) if pool else (batch, channels, height, width)
-    return torch.empty(shape, dtype=kind or x.dtype, device=x.device, memory_format=torch.channels_last)
+def _covering(pixels: int, channels: int) -> Launch:
+    return covering(pixels, channels, COVER_PIXELS, COVER_WARPS)
 
 
 @torch.library.custom_op("selfens::normalize_forward", mutates_args=())
@@ -191,27 +167,28 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, the channel means, and, if it pools, which pixels were chosen."""
     x = x.contiguous(memory_format=torch.channels_last)
-    channels, count = x.shape[1], _pixels(x)
-    out = _like(x, pool)
-    chosen = _like(x, pool, torch.uint8) if pool else torch.empty(0, dtype=torch.uint8, device=x.device)
+    channels, count = x.shape[1], pixels_of(x)
+    out = empty(x, pool)
+    chosen = empty(x, pool, torch.uint8) if pool else torch.empty(0, dtype=torch.uint8, device=x.device)
     sums, mean = torch.zeros(channels, device=x.device), torch.empty(channels, device=x.device)
-    grid, sizes = _summing(_pixels(out), channels, SUM_PIXELS // 2 if pool else SUM_PIXELS)  # pooling holds four tiles
+    tile = SUM_PIXELS // 2 if pool else SUM_PIXELS  # pooling holds four tiles
+    grid, sizes = _summing(pixels_of(out), channels, tile)
     if pool:
-        _pool_and_add_up[grid](x, out, chosen, sums, _pixels(out), channels, out.shape[3], **sizes)
+        _pool_and_add_up[grid](x, out, chosen, sums, pixels_of(out), channels, out.shape[3], **sizes)
     else:
         _add_up[grid](x, sums, count, channels, **sizes)
-    grid, sizes = _covering(_pixels(out), channels)
+    grid, sizes = _covering(pixels_of(out), channels)
     raw = out if pool else x
     _shift_and_activate[grid](
-        raw, sums, bias, out, mean, seed, count, _pixels(out), channels, slope, dropout, DROP=dropout > 0, **sizes
+        raw, sums, bias, out, mean, seed, count, pixels_of(out), channels, slope, dropout, DROP=dropout > 0, **sizes
     )
     return out, mean, chosen
 
 
 @_forward.register_fake
 def _(x: Tensor, bias: Tensor, seed: Tensor, slope: float, dropout: float, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
-    chosen = _like(x, pool, torch.uint8) if pool else torch.empty(0, dtype=torch.uint8, device=x.device)
-    return _like(x, pool), torch.empty_like(bias), chosen
+    chosen = empty(x, pool, torch.uint8) if pool else torch.empty(0, dtype=torch.uint8, device=x.device)
+    return empty(x, pool), torch.empty_like(bias), chosen
 
 
 @torch.library.custom_op("selfens::normalize_backward", mutates_args=())
@@ -226,11 +203,11 @@ def _backward(
         (batch, channels, height, width), dtype=out.dtype, device=out.device, memory_format=torch.channels_last
     )
     sums = torch.zeros(channels, device=out.device)
-    grid, sizes = _summing(_pixels(out), channels)
-    _add_up_gradient[grid](gradient, out, sums, _pixels(out), channels, slope, dropout, DROP=dropout > 0, **sizes)
-    grid, sizes = _covering(_pixels(out), channels)
+    grid, sizes = _summing(pixels_of(out), channels)
+    _add_up_gradient[grid](gradient, out, sums, pixels_of(out), channels, slope, dropout, DROP=dropout > 0, **sizes)
+    grid, sizes = _covering(pixels_of(out), channels)
     _write_gradient[grid](
-        gradient, out, chosen, sums, result, _pixels(result), _pixels(out), channels, out.shape[3], slope, dropout,
+        gradient, out, chosen, sums, result, pixels_of(result), pixels_of(out), channels, out.shape[3], slope, dropout,
         POOL=pool, DROP=dropout > 0, **sizes,
     )  # fmt: skip
     return result, sums

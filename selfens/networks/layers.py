@@ -176,8 +176,43 @@ class BatchNormConv2d(nn.Module):
             nn.init.kaiming_normal_(self.weight, a=slope)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.norm(_convolve(x, self.weight, None, self.padding, self.fused, self.stride))
-        return functional.leaky_relu(y, self.slope)
+        y = self._convolve(x)
+        if self.training and self.uses_kernels(x):
+            return self._normalize_fused(y, pool=False)
+        return functional.leaky_relu(self.norm(y), self.slope)
+
+    def uses_kernels(self, x: Tensor) -> bool:
+        """Whether this pass may use our kernels, of which those for evaluation have no gradients."""
+        if not self.fused or not x.is_cuda or (torch.is_grad_enabled() and not self.training):
+            return False  # before the size is asked for, which an exported network leaves open
+        pixels = len(x) * math.prod(self.sides(x))  # of one alone there is no variance, which torch says
+        return pixels > 1 and pixels * len(self.weight) < fused.LARGEST_TENSOR
+
+    def sides(self, x: Tensor) -> tuple[int, int]:
+        """Height and width of the output for `x`."""
+        less = self.weight.shape[2] - 2 * self.padding
+        return (x.shape[2] - less) // self.stride + 1, (x.shape[3] - less) // self.stride + 1
+
+    def forward_pooled(self, x: Tensor) -> Tensor:
+        """The layer and 2x2 max pooling on a GPU, in a few kernels of our own."""
+        from selfens.networks.batch_norm_kernels import evaluate
+
+        y = self._convolve(x)
+        if self.training:
+            return self._normalize_fused(y, pool=True)
+        norm = self.norm
+        out: Tensor = evaluate(y, norm.gain, norm.shift, norm.running_mean, norm.running_variance, self.slope)
+        return out
+
+    def _normalize_fused(self, y: Tensor, pool: bool) -> Tensor:
+        from selfens.networks.batch_norm_kernels import normalize
+
+        out, mean, variance = normalize(y, self.norm.gain, self.norm.shift, self.slope, pool)
+        self.norm.follow(mean, variance, pixels=y.numel() // y.shape[1])
+        return out
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        return _convolve(x, self.weight, None, self.padding, self.fused, self.stride)
 
 
 class BatchNorm(nn.Module):
@@ -195,6 +230,12 @@ class BatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         running = (self.running_mean, self.running_variance)
         return functional.batch_norm(x, *running, self.gain, self.shift, self.training, 1 - self.momentum)
+
+    @torch.no_grad()
+    def follow(self, mean: Tensor, variance: Tensor, pixels: int) -> None:
+        """Move the running statistics as torch does in a training pass: towards the variance without its bias."""
+        running = [self.running_mean, self.running_variance]
+        torch._foreach_lerp_(running, [mean, variance * (pixels / (pixels - 1))], 1 - self.momentum)
 
 
 def _convolve(
@@ -227,7 +268,9 @@ class NormalizedLinear(NormalizedLayer):
 
 
 class Column(nn.Sequential):
-    """Layers one after another. On a GPU, a convolution takes the pooling and dropout that follow it into its own kernels."""
+    """Layers one after another. On a GPU, a convolution takes the pooling and, without full batch normalisation, the dropout
+    that follow it into its own kernels.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         following = list(self)
@@ -238,6 +281,13 @@ class Column(nn.Sequential):
                 dropout = fused.dropout_next(following[pool:])
                 following = following[pool + (dropout > 0) :]
                 x = layer.forward_fused(x, pool=pool, dropout=dropout)
+            elif (
+                isinstance(layer, BatchNormConv2d)
+                and layer.uses_kernels(x)
+                and fused.pools_next(following, layer.sides(x))
+            ):
+                following.pop(0)
+                x = layer.forward_pooled(x)
             else:
                 x = layer(x)
         return x
