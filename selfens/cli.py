@@ -450,6 +450,7 @@ def bench(
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to time; by default 500 on a GPU, 60 on a CPU.")] = None,
+    batch: Annotated[int, typer.Option(help="Rows of a step.")] = 100,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all figures there as JSON.")] = None,
 ) -> None:
     """Measure the speed of training steps on this machine."""
@@ -462,6 +463,7 @@ def bench(
         modes=None if modes is None else [name.strip() for name in modes.split(",")],
         data_dir=str(data_dir) if data_dir else None,
         steps=steps,
+        batch=batch,
         say=_complain,
     )
     print_table(result)

@@ -316,7 +316,7 @@ def test_our_kernels_are_the_same_in_the_papers_network_on_a_gpu(method, precisi
         ("temporal-teacher", "small", "fp32", 1e-6),
         ("pi", "small", "fp32", 1e-6),
         ("mean-teacher", "small", "fp32", 1e-6),
-        ("temporal-teacher", "conv13", "bf16", 4e-3),
+        ("temporal-teacher", "conv13", "bf16", 2**-7),  # a unit in the last place
     ],
 )
 def test_our_kernels_are_the_same_with_full_batch_normalization_on_a_gpu(method, network, precision, rounding):
@@ -567,8 +567,9 @@ def test_the_batch_norm_kernels_are_the_plain_operations(shape, kind, pool):
     gradient = torch.randn(plain.shape, device="cuda").to(kind)
     out.backward(gradient)
     plain.backward(gradient.double())
-    for mine, other in ((out, plain), (norm.running_mean, running[0]), (norm.running_variance, running[1])):
-        assert share_that_differs(mine, other, 1e-4 if mine.dtype == torch.float32 else 1e-2) == 0
+    assert share_that_differs(out, plain, 1e-4 if kind == torch.float32 else 1e-2) == 0
+    for mine, other in ((norm.running_mean, running[0]), (norm.running_variance, running[1])):
+        torch.testing.assert_close(mine.double(), other, atol=1e-6, rtol=1e-4)  # the inputs have deviation 1
     for mine, other in zip(
         ours, theirs, strict=True
     ):  # a value at zero may be on the other side of the leaky ReLU's bend
@@ -603,7 +604,7 @@ def test_the_variance_of_a_channel_far_from_zero_is_accurate(pool):
     x, gain, shift = values_and_channels((100, 128, 16, 16), torch.float32, mean=30.0)
     _, mean, variance = normalize(x, gain, shift, 0.1, pool)
     torch.testing.assert_close(mean.double(), x.double().mean((0, 2, 3)), atol=0, rtol=1e-6)
-    torch.testing.assert_close(variance.double(), x.double().var((0, 2, 3), unbiased=False), atol=0, rtol=1e-5)
+    torch.testing.assert_close(variance.double(), x.double().var((0, 2, 3), unbiased=False), atol=0, rtol=5e-5)
 
 
 @needs_gpu

@@ -32,6 +32,7 @@ def bench(
     modes: Sequence[str] | None,
     data_dir: str | None,
     steps: int | None,
+    batch: int = BATCH,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """All measurements, as plain data: conv13 on CIFAR-10 on a GPU, the small network on digits on a CPU.
@@ -39,6 +40,7 @@ def bench(
     modes     of `MODES`; by default all that make sense on the device
     data_dir  CIFAR-10's files; without them a GPU is measured on random images of the same shape
     steps     how many to time
+    batch     rows of a step
     """
     if steps is not None and steps < 1:
         raise ConfigError(f"bench was asked to time {steps} steps; expected at least 1.")
@@ -58,14 +60,14 @@ def bench(
     for method in methods:
         for mode in modes or (MODES if on_gpu else CPU_MODES):
             say(f"measuring {method}, {mode}")
-            config = config_for(method, data, device)
+            config = config_for(method, data, device, batch)
             results.append(measure(config, mode, data, device, steps or (GPU_STEPS if on_gpu else CPU_STEPS)))
-    config = config_for(methods[0], data, device)
+    config = config_for(methods[0], data, device, batch)
     return {
         "environment": conditions(config, device),
         "network": config.network.name,
         "data": data.name,
-        "batch_size": BATCH,
+        "batch_size": results[0]["batch_size"],  # less than asked for, if there are fewer rows
         "measurements": results,
     }
 

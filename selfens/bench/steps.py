@@ -57,6 +57,7 @@ def measure(config: Config, mode: str, data: Dataset, device: torch.device, step
     return {
         "method": config.method.name,
         "mode": mode,
+        "batch_size": parts.loader.batch_size,
         "images_per_second": parts.loader.batch_size / seconds,
         "microseconds_per_step": seconds * 1e6,
         "peak_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
@@ -68,11 +69,11 @@ def measure(config: Config, mode: str, data: Dataset, device: torch.device, step
 # What is measured
 
 
-def config_for(method: str, data: Dataset, device: torch.device) -> Config:
+def config_for(method: str, data: Dataset, device: torch.device, batch: int = BATCH) -> Config:
     """The preset of CIFAR-10 on a GPU and of digits on a CPU, with this method."""
     name = "cifar10" if device.type == "cuda" else "digits"
     config = presets.get(name, method)
-    config = config.with_values("training", device=device.type, batch_size=BATCH)
+    config = config.with_values("training", device=device.type, batch_size=batch)
     if "strong" in methods.find(method).views:  # its colour operations want pixels
         return config.with_values("data", preprocess="channel", preprocess_after_views=True)
     return config if data.name == name else config.with_values("data", preprocess="channel")
