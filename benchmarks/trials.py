@@ -44,6 +44,11 @@ PARTS: dict[str, tuple[str, ...]] = {  # of the method, each removed or changed 
 }
 TRIALS: dict[str, tuple[str, int, tuple[str, ...]]] = {
     **{f"{labels}{name}": ("cifar10-modern", labels, part) for labels in (4000, 250) for name, part in PARTS.items()},
+    **{
+        f"{labels}-rate-{rate}": ("cifar10-modern", labels, (f"optimizer.learning_rate={rate}",))
+        for labels in (4000, 250)
+        for rate in (0.03, 0.06)
+    },
     "4000-temperature-0.3": ("cifar10-modern", 4000, ("method.temperature=0.3",)),
     "4000-3-operations": ("cifar10-modern", 4000, ("augment.operations=3",)),
     "4000-decay-1e-3": ("cifar10-modern", 4000, ("optimizer.weight_decay=0.001",)),
