@@ -18,11 +18,10 @@ def covering(pixels: int, channels: int, tile: int, warps: int) -> Launch:
     return (triton.cdiv(pixels, sizes["TILE_P"]), columns), sizes
 
 
-def sweeping(pixels: int, channels: int, tile: int, warps: int, programs: int, turns: int) -> Launch:
-    """For kernels that add up: a given number of programs takes all tiles, some turns at a time, so that few sums have to be
-    combined."""
+def sweeping(pixels: int, channels: int, tile: int, warps: int, programs: int) -> Launch:
+    """For kernels that add up: a given number of programs takes all tiles in turns, so that few sums have to be combined."""
     (rows, columns), sizes = covering(pixels, channels, tile, warps)
-    return (min(triton.cdiv(rows, turns), triton.cdiv(programs, columns)), columns), {"TURNS": turns, **sizes}
+    return (min(rows, triton.cdiv(programs, columns)), columns), sizes
 
 
 def tiles(channels: int, tile: int, warps: int) -> tuple[int, dict[str, int]]:
