@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -220,6 +221,26 @@ def test_trials_leave_each_part_out_at_both_numbers_of_labels():
     assert {f"{labels}{part}" for labels in (4000, 250) for part in trials.PARTS} <= {*trials.TRIALS}
     for preset, labels, overrides in trials.TRIALS.values():
         presets.get(preset).with_overrides([f"data.labels={labels}", *overrides])
+
+
+def test_the_figure_has_runs_that_were_alone_and_published_errors_at_the_peers_pace(tmp_path, monkeypatch):
+    figure, drawn = script("error_time"), []
+    monkeypatch.setattr(figure, "draw", lambda *given: drawn.append(given))
+    monkeypatch.setattr(sys, "argv", ["error_time", "--results", str(tmp_path)])
+    with pytest.raises(SystemExit, match="no record to draw"):
+        figure.main()
+    shutil.copytree(SCRIPTS.parent / "results/runs/cifar10", tmp_path / "runs/cifar10")
+    figure.main()
+    line = {"ours": {"config": {"data": {"labels": 4000}}}}
+    line["peer"] = {"seconds": 200.0, "error": 15.0, "images_per_second": 4000}
+    (tmp_path / "peer.jsonl").write_text(json.dumps(line) + "\n")
+    figure.main()
+    (before, nothing, _), (after, published, _) = drawn
+    assert [*before] == [figure.TEMPORAL]  # both runs of the Π-model shared their card
+    assert min(before[figure.TEMPORAL]).seconds == pytest.approx(240, abs=5)
+    assert nothing == {}
+    assert after[figure.PEER] == [(200, 15)]
+    assert published["LaplaceNet, 13 layers"] == (225e6 / 4000, 4.99)
 
 
 # The peer, of which only semilearn's own part needs a GPU and semilearn
