@@ -47,12 +47,13 @@ TRIALS: dict[str, tuple[str, int, tuple[str, ...]]] = {
     **{
         f"{labels}-rate-{rate}": ("cifar10-modern", labels, (f"optimizer.learning_rate={rate}",))
         for labels in (4000, 250)
-        for rate in (0.03, 0.06)
+        for rate in (0.03, 0.06, 0.2)
     },
     "4000-temperature-0.3": ("cifar10-modern", 4000, ("method.temperature=0.3",)),
     "4000-3-operations": ("cifar10-modern", 4000, ("augment.operations=3",)),
     "4000-decay-1e-3": ("cifar10-modern", 4000, ("optimizer.weight_decay=0.001",)),
     "4000-wrn": ("cifar10-modern", 4000, ("network.name=wrn-28-2",)),
+    "250-teacher-0.995": ("cifar10-modern", 250, ("method.decay=0.995",)),
     "250-threshold": ("cifar10-modern", 250, ("method.threshold=0.95",)),
     "40": ("cifar10-modern", 40, ()),
     "svhn": ("svhn-modern", 1000, ()),
