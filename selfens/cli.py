@@ -234,13 +234,8 @@ def evaluate(
     from selfens.tools.folds import compare_folds
     from selfens.training.progress import for_terminal
 
-    trained = _loaded(run, trust_code, device)
+    trained = _loaded(run, trust_code, device, again=folds is not None)
     if folds is not None:
-        trained.check_code()  # the folds are new runs, which trust the config they are given
-        if trained.about["own_network"] or trained.about["own_method"]:
-            raise ConfigError(
-                f"{run} has a network or method of your own, which can be trained by folds only in Python."
-            )
         dataset, show = trained.dataset(source=data), for_terminal(quiet)
         verdict = _until_stopped(lambda: compare_folds(trained.config, dataset, folds, progress=show))
         if not trained.about["test_rows"]:  # else the run has a verdict on those
@@ -348,14 +343,13 @@ def audit(
     from selfens.training import progress
 
     page = _page_beside(output)
-    trained = _loaded(run, trust_code)
+    trained = _loaded(run, trust_code, again=folds is not None)
     dataset = trained.dataset(source=data)
     auditing.check_audit_replaceable(output, trained, dataset)
     if folds is None:
         result = auditing.audit_run(trained, dataset)
         how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K asks one that was not"
     else:
-        trained.check_code()  # the folds are new runs, which trust the config they are given
         show = progress.for_terminal(quiet)
         result = _until_stopped(lambda: folding.audit_folds(trained.config, dataset, folds, progress=show))
         how = f"each judged by one of {folds} runs that did not see it"
@@ -521,11 +515,17 @@ def _page_beside(output: Path) -> Path:
     return page
 
 
-def _loaded(path: Path, trust_code: bool, device: str = "auto") -> Run:
-    """A run to be used, with a note if it is not finished."""
+def _loaded(path: Path, trust_code: bool, device: str = "auto", *, again: bool = False) -> Run:
+    """A run to be used, with a note if it is not finished; `again`: to train as it was, from its config alone."""
     from selfens import load_run
 
     run = load_run(path, device=device, trust_code=trust_code)
+    if again:
+        run.check_code()  # new runs trust the config that they are given
+        if run.about["own_network"] or run.about["own_method"]:
+            raise ConfigError(
+                f"{path} has a network or method of your own, which can be trained by folds only in Python."
+            )
     done, epochs = run.directory.reached()[0], run.config.schedule.epochs
     if done < epochs:
         _complain(f"note: {path} has done {done} of {epochs} epochs; '{_command('resume', run)}' completes it.")

@@ -913,6 +913,16 @@ def test_nothing_is_trained_for_an_audit_that_could_not_be_written(typed, traine
     assert (code, err) == (1, "error: no/x.csv cannot be written: no is not a writable folder.\n")
 
 
+@pytest.mark.parametrize("command", ["audit", "evaluate"])
+@pytest.mark.parametrize("own", ["own_network", "own_method"])
+def test_folds_never_train_something_else_in_place_of_a_network_or_method_of_ones_own(typed, trained, command, own):
+    about = json.loads(Path("run/run.json").read_text())
+    Path("run/run.json").write_text(json.dumps(about | {own: True}))
+    sentence = "error: run has a network or method of your own, which can be trained by folds only in Python.\n"
+    assert typed(command, "run", "--folds", "2") == (1, "", sentence)
+    assert not Path("issues.csv").exists()
+
+
 @pytest.mark.parametrize("command", ["audit", "suggest"])
 def test_a_page_of_another_command_is_not_overwritten(typed, here, trained, command):
     (here / "report.html").write_text("a report")
