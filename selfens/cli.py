@@ -126,16 +126,8 @@ def train(
         if any(text.partition("=")[0].strip() == field for text in overrides or []):
             raise ConfigError(f"{field} was set; choose by {option}, which also brings the settings that go with it.")
     from selfens import named
-    from selfens.data import tabular
     from selfens.training import loop
 
-    if label is None and tabular.is_table(source) and os.path.isfile(source):
-        columns, _ = tabular.names_and_rows(Path(source))
-        if columns and "file" not in map(str.lower, columns):
-            raise ConfigError(
-                f"{source} is a table, and its column of labels was not named; add --label and one of "
-                f"{', '.join(columns[:20])}. (A list of images has the columns file and label.)"
-            )
     named_file = labels_file or add_labels
     flags = {
         "data.labels": "none" if labels == "all" else labels,

@@ -45,6 +45,7 @@ IDENTIFIER = re.compile(r"(.*[\W_])?(?i:id)|.*[a-z]I[dD]|(Unnamed: 0)?")  # the 
 DECIMAL_COMMA, THOUSANDS = r"^[-+]?[\d.]*,\d+(e[-+]?\d+)?$", r"^[-+]?\d{1,3}(,\d{3})+(\.\d*)?$"
 WITH_UNIT = r"[-+]?([^\w\s.,+-]|[A-Z]{3}\s)\s?[-+]?\d[\d.,']*|[-+]?\d[\d.,']*\s?([^\w\s.,:;/+-]\w?|[a-zA-Zµ²³/]{1,5})"
 WHOLE, FRACTION = re.compile(r"(0|[1-9]\d{0,17})(\.0+)?", re.ASCII), re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?")
+HEADER = 2**20  # characters, in which the first line of a CSV is found
 NOT_UTF8 = "it is not UTF-8 text; save it as UTF-8"
 OUR_HEADERS = {"row", "label", "class", "probability", "suggested", "score", "predicted", "uncertainty"}
 
@@ -341,15 +342,27 @@ def is_table(source: str | Path) -> bool:
     return str(source).lower().endswith((".csv", ".tsv", ".parquet"))
 
 
-def names_and_rows(path: Path) -> tuple[list[str], int]:
-    """The names of a table's columns, and about how many rows it has; of a CSV, by its lines, which are all read."""
+def column_names(path: Path) -> list[str]:
+    """The names of a table's columns; of a CSV, only the beginning is read."""
     with _file_errors(path):
-        if path.suffix.lower() != ".parquet":
-            text, separator = _text(path, "replace")  # a list of images may name files that are not UTF-8
-            return _first_line(text, separator), text.count("\n") or 1
-        from pyarrow import parquet
+        if path.suffix.lower() == ".parquet":
+            from pyarrow import parquet
 
-        return parquet.read_schema(path).names, parquet.read_metadata(path).num_rows or 1
+            return list(parquet.read_schema(path).names)
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:  # names of images may not be UTF-8
+            text = lines.read(HEADER)
+        return _first_line(text, _separator(text))
+
+
+def count_rows(path: Path) -> int:
+    """About how many rows a table has, at least 1; of a CSV, how many lines."""
+    with _file_errors(path):
+        if path.suffix.lower() == ".parquet":
+            from pyarrow import parquet
+
+            return parquet.read_metadata(path).num_rows or 1
+        with path.open("rb") as lines:
+            return sum(line.endswith(b"\n") for line in lines) or 1
 
 
 def read_frame(path: Path) -> Frame:
@@ -358,7 +371,8 @@ def read_frame(path: Path) -> Frame:
         import pandas
 
         if path.suffix.lower() != ".parquet":
-            text, separator = _text(path)
+            text = path.read_bytes().decode("utf-8-sig")
+            separator = _separator(text)
             lines = pandas.read_csv(
                 io.StringIO(text), sep=separator, header=None, dtype=str, na_filter=False, skipinitialspace=True
             ).apply(lambda cells: cells.map(from_cell) if cells.str.startswith('"').any() else cells)
@@ -375,12 +389,11 @@ def read_frame(path: Path) -> Frame:
     return named(frame)
 
 
-def _text(path: Path, errors: str = "strict") -> tuple[str, str]:
-    """A CSV's text, and what separates its cells: whatever gives the first line the most of them."""
-    text = path.read_bytes().decode("utf-8-sig", errors)
+def _separator(text: str) -> str:
+    """What separates the cells of a CSV: whatever gives the first line the most of them."""
     if "\0" in text:
         raise ValueError(NOT_UTF8)
-    return text, max(",;\t|", key=lambda mark: len(_first_line(text, mark)))
+    return max(",;\t|", key=lambda mark: len(_first_line(text, mark)))
 
 
 def _decimal_commas(frame: Frame) -> bool:
