@@ -8,7 +8,7 @@ from pathlib import Path
 from selfens import presets
 from selfens.config import Config
 from selfens.core.device import resolve_device
-from selfens.data import folder, images, sources, tabular
+from selfens.data import folder, images, sources, table_files
 from selfens.errors import ConfigError, nearest
 
 
@@ -26,12 +26,12 @@ def config_for(
     Only the headers of arrays, the lines of a table and the names of files are read. The data are loaded by the training.
     """
     is_preset, is_arrays = presets.full_name(source) is not None, sources.is_array_source(source)
-    if label is not None and (is_preset or not tabular.is_table(source)):
+    if label is not None and (is_preset or not table_files.is_table(source)):
         raise ConfigError(
             f"a label column was given, but {source} is not a table (.csv, .tsv or .parquet); leave it out."
         )
-    if label is None and tabular.is_table(source) and os.path.isfile(source):
-        columns = tabular.column_names(Path(source))
+    if label is None and table_files.is_table(source) and os.path.isfile(source):
+        columns = table_files.column_names(Path(source))
         if columns and "file" not in map(str.lower, columns):
             raise ConfigError(
                 f"{source} is a table, and its column of labels was not named; add --label and one of "
@@ -48,7 +48,7 @@ def config_for(
         return presets.get(source, method)
     path, on_gpu, photos = Path(source), resolve_device(device).type == "cuda", False
     if label is not None:
-        rows, side = tabular.count_rows(path), None
+        rows, side = table_files.count_rows(path), None
     elif is_arrays:
         rows, side = sources.rows_and_side(path)
     elif folder.is_folder_source(source):
