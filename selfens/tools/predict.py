@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from selfens.data.arrays import read_inputs
 from selfens.data.dataset import Dataset
-from selfens.data.folder import all_images, is_folder_source
+from selfens.data.folder import all_images, decode_alike, is_folder_source
 from selfens.data.images import Decoded, decode_all, is_image
 from selfens.data.table_files import is_table, read_frame
 from selfens.errors import DataError
@@ -59,13 +59,7 @@ def _predicted(run: Run, inputs: Path, progress: bool) -> tuple[Decoded, NDArray
     if (store := run.features) is not None:
         decoded = decode_all(all_images(inputs), store.size, inputs, progress, store.digests)
         return decoded, run.predict_rows(store.features(decoded.images))
-    channels, *sides = run.input_shape
-    if channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
-        raise DataError(
-            f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images, "
-            f"which {inputs} would become; give an .npz or .npy file of such inputs."
-        )
-    decoded = decode_all(all_images(inputs), sides[0], inputs, progress)
+    decoded = decode_alike(inputs, run.input_shape, progress)
     return decoded, run.predict_proba(decoded.images)
 
 
