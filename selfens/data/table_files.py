@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from selfens.errors import DataError, MissingPackageError
+from selfens.errors import DataError, require
 from selfens.files import check_regular
 from selfens.files.tables import from_cell
 
@@ -49,6 +49,7 @@ def count_rows(path: Path) -> int:
 
 def read_frame(path: Path) -> Frame:
     """The rows of a table, by their numbers in it; the cells of a CSV are texts."""
+    require("tables", f"the table {path}", "pandas")
     with _file_errors(path):
         import pandas
 
@@ -106,13 +107,11 @@ def _first_line(text: str, separator: str) -> list[str]:
 @contextmanager
 def _file_errors(path: Path) -> Iterator[None]:
     """Whatever a file that is no table raises, as one sentence."""
+    if path.suffix.lower() == ".parquet":
+        require("tables", f"the table {path}")
     try:
         check_regular(path)
         yield
-    except ImportError as error:
-        raise MissingPackageError(
-            f"{path} is a table, which needs pandas and pyarrow ({error}); install them: pip install 'selfens[tables]'"
-        ) from None
     except Exception as error:  # pandas and pyarrow raise a dozen kinds for damaged files
         reason = NOT_UTF8 if isinstance(error, UnicodeDecodeError) else str(error)
         reason = " ".join((getattr(error, "strerror", None) or reason).split()).rstrip(".")
