@@ -82,10 +82,10 @@ def train(
     labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
     add_labels: Annotated[Path | None, typer.Option(help="More labels, such as suggestions filled in.")] = None,
     method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; see 'selfens methods'.")] = None,
-    seed: Annotated[str | None, typer.Option(metavar="N", help="Of labels, split and training.")] = None,
-    epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="Seed for labels, split and training.")] = None,
+    epochs: Annotated[str | None, typer.Option(metavar="N", help="Number of epochs; ramps scale with it.")] = None,
     time_limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m: as many epochs as fit, report and all.")
+        str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m: as many epochs as fit, including the report.")
     ] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or are downloaded to.")] = None,
@@ -124,7 +124,9 @@ def train(
         )
     for field, option in (("method.name", "--method"), ("data.backbone", "--backbone")):
         if any(text.partition("=")[0].strip() == field for text in overrides or []):
-            raise ConfigError(f"{field} was set; choose by {option}, which also brings the settings that go with it.")
+            raise ConfigError(
+                f"{field} was set; use {option} instead, which also applies the settings that go with it."
+            )
     from selfens import named
     from selfens.training import loop
 
@@ -186,7 +188,7 @@ def resume(
         lacks = report or (verdict is None and baselines is not False)
         lacks = lacks and not (before.path / REPORT).is_file() and not before.about["own_data"]  # the page comes last
         if not quiet:
-            say(f"{run} is complete; {'what it lacks is made now' if lacks else 'there is nothing to resume'}.")
+            say(f"{run} is complete; {'writing what is missing' if lacks else 'there is nothing to resume'}.")
         if lacks:
             show = for_terminal(quiet)
             try:
@@ -194,7 +196,7 @@ def resume(
                 console.finish(whole, show, baselines, report, quiet)
                 return
             except SelfensError as error:
-                show.warn(f"that could not be made: {console.sentence(error)}")
+                show.warn(f"this could not be written: {console.sentence(error)}")
         console.say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
         return
     moved = before.dataset(source=data) if data else None
@@ -211,13 +213,13 @@ def evaluate(
     data: DataOption = None,
     folds: Annotated[
         int | None,
-        typer.Option(help="Train this many times, each with a part of the labels hidden, which are then tested on."),
+        typer.Option(help="Cross-validate in this many folds: hold out part of the labels each time and test on it."),
     ] = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     trust_code: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Compute a run's test error again, over every test row; or by folds of its labels, and compare it with simple methods."""
+    """Compute a run's test error again, over every test row; or by cross-validation, compared with simple methods."""
     from selfens.report.page import write_report_or_warn
     from selfens.runs.directory import REPORT
     from selfens.tools.baselines import store
@@ -237,7 +239,7 @@ def evaluate(
         return
     if not trained.about["test_rows"]:
         command = console.fold_command(trained)
-        how = f"; to evaluate by folds of the labels: {command}" if command else "."
+        how = f"; to evaluate by cross-validation: {command}" if command else "."
         raise DataError(f"{run} has no test rows to evaluate on{how}")
     result = trained.evaluate(trained.dataset(source=data))
     say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
@@ -265,7 +267,7 @@ def predict(
     from selfens.tools.predict import predict_file, predict_training_rows
 
     if training_rows == (inputs is not None):
-        raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
+        raise ConfigError("predict needs either an INPUT or --training-rows; see 'selfens predict --help'.")
     trained = console.loaded(run, trust_code, device)
     remarks: list[str] = []
     if inputs is None:
@@ -290,7 +292,7 @@ def report(
     from selfens.report.page import write_report
 
     if data is not None and len(runs) > 1:
-        raise ConfigError(f"--data is for one run, and {len(runs)} were given; a comparison looks at no data.")
+        raise ConfigError(f"--data is for one run, and {len(runs)} were given; a comparison reads no data.")
     loaded = [load_run(run, trust_code=trust_code) for run in runs]
     # A page would only say in small print that the data does not fit.
     dataset = None if data is None else loaded[0].dataset(source=data)
@@ -309,7 +311,7 @@ def export(
     from selfens.tools.export import export_run
 
     done = export_run(console.loaded(run, trust_code, "cpu"), output)
-    say(f"{output} written; its probabilities are the run's to within {done.difference:.1g} on {done.checked_on}")
+    say(f"{output} written; its probabilities match the run's to within {done.difference:.1g} on {done.checked_on}")
 
 
 @app.command()
@@ -319,7 +321,8 @@ def audit(
         Path, typer.Option("--output", "-o", help="The CSV to write, most suspicious rows first.")
     ] = Path("issues.csv"),
     folds: Annotated[
-        int | None, typer.Option(help="Train this many times, each time with a part of the labels hidden.")
+        int | None,
+        typer.Option(help="Cross-validate in this many folds: judge each label by a run that did not see it."),
     ] = None,
     data: DataOption = None,
     trust_code: TrustOption = False,
@@ -337,7 +340,7 @@ def audit(
     auditing.check_audit_replaceable(output, trained, dataset)
     if folds is None:
         result = auditing.audit_run(trained, dataset)
-        how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K asks one that was not"
+        how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K avoids that"
     else:
         show = progress.for_terminal(quiet)
         result = console.until_stopped(lambda: folding.audit_folds(trained.config, dataset, folds, progress=show))
@@ -346,7 +349,7 @@ def audit(
     doubt = auditing.doubt(result, trained.test_error)
     write_audit_page(page, result, dataset, f"{how[0].upper()}{how[1:]}.", doubt)
     disputed = f"{len(result.disputed):,} of {len(result.rows):,} labels are disputed"
-    say(f"{disputed} ({how}); written to {output}, to look at in {page}")
+    say(f"{disputed} ({how}); written to {output}; {page} shows them")
     if doubt:
         say(doubt)
 
@@ -374,7 +377,7 @@ def suggest(
     auditing.write_suggestions(output, result, trained.classes, dataset)
     write_suggestions_page(page, result, dataset)
     all_there_are = ", all there are," if len(result.rows) < count else ""
-    say(f"{len(result.rows):,} rows to label next{all_there_are} written to {output}, to look at in {page}")
+    say(f"{len(result.rows):,} rows to label next{all_there_are} written to {output}; {page} shows them")
 
 
 @app.command()
@@ -414,7 +417,9 @@ def demo(
     directory: Annotated[
         Path, typer.Option("--runs", help="Where the runs go; finished ones are not repeated.")
     ] = Path("runs/demo"),
-    jobs: Annotated[int | None, typer.Option(help="Processes at once, of one thread each; default: the cores.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Parallel processes of one thread each; default: one per core.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
 ) -> None:
     """Compare four methods on real digits with 50 labels."""
@@ -433,7 +438,7 @@ def bench(
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to time; by default 500 on a GPU, 60 on a CPU.")] = None,
-    batch: Annotated[int, typer.Option(help="Rows of a step.")] = 100,
+    batch: Annotated[int, typer.Option(help="Rows per step.")] = 100,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all figures there as JSON.")] = None,
 ) -> None:
     """Measure the speed of training steps on this machine."""

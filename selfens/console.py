@@ -27,7 +27,7 @@ def loaded(path: Path, trust_code: bool, device: str = "auto", *, again: bool = 
         run.check_code()  # new runs trust the config that they are given
         if run.about["own_network"] or run.about["own_method"]:
             raise ConfigError(
-                f"{path} has a network or method of your own, which can be trained by folds only in Python."
+                f"{path} has a network or method of your own, which can be cross-validated only in Python."
             )
     done, epochs = run.directory.reached()[0], run.config.schedule.epochs
     if done < epochs:
@@ -41,7 +41,7 @@ def _command(name: str, run: Run, rest: str = "") -> str:
 
 
 def fold_command(run: Run) -> str:
-    """What to type to compare by folds; empty if there are too few labels for that, or no files to read again."""
+    """What to type to compare by cross-validation; empty if there are too few labels for that, or no files to read again."""
     from selfens.tools.folds import usual_folds
 
     folds = 0 if run.about["own_data"] else usual_folds(run.labels.labels)
@@ -85,7 +85,7 @@ def _compare(run: Run, wanted: bool | None, show: Progress) -> list[str]:
         if (verdict := verdict_of(run, run.dataset(), wanted)) is not None:
             store(run, verdict)
         words = one_class_of(run, run.dataset())
-    except Exception as error:  # a comparison is never worth a run
+    except Exception as error:  # a comparison must not fail the run
         show.warn(f"the run is complete, but it could not be compared with the baselines ({root_cause(error)}).")
         return []
     return [*([words] if words else []), *(repr(verdict).splitlines() if verdict else [])]
@@ -123,15 +123,15 @@ def say_result(run: Run, quiet: bool, beside: list[str]) -> None:
     if quiet:
         return
     if (points := run.error_margin) is not None:
-        say(f"only {run.about['test_rows']} rows were tested on, so the error is known to within {points:.0f} points")
+        say(f"with only {run.about['test_rows']} test rows the error is accurate to about ±{points:.0f} points")
     for line in beside:
         say(line)
     by_folds = fold_command(run)
     if not run.about["test_rows"] and not beside:
-        how = f"; to compare by folds of the labels: {by_folds}" if by_folds else ""
+        how = f"; to compare by cross-validation: {by_folds}" if by_folds else ""
         say(f"no test rows, so it was not compared with simple methods{how}")
     elif run.error_margin is not None and len(run.labels.rows) > run.about["test_rows"] and by_folds:
-        say(f"there are more labels than test rows, so folds of them tell more: {by_folds}")
+        say(f"there are more labels than test rows, so cross-validation is more accurate: {by_folds}")
     if run.config.augment.flip and is_folder_source(run.config.data.name) and run.device.type == "cpu":  # photos
         say("features of a pretrained network usually do better on photos: --backbone timm:tf_efficientnet_lite0")
     if (run.path / REPORT).is_file():

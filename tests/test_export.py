@@ -293,7 +293,7 @@ def test_an_older_file_is_replaced(typed, trained, tmp_path, name):
     (tmp_path / name).write_text("an older one is replaced")
     code, out, err = typed("export", trained.path, "-o", name)
     assert (code, err) == (0, "")
-    assert out.startswith(f"{name} written; its probabilities are the run's to within ")
+    assert out.startswith(f"{name} written; its probabilities match the run's to within ")
     assert out.endswith(" training rows\n")
     assert list(contents(tmp_path)) == [name]
 
