@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import io
 import os
-import shlex
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from selfens import console
+from selfens.console import complain, say
 from selfens.core import launcher
-from selfens.errors import ConfigError, DataError, MovedDataError, SelfensError, UntrustedCodeError, root_cause, visible
+from selfens.errors import ConfigError, DataError, SelfensError
 from selfens.experiments.command import reproduce
 from selfens.methods import METHODS
 from selfens.settings import seconds
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from selfens.config import Config
     from selfens.runs.run import Run
     from selfens.training.progress import Progress
-
-Result = TypeVar("Result")
 
 app = typer.Typer(
     add_completion=False,
@@ -84,10 +82,10 @@ def train(
     labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
     add_labels: Annotated[Path | None, typer.Option(help="More labels, such as suggestions filled in.")] = None,
     method: Annotated[str | None, typer.Option(help=f"{', '.join(METHODS)}; see 'selfens methods'.")] = None,
-    seed: Annotated[str | None, typer.Option(metavar="N", help="Of labels, split and training.")] = None,
-    epochs: Annotated[str | None, typer.Option(metavar="N", help="Ramps keep their proportion.")] = None,
+    seed: Annotated[str | None, typer.Option(metavar="N", help="Seed for labels, split and training.")] = None,
+    epochs: Annotated[str | None, typer.Option(metavar="N", help="Number of epochs; ramps scale with it.")] = None,
     time_limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m: as many epochs as fit, report and all.")
+        str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m: as many epochs as fit, including the report.")
     ] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or are downloaded to.")] = None,
@@ -126,18 +124,12 @@ def train(
         )
     for field, option in (("method.name", "--method"), ("data.backbone", "--backbone")):
         if any(text.partition("=")[0].strip() == field for text in overrides or []):
-            raise ConfigError(f"{field} was set; choose by {option}, which also brings the settings that go with it.")
+            raise ConfigError(
+                f"{field} was set; use {option} instead, which also applies the settings that go with it."
+            )
     from selfens import named
-    from selfens.data import tabular
     from selfens.training import loop
 
-    if label is None and tabular.is_table(source) and os.path.isfile(source):
-        columns, _ = tabular.names_and_rows(Path(source))
-        if columns and "file" not in map(str.lower, columns):
-            raise ConfigError(
-                f"{source} is a table, and its column of labels was not named; add --label and one of "
-                f"{', '.join(columns[:20])}. (A list of images has the columns file and label.)"
-            )
     named_file = labels_file or add_labels
     flags = {
         "data.labels": "none" if labels == "all" else labels,
@@ -169,7 +161,7 @@ def train(
             )
         return loop.train(config, directory, progress=show, time_limit=limit - spent, note=note)
 
-    _train(begin, directory, baselines, report, tensorboard, quiet)
+    console.train(begin, directory, baselines, report, tensorboard, quiet)
 
 
 @app.command()
@@ -196,23 +188,23 @@ def resume(
         lacks = report or (verdict is None and baselines is not False)
         lacks = lacks and not (before.path / REPORT).is_file() and not before.about["own_data"]  # the page comes last
         if not quiet:
-            _say(f"{run} is complete; {'what it lacks is made now' if lacks else 'there is nothing to resume'}.")
+            say(f"{run} is complete; {'writing what is missing' if lacks else 'there is nothing to resume'}.")
         if lacks:
             show = for_terminal(quiet)
             try:
                 whole = Run(run, dataset=before.dataset(source=data), trust_code=trust_code)
-                _finish(whole, show, baselines, report, quiet)
+                console.finish(whole, show, baselines, report, quiet)
                 return
             except SelfensError as error:
-                show.warn(f"that could not be made: {_sentence(error)}")
-        _say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
+                show.warn(f"this could not be written: {console.sentence(error)}")
+        console.say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
         return
     moved = before.dataset(source=data) if data else None
 
     def go_on(show: Progress) -> Run:
         return loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
 
-    _train(go_on, run, baselines, report, tensorboard, quiet)
+    console.train(go_on, run, baselines, report, tensorboard, quiet)
 
 
 @app.command()
@@ -221,45 +213,39 @@ def evaluate(
     data: DataOption = None,
     folds: Annotated[
         int | None,
-        typer.Option(help="Train this many times, each with a part of the labels hidden, which are then tested on."),
+        typer.Option(help="Cross-validate in this many folds: hold out part of the labels each time and test on it."),
     ] = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     trust_code: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Compute a run's test error again, over every test row; or by folds of its labels, and compare it with simple methods."""
+    """Compute a run's test error again, over every test row; or by cross-validation, compared with simple methods."""
     from selfens.report.page import write_report_or_warn
     from selfens.runs.directory import REPORT
     from selfens.tools.baselines import store
     from selfens.tools.folds import compare_folds
     from selfens.training.progress import for_terminal
 
-    trained = _loaded(run, trust_code, device)
+    trained = console.loaded(run, trust_code, device, again=folds is not None)
     if folds is not None:
-        trained.check_code()  # the folds are new runs, which trust the config they are given
-        if trained.about["own_network"] or trained.about["own_method"]:
-            raise ConfigError(
-                f"{run} has a network or method of your own, which can be trained by folds only in Python."
-            )
         dataset, show = trained.dataset(source=data), for_terminal(quiet)
-        verdict = _until_stopped(lambda: compare_folds(trained.config, dataset, folds, progress=show))
+        verdict = console.until_stopped(lambda: compare_folds(trained.config, dataset, folds, progress=show))
         if not trained.about["test_rows"]:  # else the run has a verdict on those
             store(trained, verdict)
             if (trained.path / REPORT).is_file():
                 write_report_or_warn(trained, dataset, show.warn)
         for line in repr(verdict).splitlines():
-            _say(line)
+            say(line)
         return
     if not trained.about["test_rows"]:
-        how = f"; to evaluate by folds of the labels: {_by_folds(trained)}" if _by_folds(trained) else "."
+        command = console.fold_command(trained)
+        how = f"; to evaluate by cross-validation: {command}" if command else "."
         raise DataError(f"{run} has no test rows to evaluate on{how}")
     result = trained.evaluate(trained.dataset(source=data))
-    _say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
+    say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
     for name, error in result["per_class"].items():
-        _say(f"  {name:<20} {error:6.2f} %")
-    _say(
-        f"balanced error {sum(result['per_class'].values()) / len(result['per_class']):.2f} %, the mean of the classes"
-    )
+        say(f"  {name:<20} {error:6.2f} %")
+    say(f"balanced error {sum(result['per_class'].values()) / len(result['per_class']):.2f} %, the mean of the classes")
 
 
 @app.command()
@@ -281,16 +267,16 @@ def predict(
     from selfens.tools.predict import predict_file, predict_training_rows
 
     if training_rows == (inputs is not None):
-        raise ConfigError("predict wants either an INPUT or --training-rows; see 'selfens predict --help'.")
-    trained = _loaded(run, trust_code, device)
+        raise ConfigError("predict needs either an INPUT or --training-rows; see 'selfens predict --help'.")
+    trained = console.loaded(run, trust_code, device)
     remarks: list[str] = []
     if inputs is None:
         count = predict_training_rows(trained, trained.dataset(source=data), output)
     else:
         count, remarks = predict_file(trained, inputs, output, progress=True)
     for remark in remarks:
-        _complain(remark)
-    _say(f"predictions of {count:,} row{'s' * (count != 1)} written to {output}")
+        complain(remark)
+    say(f"predictions of {count:,} row{'s' * (count != 1)} written to {output}")
 
 
 @app.command()
@@ -306,13 +292,13 @@ def report(
     from selfens.report.page import write_report
 
     if data is not None and len(runs) > 1:
-        raise ConfigError(f"--data is for one run, and {len(runs)} were given; a comparison looks at no data.")
+        raise ConfigError(f"--data is for one run, and {len(runs)} were given; a comparison reads no data.")
     loaded = [load_run(run, trust_code=trust_code) for run in runs]
     # A page would only say in small print that the data does not fit.
     dataset = None if data is None else loaded[0].dataset(source=data)
     if len(loaded) == 1 and loaded[0].code and not trust_code:
-        _complain("note: what needs the run's own code is missing from the page; --trust-code adds it.")
-    _say(f"report written to {write_report(loaded, output, dataset=dataset, baselines=baselines)}")
+        complain("note: what needs the run's own code is missing from the page; --trust-code adds it.")
+    say(f"report written to {write_report(loaded, output, dataset=dataset, baselines=baselines)}")
 
 
 @app.command()
@@ -324,8 +310,8 @@ def export(
     """Write the network into one file that needs no selfens. Preprocessing, classes and a model card are in it."""
     from selfens.tools.export import export_run
 
-    done = export_run(_loaded(run, trust_code, "cpu"), output)
-    _say(f"{output} written; its probabilities are the run's to within {done.difference:.1g} on {done.checked_on}")
+    done = export_run(console.loaded(run, trust_code, "cpu"), output)
+    say(f"{output} written; its probabilities match the run's to within {done.difference:.1g} on {done.checked_on}")
 
 
 @app.command()
@@ -335,7 +321,8 @@ def audit(
         Path, typer.Option("--output", "-o", help="The CSV to write, most suspicious rows first.")
     ] = Path("issues.csv"),
     folds: Annotated[
-        int | None, typer.Option(help="Train this many times, each time with a part of the labels hidden.")
+        int | None,
+        typer.Option(help="Cross-validate in this many folds: judge each label by a run that did not see it."),
     ] = None,
     data: DataOption = None,
     trust_code: TrustOption = False,
@@ -348,24 +335,23 @@ def audit(
     from selfens.training import progress
 
     page = _page_beside(output)
-    trained = _loaded(run, trust_code)
+    trained = console.loaded(run, trust_code, again=folds is not None)
     dataset = trained.dataset(source=data)
     auditing.check_audit_replaceable(output, trained, dataset)
     if folds is None:
         result = auditing.audit_run(trained, dataset)
-        how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K asks one that was not"
+        how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K avoids that"
     else:
-        trained.check_code()  # the folds are new runs, which trust the config they are given
         show = progress.for_terminal(quiet)
-        result = _until_stopped(lambda: folding.audit_folds(trained.config, dataset, folds, progress=show))
+        result = console.until_stopped(lambda: folding.audit_folds(trained.config, dataset, folds, progress=show))
         how = f"each judged by one of {folds} runs that did not see it"
     auditing.write_audit(output, result, trained.classes, dataset)
     doubt = auditing.doubt(result, trained.test_error)
     write_audit_page(page, result, dataset, f"{how[0].upper()}{how[1:]}.", doubt)
     disputed = f"{len(result.disputed):,} of {len(result.rows):,} labels are disputed"
-    _say(f"{disputed} ({how}); written to {output}, to look at in {page}")
+    say(f"{disputed} ({how}); written to {output}; {page} shows them")
     if doubt:
-        _say(doubt)
+        say(doubt)
 
 
 @app.command()
@@ -385,13 +371,13 @@ def suggest(
 
     page = _page_beside(output)
     check_replaceable(output, auditing.OF_SUGGESTIONS, labels={})
-    trained = _loaded(run, trust_code)
+    trained = console.loaded(run, trust_code)
     dataset = trained.dataset(source=data)
     result = auditing.suggest_run(trained, count, dataset)
     auditing.write_suggestions(output, result, trained.classes, dataset)
     write_suggestions_page(page, result, dataset)
     all_there_are = ", all there are," if len(result.rows) < count else ""
-    _say(f"{len(result.rows):,} rows to label next{all_there_are} written to {output}, to look at in {page}")
+    say(f"{len(result.rows):,} rows to label next{all_there_are} written to {output}; {page} shows them")
 
 
 @app.command()
@@ -401,11 +387,11 @@ def presets(name: Annotated[str | None, typer.Argument(help="Print this preset's
 
     if name is not None:
         for line in get(name).to_json().splitlines():
-            _say(line)
+            say(line)
         return
     for preset in PRESETS:
-        _say(f"{preset:<20} {about(preset)}")
-    _say("To train one: selfens train NAME")
+        say(f"{preset:<20} {about(preset)}")
+    say("To train one: selfens train NAME")
 
 
 @app.command()
@@ -415,15 +401,15 @@ def methods(name: Annotated[str | None, typer.Argument(help="List this method's 
 
     if name is None:
         for method in METHODS:
-            _say(f"{method:<14} {_summary(find(method))}")
+            say(f"{method:<14} {_summary(find(method))}")
         return
     options = find(name).Options.describe()
-    _say(f"{name}: {_summary(find(name))}")
+    say(f"{name}: {_summary(find(name))}")
     for option, default, expected, doc in options:
-        _say(f"  method.{option} = {default}   ({expected})")
-        _say(f"      {doc}")
+        say(f"  method.{option} = {default}   ({expected})")
+        say(f"      {doc}")
     if not options:
-        _say("  no options")
+        say("  no options")
 
 
 @app.command()
@@ -431,7 +417,9 @@ def demo(
     directory: Annotated[
         Path, typer.Option("--runs", help="Where the runs go; finished ones are not repeated.")
     ] = Path("runs/demo"),
-    jobs: Annotated[int | None, typer.Option(help="Processes at once, of one thread each; default: the cores.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Parallel processes of one thread each; default: one per core.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
 ) -> None:
     """Compare four methods on real digits with 50 labels."""
@@ -450,7 +438,7 @@ def bench(
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to time; by default 500 on a GPU, 60 on a CPU.")] = None,
-    batch: Annotated[int, typer.Option(help="Rows of a step.")] = 100,
+    batch: Annotated[int, typer.Option(help="Rows per step.")] = 100,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all figures there as JSON.")] = None,
 ) -> None:
     """Measure the speed of training steps on this machine."""
@@ -464,12 +452,12 @@ def bench(
         data_dir=str(data_dir) if data_dir else None,
         steps=steps,
         batch=batch,
-        say=_complain,
+        say=complain,
     )
     print_table(result)
     if output is not None:
         write_json(output, result)
-        _say(f"all figures written to {output}")
+        say(f"all figures written to {output}")
 
 
 app.command()(reproduce)
@@ -479,7 +467,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from selfens import __version__
 
-        _say(__version__)
+        say(__version__)
         raise typer.Exit
 
 
@@ -521,139 +509,6 @@ def _page_beside(output: Path) -> Path:
     return page
 
 
-def _loaded(path: Path, trust_code: bool, device: str = "auto") -> Run:
-    """A run to be used, with a note if it is not finished."""
-    from selfens import load_run
-
-    run = load_run(path, device=device, trust_code=trust_code)
-    done, epochs = run.directory.reached()[0], run.config.schedule.epochs
-    if done < epochs:
-        _complain(f"note: {path} has done {done} of {epochs} epochs; '{_command('resume', run)}' completes it.")
-    return run
-
-
-def _command(name: str, run: Run, rest: str = "") -> str:
-    """What to type to do something else with a run."""
-    return f"selfens {name} {shlex.quote(str(run.path))}{rest}{' --trust-code' if run.code else ''}"
-
-
-def _by_folds(run: Run) -> str:
-    """What to type to compare by folds; empty if there are too few labels for that, or no files to read again."""
-    from selfens.tools.folds import usual_folds
-
-    folds = 0 if run.about["own_data"] else usual_folds(run.labels.labels)
-    return _command("evaluate", run, f" --folds {folds}") if folds > 1 else ""
-
-
-def _train(
-    call: Callable[[Progress], Run],
-    directory: Path,
-    baselines: bool | None,
-    report: bool,
-    tensorboard: bool,
-    quiet: bool,
-) -> None:
-    """Train and show it, then finish it."""
-    from selfens.tools.tensorboard import TensorBoard
-    from selfens.training.progress import for_terminal
-
-    shown = for_terminal(quiet)
-    show = TensorBoard(directory, shown) if tensorboard else shown
-    _finish(_until_stopped(lambda: call(show), directory), show, baselines, report, quiet)
-
-
-def _finish(run: Run, show: Progress, baselines: bool | None, report: bool, quiet: bool) -> None:
-    """Compare a complete run, whose data is in memory, with the baselines, write its page and say the result."""
-    from selfens.report.page import write_report_or_warn
-
-    beside: list[str] = []
-    if launcher.rank() == 0:
-        beside = _compare(run, baselines, show)
-        if report:
-            write_report_or_warn(run, run.dataset(), show.warn, baselines)
-    _say_result(run, quiet, beside)
-
-
-def _compare(run: Run, wanted: bool | None, show: Progress) -> list[str]:
-    """What is to be said of the run beside the baselines, if they are wanted; the verdict is kept in the run."""
-    from selfens.tools.baselines import one_class_of, store, verdict_of
-
-    try:
-        if (verdict := verdict_of(run, run.dataset(), wanted)) is not None:
-            store(run, verdict)
-        words = one_class_of(run, run.dataset())
-    except Exception as error:  # a comparison is never worth a run
-        show.warn(f"the run is complete, but it could not be compared with the baselines ({root_cause(error)}).")
-        return []
-    return [*([words] if words else []), *(repr(verdict).splitlines() if verdict else [])]
-
-
-def _until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> Result:
-    """The result of a training; an interrupt is one sentence and exit code 130. (Typer would swallow the sentence.)"""
-    try:
-        return call()
-    except KeyboardInterrupt as interrupt:
-        from selfens import load_run
-
-        hint = ""
-        if resumable is not None and (resumable / "config.json").is_file():
-            hint = f" To continue: {_command('resume', load_run(resumable))}"
-        _complain(f"{str(interrupt) or 'stopped.'}{hint}")
-        sys.exit(130)
-
-
-def _say_result(run: Run, quiet: bool, beside: list[str]) -> None:
-    """The error, and what can be done with the run now."""
-    from selfens.data.folder import is_folder_source
-    from selfens.runs.directory import REPORT
-
-    history = run.history
-    seconds = sum(record.get("seconds") or 0.0 for record in history)
-    done = run.directory.reached()[0]
-    spent = f"{'1 epoch' if done == 1 else f'{done:,} epochs'} in {seconds:.0f} s"
-    result = f"trained {spent}; no test rows, so no test error"
-    if run.test_error is not None:
-        result = f"test error {run.test_error:.2f} % after {spent}"
-    elif history and (held_out := history[-1].get("validation_error")) is not None:
-        result = f"validation error {held_out:.2f} % after {spent}"
-    _say(f"{result}; run in {run.path}")
-    if quiet:
-        return
-    if (points := run.error_margin) is not None:
-        _say(f"only {run.about['test_rows']} rows were tested on, so the error is known to within {points:.0f} points")
-    for line in beside:
-        _say(line)
-    by_folds = _by_folds(run)
-    if not run.about["test_rows"] and not beside:
-        how = f"; to compare by folds of the labels: {by_folds}" if by_folds else ""
-        _say(f"no test rows, so it was not compared with simple methods{how}")
-    elif run.error_margin is not None and len(run.labels.rows) > run.about["test_rows"] and by_folds:
-        _say(f"there are more labels than test rows, so folds of them tell more: {by_folds}")
-    if run.config.augment.flip and is_folder_source(run.config.data.name) and run.device.type == "cpu":  # photos
-        _say("features of a pretrained network usually do better on photos: --backbone timm:tf_efficientnet_lite0")
-    if (run.path / REPORT).is_file():
-        _say(f"report in {run.path / REPORT}")
-    _say(f"to predict: {_command('predict', run, ' INPUT -o out.csv')}")
-
-
-def _say(text: str) -> None:
-    if launcher.rank() == 0:
-        print(visible(text))  # noqa: T201
-
-
-def _complain(text: str) -> None:
-    """In one line, whatever the names in it hold: a control character would be obeyed by the terminal."""
-    name = f"process {launcher.rank()}: " if launcher.rank() else ""
-    print(visible(f"{name}{text}"), file=sys.stderr)  # noqa: T201
-
-
-def _sentence(error: SelfensError) -> str:
-    """What went wrong, and the option that helps."""
-    trusts, moved = isinstance(error, UntrustedCodeError), isinstance(error, MovedDataError)
-    option = "--trust-code" if trusts else "--data PATH" if moved else ""
-    return f"{error}{f' On the command line: {option}.' if option else ''}"
-
-
 def main(arguments: list[str] | None = None) -> None:
     """The command line: a refusal is one sentence on stderr and exit code 1, or 2 for a mistyped command; never a box."""
     for output in (sys.stdout, sys.stderr):
@@ -665,13 +520,13 @@ def main(arguments: list[str] | None = None) -> None:
         if code == 130:  # typer has swallowed an interrupt
             raise KeyboardInterrupt
     except SelfensError as error:
-        _complain(f"error: {_sentence(error)}")
+        complain(f"error: {console.sentence(error)}")
         code = 1
     except MistypedCommand as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "selfens")
-        _complain(f"error: {error.format_message()} (see '{command} --help')")  # type: ignore[attr-defined]
+        complain(f"error: {error.format_message()} (see '{command} --help')")  # type: ignore[attr-defined]
         code = 2
     except (typer.Abort, KeyboardInterrupt):
-        _complain("stopped.")
+        complain("stopped.")
         code = 130
     sys.exit(code)

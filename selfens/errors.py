@@ -7,6 +7,7 @@ sentence and exits with a code other than 0; in Python every one of them is a `S
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 import reprlib
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,14 @@ from types import UnionType
 
 # Control characters, line separators, marks that turn text round (bidirectional), and bytes that are not UTF-8.
 UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+# Packages that only some features need, by the extra that installs them: pip install 'selfens[onnx]'.
+EXTRAS = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "tensorboard": ("tensorboard",),
+    "tables": ("pandas", "pyarrow"),
+    "timm": ("timm", "torchvision"),
+}
 
 
 class SelfensError(Exception):
@@ -61,6 +70,19 @@ def check_kind(what: str, given: object, kind: type | UnionType, expected: str) 
     """
     if not isinstance(given, kind):
         raise ConfigError(f"{what} is {reprlib.repr(given)} ({type(given).__name__}); expected {expected}.")
+
+
+def require(extra: str, purpose: str, *packages: str) -> None:
+    """Refuse `purpose` if one of these packages of an extra cannot be imported; by default all of them."""
+    for package in packages or EXTRAS[extra]:
+        try:
+            importlib.import_module(package)
+        except Exception as error:  # an ImportError, or anything that a torchvision of another torch raises
+            what = "it" if isinstance(error, ImportError) else "versions that fit each other"
+            raise MissingPackageError(
+                f"{purpose} needs the package {package}, which cannot be imported ({root_cause(error)}); "
+                f"install {what} with: pip install 'selfens[{extra}]'"
+            ) from None
 
 
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:

@@ -32,7 +32,8 @@ from selfens.core.device import prediction_settings, random_state_kept, resolve_
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs, as_trained, check_probabilities
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
-from selfens.data.tabular import Columns, is_frame, named
+from selfens.data.table_files import is_frame, named
+from selfens.data.tabular import Columns
 from selfens.errors import ConfigError, DataError, check_kind
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run

@@ -8,7 +8,7 @@ from pathlib import Path
 from selfens import presets
 from selfens.config import Config
 from selfens.core.device import resolve_device
-from selfens.data import folder, images, sources, tabular
+from selfens.data import folder, images, sources, table_files
 from selfens.errors import ConfigError, nearest
 
 
@@ -26,10 +26,17 @@ def config_for(
     Only the headers of arrays, the lines of a table and the names of files are read. The data are loaded by the training.
     """
     is_preset, is_arrays = presets.full_name(source) is not None, sources.is_array_source(source)
-    if label is not None and (is_preset or not tabular.is_table(source)):
+    if label is not None and (is_preset or not table_files.is_table(source)):
         raise ConfigError(
             f"a label column was given, but {source} is not a table (.csv, .tsv or .parquet); leave it out."
         )
+    if label is None and table_files.is_table(source) and os.path.isfile(source):
+        columns = table_files.column_names(Path(source))
+        if columns and "file" not in map(str.lower, columns):
+            raise ConfigError(
+                f"{source} is a table, and its column of labels was not named; add --label and one of "
+                f"{', '.join(columns[:20])}. (A list of images has the columns file and label.)"
+            )
     if size is not None and (is_preset or is_arrays or label is not None) and backbone is None:
         raise ConfigError(f"an image size was given, but {source} is not a folder of images; leave the size out.")
     if is_preset and backbone is not None:
@@ -41,7 +48,7 @@ def config_for(
         return presets.get(source, method)
     path, on_gpu, photos = Path(source), resolve_device(device).type == "cuda", False
     if label is not None:
-        rows, side = tabular.names_and_rows(path)[1], None
+        rows, side = table_files.count_rows(path), None
     elif is_arrays:
         rows, side = sources.rows_and_side(path)
     elif folder.is_folder_source(source):
@@ -68,10 +75,9 @@ def note(source: str, chosen: Config, used: Config, *, timed: bool) -> str:
     """How the config for a user's own data was chosen, in a line; nothing for a preset. `timed`: there is a time limit."""
     if presets.full_name(source) is not None:
         return ""
-    on_gpu, is_arrays = resolve_device(used.training.device).type == "cuda", sources.is_array_source(source)
-    is_vectors = chosen.data.label_column is not None or chosen.data.backbone is not None
-    is_vectors = is_vectors or (is_arrays and sources.rows_and_side(Path(source))[1] is None)
-    images = "" if is_vectors else "arrays" if is_arrays else "files"
+    on_gpu = resolve_device(used.training.device).type == "cuda"
+    images = "arrays" if sources.is_array_source(source) else "files"
+    images = "" if chosen.network.name in presets.VECTORS_NETWORKS else images
     return presets.why(chosen, used, on_gpu=on_gpu, images=images, timed=timed)
 
 

@@ -14,6 +14,7 @@ from selfens.errors import ConfigError, unknown_name
 
 DEFAULT_METHOD = "temporal"
 VECTORS_METHOD, IMAGES_METHOD = "committee", "fixmatch"  # the latter on a CPU
+VECTORS_NETWORKS = ("committee", "mlp")  # of that method, and of the others
 
 
 class Preset(NamedTuple):

@@ -263,12 +263,12 @@ def test_the_only_label_of_a_class_is_never_hidden():
     labels = np.where((dataset.labels == 2) & (np.arange(60) > 5), -1, dataset.labels)
     labels[5] = -1
     few = config("temporal", "data.labels=none", epochs=1)
-    with pytest.warns(SelfensWarning, match="their only label is always trained on: '2'"):
+    with pytest.warns(SelfensWarning, match="because the class has only one label: '2'"):
         ranked = folds.audit_folds(few, replace(dataset, labels=labels), 3)
     assert set(ranked.rows) == set(np.flatnonzero((labels != -1) & (labels != 2)))
     found = folds.compare_folds(few, replace(dataset, labels=labels), 3)
     assert found.rows == len(ranked.rows)
-    assert found.notes[0] == "Not tested, because their only label is always trained on: '2'."
+    assert found.notes[0] == "Never held out, because the class has only one label: '2'."
     alone = np.where(np.isin(np.arange(60), [np.flatnonzero(labels == n)[0] for n in range(3)]), labels, -1)
     with pytest.raises(DataError, match="no class has more than one labelled row"):
         folds.compare_folds(few, replace(dataset, labels=alone), 2)

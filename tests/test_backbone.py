@@ -708,7 +708,7 @@ def test_a_backbone_goes_with_images_only(typed, here):
     for words, expected in (
         (["vectors.npz", "--backbone", "tiny:Tiny"], "vectors.npz holds vectors; expected images"),
         (["digits", "--backbone", "tiny:Tiny"], "digits is a preset, with a network of its own"),
-        ([photos(), "--set", "data.backbone=tiny:Tiny"], "data.backbone was set; choose by --backbone"),
+        ([photos(), "--set", "data.backbone=tiny:Tiny"], "data.backbone was set; use --backbone"),
         ([photos(), "--weights", "w.pt"], "but data.backbone is none"),
         ([photos(), "--no-cache"], "but data.backbone is none"),
     ):

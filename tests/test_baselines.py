@@ -206,7 +206,9 @@ def test_uneven_classes_show_the_balanced_error_beside_the_error():
 def test_a_model_that_gives_most_rows_one_class_is_told_by_its_words():
     truth, names = np.arange(100) % 10, [f"Class {n}" for n in range(10)]
     words = one_class(np.where(np.arange(100) < 93, 3, truth), truth, names)
-    assert words.startswith("The model gives 94 % of the rows one class, 'Class 3', which 10 % of the labels have")
+    assert words.startswith(
+        "The model predicts 'Class 3' for 94 % of the rows, while 10 % of the labels are of that class"
+    )
     assert one_class(truth, truth, names) == ""
     rare = np.r_[np.zeros(95, int), np.ones(5, int)]
     assert one_class(rare, rare, names) == ""  # most rows are of one class, rightly
@@ -369,7 +371,7 @@ def test_each_fold_is_one_line_and_warns_once(typed, tmp_path):
     for command in ("evaluate", "audit"):
         code, out, err = typed(command, "run", "--folds", 3)
         first, *each = out.splitlines()[:4]
-        assert (code, first) == (0, "training 3 times for 2 epochs, each time with a part of the labels hidden")
+        assert (code, first) == (0, "training 3 times for 2 epochs, each time with part of the labels held out")
         assert [re.fullmatch(r"fold (\d/3)  \d+ s  \d+ s left", line)[1] for line in each] == ["1/3", "2/3", "3/3"]
         assert "/tmp" not in out
         assert err.count("not a number") == 1
@@ -451,7 +453,7 @@ def test_resume_makes_the_verdict_and_page_that_a_complete_run_lacks(typed, tmp_
     weights = (tmp_path / "run/checkpoint.safetensors").read_bytes()
     code, out, _ = typed("resume", "run")
     assert code == 0
-    assert out.startswith("run is complete; what it lacks is made now.\n")
+    assert out.startswith("run is complete; writing what is missing.\n")
     assert stored(load_run(tmp_path / "run")).numbers in out
     assert "logistic" in (tmp_path / "run/report.html").read_text()
     assert (tmp_path / "run/checkpoint.safetensors").read_bytes() == weights
@@ -460,7 +462,7 @@ def test_resume_makes_the_verdict_and_page_that_a_complete_run_lacks(typed, tmp_
     (tmp_path / "my.npz").rename(tmp_path / "moved.npz")
     code, out, err = typed("resume", "run")
     assert (code, "test error" in out) == (0, True)
-    assert "warning: that could not be made: the data of run cannot be loaded" in err
+    assert "warning: this could not be written: the data of run cannot be loaded" in err
     assert "--data PATH" in err
     assert typed("resume", "run", "--data", "moved.npz", "--quiet")[0] == 0
     assert (tmp_path / "run/report.html").exists()
@@ -510,14 +512,17 @@ def test_folds_are_suggested_only_if_they_can_be_made(typed, tmp_path, labelled,
 def test_with_few_test_rows_folds_are_suggested(typed, tmp_path):
     write_npz(tmp_path / "my.npz", x_test=TESTED[0][:10], y_test=TESTED[1][:10])
     _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK, "--no-report")
-    assert "there are more labels than test rows, so folds of them tell more: selfens evaluate run --folds 5\n" in out
+    assert (
+        "there are more labels than test rows, so cross-validation is more accurate: selfens evaluate run --folds 5\n"
+        in out
+    )
 
 
 def test_a_model_that_has_learned_nothing_is_warned_about(typed, tmp_path):
     write_npz(tmp_path / "my.npz", x_train=np.ones((60, 6)), x_test=np.ones((30, 6)))  # there is nothing to learn
     settings = sets(["network.noise=0", "training.threads=1"])
     _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *settings)
-    assert "The model gives 100 % of the rows one class, " in out
+    assert "' for 100 % of the rows, while " in out
     assert "hardly tells the classes apart" in (tmp_path / "run/report.html").read_text()
     assert "does as well" in out
     _, out, _ = typed("audit", "run")

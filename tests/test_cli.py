@@ -149,7 +149,7 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ rows/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
     assert lines[3].startswith("test error ")
-    assert lines[4] == "only 30 rows were tested on, so the error is known to within 18 points"
+    assert lines[4] == "with only 30 test rows the error is accurate to about ±18 points"
     assert sorted(line.split()[0] for line in lines[5:10]) == ["chance", "error", "logistic", "self-training", "this"]
     assert lines[10].startswith("This model misclassifies ")
     assert lines[11] == "to predict: selfens predict run INPUT -o out.csv"
@@ -476,7 +476,7 @@ BAD_WORDS = {
         ["digits", "--labels", "50", "--labels-file", "a.csv"],
         ["--labels and --labels-file", "leave one of them out"],
     ),
-    "the method as a field": (["digits", "--set", "method.name=pi"], ["method.name was set; choose by --method"]),
+    "the method as a field": (["digits", "--set", "method.name=pi"], ["method.name was set; use --method"]),
     "a size for a preset": (["digits", "--size", "16"], ["size was given, but digits is not a folder of images"]),
     "a size for arrays": (["a.npz", "--size", "16"], ["size was given, but a.npz is not a folder of images"]),
     "unknown device": (["digits", "--device", "gpu"], ["gpu", "cuda"]),
@@ -753,7 +753,7 @@ def test_a_run_without_test_rows_cannot_be_evaluated(typed, here):
     assert re.match(r"trained 2 epochs in \d+ s; no test rows, so no test error; run in ", out)
     assert err == ""
     code, _, err = typed("evaluate", "run")
-    advice = "to evaluate by folds of the labels: selfens evaluate run --folds 5"
+    advice = "to evaluate by cross-validation: selfens evaluate run --folds 5"
     assert (code, err) == (1, f"error: run has no test rows to evaluate on; {advice}\n")
 
 
@@ -913,6 +913,16 @@ def test_nothing_is_trained_for_an_audit_that_could_not_be_written(typed, traine
     assert (code, err) == (1, "error: no/x.csv cannot be written: no is not a writable folder.\n")
 
 
+@pytest.mark.parametrize("command", ["audit", "evaluate"])
+@pytest.mark.parametrize("own", ["own_network", "own_method"])
+def test_folds_never_train_something_else_in_place_of_a_network_or_method_of_ones_own(typed, trained, command, own):
+    about = json.loads(Path("run/run.json").read_text())
+    Path("run/run.json").write_text(json.dumps(about | {own: True}))
+    sentence = "error: run has a network or method of your own, which can be cross-validated only in Python.\n"
+    assert typed(command, "run", "--folds", "2") == (1, "", sentence)
+    assert not Path("issues.csv").exists()
+
+
 @pytest.mark.parametrize("command", ["audit", "suggest"])
 def test_a_page_of_another_command_is_not_overwritten(typed, here, trained, command):
     (here / "report.html").write_text("a report")
@@ -996,7 +1006,7 @@ def test_suggest_names_unlabeled_rows_alone(typed, here):
     write_npz(here / "data.npz")
     typed("train", "data.npz", "--run", "trained", *TINY)
     code, out, _ = typed("suggest", "trained", "-n", "7", "-o", "next.csv")
-    assert (code, out) == (0, "7 rows to label next written to next.csv, to look at in next.html\n")
+    assert (code, out) == (0, "7 rows to label next written to next.csv; next.html shows them\n")
     with open("next.csv", newline="") as file:
         rows = [int(line["row"]) for line in csv.DictReader(file)]
     assert len(rows) == 7

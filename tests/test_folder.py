@@ -424,7 +424,7 @@ def test_a_run_on_features_cannot_predict_images(tmp_path, capsys):
     picture(tmp_path / "p" / "1.png")
     code, _, err = typed(capsys, "predict", "run", "p", "-o", "out.csv")
     assert code == 1
-    assert "not on square colour images" in err
+    assert "would become square and coloured, but the training inputs have shape (" in err
 
 
 def test_labels_of_an_audit_follow_their_files_when_images_are_added(tmp_path, capsys):

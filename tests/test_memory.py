@@ -29,7 +29,7 @@ def little(monkeypatch):
 def test_an_absurd_width_is_refused_before_memory_is_taken(tmp_path):
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
-        ConfigError, match=r"^training the network 'small' .* at least 1,[\d,.]+ GiB, and there are .* left; ch"
+        ConfigError, match=r"^training the network 'small' .* at least 1,[\d,.]+ GiB, but only .* are available; ch"
     ):
         train(config("pi", *SMALL_IMAGES, "network.width=65536"), tmp_path / "run", dataset=images())
     with pytest.raises(ConfigError, match=r"the network 'small' would take at least"):

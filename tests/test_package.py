@@ -29,12 +29,12 @@ LEVELS = [
     {"tools"},
     {"report"},
     {"estimator"},
-    {"demo", "bench", "experiments"},
+    {"demo", "bench", "experiments", "console"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
-PRINTING = {"training", "demo", "cli"}
+PRINTING = {"training", "demo", "console"}
 
 
 def layer(path: Path) -> str:
@@ -145,7 +145,7 @@ def test_only_what_shows_things_to_people_prints():
     assert {layer(path) for path in MODULES if prints(path)} <= PRINTING
 
 
-@pytest.mark.parametrize("module", ["config", "presets", "errors", "methods", "upgrade", "cli"])
+@pytest.mark.parametrize("module", ["config", "presets", "errors", "methods", "upgrade", "console", "cli"])
 def test_what_is_needed_before_training_imports_no_torch(tmp_path, module):
     check = f"import selfens.{module}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], cwd=tmp_path, env=environment()).returncode == 0

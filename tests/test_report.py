@@ -695,7 +695,7 @@ def photos(tmp_path_factory):
 def test_suggestions_come_with_a_gallery_beside_them(photos, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command("suggest", photos / "run", "-n", "7", "-o", "next.csv") == 0
-    assert capsys.readouterr().out == "7 rows to label next written to next.csv, to look at in next.html\n"
+    assert capsys.readouterr().out == "7 rows to label next written to next.csv; next.html shows them\n"
     page = Page("next.html")
     assert len(page.all("figure", class_="tile")) == len(page.all("img")) == 7
     assert "7 rows of" in page.text
@@ -705,7 +705,7 @@ def test_suggestions_come_with_a_gallery_beside_them(photos, tmp_path, monkeypat
 def test_an_audit_comes_with_a_gallery_beside_it(photos, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert command("audit", photos / "run", "-o", "found.csv") == 0
-    assert capsys.readouterr().out.endswith("written to found.csv, to look at in found.html\n")
+    assert capsys.readouterr().out.endswith("written to found.csv; found.html shows them\n")
     assert "labels of" in Page("found.html").text
 
 

@@ -21,7 +21,8 @@ from selfens import load_run
 from selfens.config import DataConfig
 from selfens.data import tabular
 from selfens.data.labels import choose_labels
-from selfens.data.tabular import Columns, load_table, named, read_frame
+from selfens.data.table_files import named, read_frame
+from selfens.data.tabular import Columns, load_table
 from selfens.errors import ConfigError, DataError, MissingPackageError, RunError, SelfensWarning
 from selfens.estimator import SelfEnsemblingClassifier
 from selfens.training.loop import train

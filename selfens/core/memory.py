@@ -30,10 +30,10 @@ def left(device: torch.device | None = None) -> int:
 def check(needed: int, what: str, advice: str, device: torch.device | None = None) -> None:
     """Refuse what takes more bytes than there are.
 
-    >>> check(2**60, "the targets", "use fewer classes")  # doctest: +ELLIPSIS
+    >>> check(2**60, "the targets", "use less")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    selfens.errors.ConfigError: the targets would take at least 1,073,741,824.0 GiB, and there are ... left; use fewer classes.
+    selfens.errors.ConfigError: the targets would take at least 1,073,741,824.0 GiB, but only ... are available; use less.
     """
     if needed > (there := left(device)):
-        sizes = f"{needed / 2**30:,.1f} GiB, and there are {there / 2**30:,.1f} GiB left"
+        sizes = f"{needed / 2**30:,.1f} GiB, but only {there / 2**30:,.1f} GiB are available"
         raise ConfigError(f"{what} would take at least {sizes}; {advice}.")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.images import Convert, decode_all, is_image
+from selfens.data.images import Convert, Decoded, decode_all, is_image
 from selfens.errors import DataError
 from selfens.files import check_regular
 from selfens.files.tables import from_cell
@@ -133,6 +133,17 @@ def all_images(source: Path) -> list[Path]:
     if not found:
         raise DataError(f"{source} holds no images; expected some, in it or in folders below.")
     return found
+
+
+def decode_alike(source: str | Path, shape: tuple[int, ...], progress: bool = False) -> Decoded:
+    """Every image of a source, as inputs of this shape; refused if they cannot have it."""
+    channels, *sides = shape
+    if channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
+        raise DataError(
+            f"the images of {source} would become square and coloured, but the training inputs have shape {shape}; give an "
+            ".npz or .npy file of inputs of that shape."
+        )
+    return decode_all(all_images(Path(source)), sides[0], source, progress)
 
 
 def _labelled_by_folder(folder: Path, left_out: Iterable[Path] = ()) -> Labelled:

@@ -13,8 +13,8 @@ from selfens.config import Config
 from selfens.data import cifar_svhn
 from selfens.data.arrays import image_side, npz_shape, read_inputs, read_npy, read_npz
 from selfens.data.dataset import Dataset, missing_arrays
-from selfens.data.folder import all_images, is_folder_source, load_folder
-from selfens.data.images import USUAL_SIZE, Convert, decode_all
+from selfens.data.folder import decode_alike, is_folder_source, load_folder
+from selfens.data.images import USUAL_SIZE, Convert
 from selfens.data.tabular import Columns, load_table
 from selfens.errors import DataError, unknown_name
 
@@ -67,13 +67,7 @@ def with_extra(main: Dataset, source: str, *, progress: bool = False, **where: A
             f"{source} cannot be read as extra rows; expected an .npz or .npy file, a folder of images, a .csv, or the name "
             "of a data set."
         )
-    channels, *sides = main.input_shape
-    if channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
-        raise DataError(
-            f"the images of {source} would become square and coloured, but the training inputs have shape "
-            f"{main.input_shape}; give the extra rows as an array of that shape."
-        )
-    decoded = decode_all(all_images(Path(source)), sides[0], source, progress)
+    decoded = decode_alike(source, main.input_shape, progress)
     added = main.with_extra(decoded.images, names=[str(file) for file in decoded.files], name=source)
     return replace(added, unreadable=(*main.unreadable, *decoded.failures))
 

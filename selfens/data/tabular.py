@@ -8,12 +8,9 @@ are fitted on the training rows; what they found is kept as plain data. pandas i
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -25,9 +22,8 @@ from selfens.config import DataConfig
 from selfens.data.dataset import Dataset
 from selfens.data.folder import TEST, TRAIN, VALIDATION
 from selfens.data.labels import choose_labels
-from selfens.errors import ConfigError, DataError, MissingPackageError, nearest
-from selfens.files import check_regular
-from selfens.files.tables import from_cell
+from selfens.data.table_files import DECIMAL_COMMA, THOUSANDS, Frame, is_table, read_frame
+from selfens.errors import ConfigError, DataError, nearest
 from selfens.settings import Section, setting
 
 MISSING = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None", "?"))
@@ -42,13 +38,9 @@ MAX_UNITS = 3  # more are not units, but letters that tell cells apart
 LABEL = "is the label"
 KINDS = {"number": "numbers", "date": "dates", "category": "categories"}
 IDENTIFIER = re.compile(r"(.*[\W_])?(?i:id)|.*[a-z]I[dD]|(Unnamed: 0)?")  # the last is an index that pandas wrote
-DECIMAL_COMMA, THOUSANDS = r"^[-+]?[\d.]*,\d+(e[-+]?\d+)?$", r"^[-+]?\d{1,3}(,\d{3})+(\.\d*)?$"
 WITH_UNIT = r"[-+]?([^\w\s.,+-]|[A-Z]{3}\s)\s?[-+]?\d[\d.,']*|[-+]?\d[\d.,']*\s?([^\w\s.,:;/+-]\w?|[a-zA-Zµ²³/]{1,5})"
 WHOLE, FRACTION = re.compile(r"(0|[1-9]\d{0,17})(\.0+)?", re.ASCII), re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?")
-NOT_UTF8 = "it is not UTF-8 text; save it as UTF-8"
 OUR_HEADERS = {"row", "label", "class", "probability", "suggested", "score", "predicted", "uncertainty"}
-
-Frame = Any  # a pandas DataFrame; its attribute "comma" says that numbers are written with a decimal comma
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,24 +205,6 @@ class Columns:
 # Cells
 
 
-def is_frame(given: Any) -> bool:
-    """Whether it is a table of pandas."""
-    return hasattr(given, "iloc") and hasattr(given, "columns")
-
-
-def named(frame: Frame) -> Frame:
-    """The table with texts as the names of its columns; one that has a name twice, or is not of pandas, is refused."""
-    if not is_frame(frame):
-        kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
-        raise DataError(f"a {kind} was given as a table; expected a pandas DataFrame, so convert it (to_pandas).")
-    names = [str(name).strip() for name in frame.columns]
-    if len(set(names)) < len(names):
-        raise DataError(
-            f"the table has two columns named '{max(names, key=names.count)}'; give each a name of its own."
-        )
-    return frame.set_axis(names, axis=1)
-
-
 def _has_comma(frame: Frame) -> bool:
     return bool(frame.attrs.get("comma"))
 
@@ -334,94 +308,7 @@ def _fitted(frame: Frame, kinds: Mapping[str, Any], unused: dict[str, str]) -> t
     return tuple(columns)
 
 
-# Files
-
-
-def is_table(source: str | Path) -> bool:
-    return str(source).lower().endswith((".csv", ".tsv", ".parquet"))
-
-
-def names_and_rows(path: Path) -> tuple[list[str], int]:
-    """The names of a table's columns, and about how many rows it has; of a CSV, by its lines, which are all read."""
-    with _file_errors(path):
-        if path.suffix.lower() != ".parquet":
-            text, separator = _text(path, "replace")  # a list of images may name files that are not UTF-8
-            return _first_line(text, separator), text.count("\n") or 1
-        from pyarrow import parquet
-
-        return parquet.read_schema(path).names, parquet.read_metadata(path).num_rows or 1
-
-
-def read_frame(path: Path) -> Frame:
-    """The rows of a table, by their numbers in it; the cells of a CSV are texts."""
-    with _file_errors(path):
-        import pandas
-
-        if path.suffix.lower() != ".parquet":
-            text, separator = _text(path)
-            lines = pandas.read_csv(
-                io.StringIO(text), sep=separator, header=None, dtype=str, na_filter=False, skipinitialspace=True
-            ).apply(lambda cells: cells.map(from_cell) if cells.str.startswith('"').any() else cells)
-            frame = lines[1:].set_axis(lines.iloc[0].tolist(), axis=1).reset_index(drop=True)
-            filled = frame != ""  # spreadsheets add empty lines and columns
-            frame = frame.loc[filled.any(axis=1).to_numpy(), filled.any(axis=0).to_numpy() | (frame.columns != "")]
-            comma = separator == ";" or (separator != "," and _decimal_commas(frame))
-            frame.attrs |= {"comma": comma, "short lines": _short_lines(text, lines, separator)}
-        else:
-            stored = pandas.read_parquet(path, engine="pyarrow")
-            frame = stored.reset_index(drop=not any(stored.index.names))
-    if not len(frame):
-        raise DataError(f"{path} has no rows below its header.")
-    return named(frame)
-
-
-def _text(path: Path, errors: str = "strict") -> tuple[str, str]:
-    """A CSV's text, and what separates its cells: whatever gives the first line the most of them."""
-    text = path.read_bytes().decode("utf-8-sig", errors)
-    if "\0" in text:
-        raise ValueError(NOT_UTF8)
-    return text, max(",;\t|", key=lambda mark: len(_first_line(text, mark)))
-
-
-def _decimal_commas(frame: Frame) -> bool:
-    """Whether some number is written with a decimal comma, and not with commas between thousands."""
-    return any(
-        (cells.str.fullmatch(DECIMAL_COMMA) & ~cells.str.fullmatch(THOUSANDS)).any()
-        for cells in (frame.iloc[:, number].astype(str).str.strip() for number in range(frame.shape[1]))
-    )
-
-
-def _short_lines(text: str, lines: Frame, separator: str) -> list[str]:
-    """A remark if lines have fewer cells than the first one has, which pandas fills up; they are then empty at the end."""
-    if not (lines.iloc[:, -1] == "").any():
-        return []
-    reader, short = csv.reader(io.StringIO(text, newline=""), delimiter=separator), list[int]()
-    with suppress(csv.Error):  # a cell of 100 kB, which pandas has read
-        short += (reader.line_num for line in reader if any(map(str.strip, line)) and len(line) < lines.shape[1])
-    many = f"{len(short):,} lines have" if len(short) > 1 else "1 line has"
-    return [f"{many} too few cells, the first is line {short[0]}; missing ones count as empty."] if short else []
-
-
-def _first_line(text: str, separator: str) -> list[str]:
-    """The cells of the first line that is not empty."""
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
-    return next(([cell.strip() for cell in line] for line in lines if any(map(str.strip, line))), [])
-
-
-@contextmanager
-def _file_errors(path: Path) -> Iterator[None]:
-    """Whatever a file that is no table raises, as one sentence."""
-    try:
-        check_regular(path)
-        yield
-    except ImportError as error:
-        raise MissingPackageError(
-            f"{path} is a table, which needs pandas and pyarrow ({error}); install them: pip install 'selfens[tables]'"
-        ) from None
-    except Exception as error:  # pandas and pyarrow raise a dozen kinds for damaged files
-        reason = NOT_UTF8 if isinstance(error, UnicodeDecodeError) else str(error)
-        reason = " ".join((getattr(error, "strerror", None) or reason).split()).rstrip(".")
-        raise DataError(f"{path} cannot be read as a table ({reason}).") from None
+# A table as a dataset
 
 
 def load_table(
@@ -442,40 +329,48 @@ def load_table(
             hint, known = nearest(name, [*frame.columns]), ", ".join(frame.columns[:20])
             raise DataError(f"{path} has no column '{name}'{hint} Its first line names {known}.")
     labels = _labels(_texts(frame[label], missing=UNLABELED_WORDS), f"column '{label}' of {path}")
-    unused, train, test, notes = {label: LABEL}, np.arange(len(frame)), np.arange(0), list[str]()
-    if "split" in frame.columns and label != "split":
-        words = _texts(frame["split"]).str.lower()
-        if words.isin(meant := {*TRAIN, *TEST, *VALIDATION}).any():  # else it is a column like any other
-            if other := sorted({*words} - meant - {""}):
-                raise DataError(
-                    f"column 'split' of {path} says '{other[0]}'; expected train, test, val or an empty cell; if it "
-                    "means something else, rename it."
-                )
-            unused["split"] = "says which rows are for testing"
-            tested = TEST if words.isin(TEST).any() else VALIDATION
-            train, test = np.flatnonzero(words.isin({*TRAIN, ""})), np.flatnonzero(words.isin(tested))
-            if not len(train):
-                raise DataError(
-                    f"column 'split' of {path} leaves no row to train on; expected train or an empty cell in some."
-                )
-            if rest := len(frame) - len(train) - len(test):
-                notes.append(
-                    f"column 'split': rows marked val ({rest:,}) are not used, because others are marked test."
-                )
+    train, test, unused, notes = _split(frame, label, path)
     blank, numbers = np.zeros((len(frame), 1)), frame.index.to_numpy()
     tests = (blank[test], labels[test]) if len(test) else (None, None)
     dataset = Dataset.from_arrays(blank[train], labels[train], *tests, name=str(path))
     dataset = replace(dataset, row_numbers=numbers[train], test_row_numbers=numbers[test])
     if columns is None:
         choice = choose_labels(dataset, options, label_seed=label_seed, split_seed=split_seed)
-        columns = Columns.fit(frame.iloc[np.delete(train, choice.validation)], identifier, unused)
+        columns = Columns.fit(frame.iloc[np.delete(train, choice.validation)], identifier, {label: LABEL} | unused)
         notes += columns.remarks(frame)
     (inputs, strange), names = columns.encode(frame, str(path)), np.array(columns.identifiers(frame), dtype=object)
-    if len(names):
-        dataset = replace(dataset, row_names=tuple(names[train]), test_row_names=tuple(names[test]))
-    notes += strange
-    dataset = replace(dataset, columns=columns, table=frame[[column.name for column in columns.columns]])
-    return replace(dataset, inputs=inputs[train], test_inputs=inputs[test], notes=tuple(notes))
+    return replace(
+        dataset,
+        inputs=inputs[train],
+        test_inputs=inputs[test],
+        row_names=tuple(names[train]) if len(names) else (),
+        test_row_names=tuple(names[test]) if len(names) else (),
+        columns=columns,
+        table=frame[[column.name for column in columns.columns]],
+        notes=(*notes, *strange),
+    )
+
+
+def _split(
+    frame: Frame, label: str, path: Path
+) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, str], list[str]]:
+    """The rows to train and to test on by the column `split`, why that is no input, and what a person should know of it."""
+    words = _texts(frame["split"]).str.lower() if "split" in frame.columns and label != "split" else None
+    meant = {*TRAIN, *TEST, *VALIDATION}
+    if words is None or not words.isin(meant).any():  # then it is a column like any other
+        return np.arange(len(frame)), np.arange(0), {}, []
+    if other := sorted({*words} - meant - {""}):
+        raise DataError(
+            f"column 'split' of {path} says '{other[0]}'; expected train, test, val or an empty cell; if it "
+            "means something else, rename it."
+        )
+    tested = TEST if words.isin(TEST).any() else VALIDATION
+    train, test = np.flatnonzero(words.isin({*TRAIN, ""})), np.flatnonzero(words.isin(tested))
+    if not len(train):
+        raise DataError(f"column 'split' of {path} leaves no row to train on; expected train or an empty cell in some.")
+    rest = len(frame) - len(train) - len(test)
+    note = f"column 'split': rows marked val ({rest:,}) are not used, because others are marked test."
+    return train, test, {"split": "says which rows are for testing"}, [note] if rest else []
 
 
 def _labels(words: Any, where: str) -> NDArray[Any]:

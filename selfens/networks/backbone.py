@@ -28,7 +28,7 @@ from torch.nn.parameter import is_lazy
 
 from selfens.config import SIDE
 from selfens.core.device import prediction_settings, random_state_kept
-from selfens.errors import ConfigError, DataError, MissingPackageError, SelfensError, nearest, root_cause
+from selfens.errors import ConfigError, DataError, SelfensError, nearest, require, root_cause
 from selfens.files import check_regular
 from selfens.files.tensors import load_tensors
 from selfens.networks import import_factory
@@ -167,13 +167,9 @@ def alike(found: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:
 
 
 def _timm(name: str, pretrained: bool) -> Any:
-    try:
-        import timm
-    except Exception as error:  # an ImportError, or anything that a torchvision of another torch raises
-        raise MissingPackageError(
-            f"the backbone '{name}' needs the package timm, which cannot be imported ({root_cause(error)}); install it, with "
-            "a torchvision that matches torch: pip install 'selfens[timm]'"
-        ) from None
+    require("timm", f"the backbone '{name}'", "timm")
+    import timm
+
     short = name.removeprefix(TIMM)
     if not re.fullmatch(r"[\w.]+", short) or not timm.is_model(
         short

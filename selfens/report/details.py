@@ -43,7 +43,7 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
         rows, missing = ([], [], ""), shown(f"Confusion matrix, calibration and galleries are missing: {error}")
     try:
         verdict = verdict or (None if missing else verdict_of(run, data, baselines))
-    except Exception as error:  # a comparison is never worth a page
+    except Exception as error:  # a comparison must not fail the page
         missing = shown(f"The comparison with the baselines is missing: {root_cause(error)}")
     return {
         "name": shown(run.path.absolute().name),

@@ -47,7 +47,7 @@ def write_report_or_warn(
     """Write the page of a finished run into its directory. If that fails, `warn` is called; the run is unaffected."""
     try:
         return write_report(run, run.path / REPORT, dataset=dataset, baselines=baselines)
-    except Exception as error:  # a page is never worth a run
+    except Exception as error:  # a page must not fail the run
         reason = " ".join(str(error).split()) or type(error).__name__
         warn(f"the run is complete, but its report could not be written ({reason.rstrip('.')}).")
         return None

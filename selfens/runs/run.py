@@ -25,7 +25,8 @@ from selfens.data.dataset import Dataset
 from selfens.data.features import FeatureStore, open_store
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
-from selfens.data.tabular import Columns, named
+from selfens.data.table_files import named
+from selfens.data.tabular import Columns
 from selfens.errors import DataError, MovedDataError, RunError, UntrustedCodeError
 from selfens.networks.backbone import is_code
 from selfens.runs.directory import RunDirectory

@@ -197,7 +197,7 @@ def judge(predicted: Mapping[str, Labels], truth: Labels, **about: Any) -> Verdi
 
 
 def one_class(predicted: Labels, expected: Labels, classes: Sequence[str]) -> str:
-    """A sentence if most rows are given one class, and the others fewer than half of what they ought to have; else empty.
+    """A sentence if one class is predicted for most rows, and the others less than half as often as expected; else empty.
 
     expected  the classes of these rows, or of others like them
     """
@@ -206,8 +206,8 @@ def one_class(predicted: Labels, expected: Labels, classes: Sequence[str]) -> st
     if share <= 0.5 or 1 - share >= (1 - fair) / 2:
         return ""
     return (
-        f"The model gives {100 * share:.0f} % of the rows one class, '{classes[most]}', which {100 * fair:.0f} % of the labels "
-        "have; it hardly tells the classes apart."
+        f"The model predicts '{classes[most]}' for {100 * share:.0f} % of the rows, while {100 * fair:.0f} % of the labels are "
+        "of that class; it hardly tells the classes apart."
     )
 
 

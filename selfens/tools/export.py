@@ -26,11 +26,10 @@ from selfens.core import evaluate
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs
 from selfens.data.images import resized
-from selfens.errors import ConfigError, RunError, SelfensError
+from selfens.errors import ConfigError, RunError, SelfensError, require
 from selfens.files.tables import write_output
 from selfens.files.tensors import write_failure
 from selfens.runs.run import Run, load_run
-from selfens.tools import optional
 
 CHECKED_ROWS = 256
 SPLITS = (1, 64, 128, 192)  # into batches of 1, 63 and 64 rows
@@ -73,7 +72,7 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
     path = Path(path)
     if path.suffix.lower() != ".onnx":
         raise ConfigError(f"{path} is not the name of an ONNX file; expected one that ends in .onnx.")
-    optional.require("onnx", f"exporting to {path.name}")
+    require("onnx", f"exporting to {path.name}")
     run = run if isinstance(run, Run) else load_run(run, device="cpu")
     rows, checked_on = _rows_to_check(run)
     entries = {"classes": _json(run.classes), "model_card": _json(model_card(run))}

@@ -130,13 +130,13 @@ def _can_be_hidden(labels: Labels) -> NDArray[np.bool_]:
 def _divided(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64], list[str]]:
     """The labels that `config` would train with, the fold of each row, -1 if it is never hidden, and a remark on these."""
     check_kind("config", config, Config, "a Config, such as that of a run: load_run(path).config")
-    launcher.check_single_process("training by folds")
+    launcher.check_single_process("cross-validation")
     label_seed, split_seed = config.seed.of("labels"), config.seed.of("split")
     choice = choose_labels(dataset, config.data, label_seed=label_seed, split_seed=split_seed)
     labels = choice.known_labels(dataset.num_rows)
     parts = _fold_numbers(labels, folds, label_seed)
     alone = [f"'{dataset.classes[number]}'" for number in labels[(labels != UNLABELED) & (parts < 0)]]
-    remark = f"Not tested, because their only label is always trained on: {', '.join(alone[:8])}."
+    remark = f"Never held out, because the class has only one label: {', '.join(alone[:8])}."
     return labels, parts, [remark] if alone else []
 
 
@@ -156,7 +156,7 @@ def _trained(
     shown, began = progress or Silent(), time.perf_counter()
     if not fold:
         epochs = f"{config.schedule.epochs:,} epoch{'s' * (config.schedule.epochs > 1)}"
-        shown.say(f"training {folds} times for {epochs}, each time with a part of the labels hidden")
+        shown.say(f"training {folds} times for {epochs}, each time with part of the labels held out")
     with tempfile.TemporaryDirectory() as folder:
         place = config.method.place
         if place and getattr(config.method, place) not in IN_MEMORY:  # that file belongs to another run

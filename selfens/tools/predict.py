@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.data import tabular
 from selfens.data.arrays import read_inputs
 from selfens.data.dataset import Dataset
-from selfens.data.folder import all_images, is_folder_source
+from selfens.data.folder import all_images, decode_alike, is_folder_source
 from selfens.data.images import Decoded, decode_all, is_image
+from selfens.data.table_files import is_table, read_frame
 from selfens.errors import DataError
 from selfens.files.tables import cells, check_replaceable, write_csv
 from selfens.runs.run import Run
@@ -26,7 +26,7 @@ def predict_file(run: Run, inputs: Path, output: Path, *, progress: bool = False
     """
     if not os.path.exists(inputs):
         raise DataError(f"there is no file or folder {inputs}; check its path.")
-    columns = run.columns if tabular.is_table(inputs) else None
+    columns = run.columns if is_table(inputs) else None
     is_images = columns is None and (is_folder_source(inputs) or is_image(inputs))
     if columns is None and not is_images and inputs.suffix not in (".npy", ".npz"):
         raise DataError(
@@ -37,7 +37,7 @@ def predict_file(run: Run, inputs: Path, output: Path, *, progress: bool = False
         raise DataError(f"{output} is the file to predict on; choose another name for the predictions.")
     check_replaceable(output, ["file" if is_images else "row", "class", "probability"])
     if columns is not None:
-        frame = tabular.read_frame(inputs)
+        frame = read_frame(inputs)
         vectors, notes = columns.encode(frame, str(inputs))
         identifiers = columns.identifiers(frame)
         if columns.identifier is not None and not identifiers:
@@ -59,13 +59,7 @@ def _predicted(run: Run, inputs: Path, progress: bool) -> tuple[Decoded, NDArray
     if (store := run.features) is not None:
         decoded = decode_all(all_images(inputs), store.size, inputs, progress, store.digests)
         return decoded, run.predict_rows(store.features(decoded.images))
-    channels, *sides = run.input_shape
-    if channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
-        raise DataError(
-            f"{run.path} was trained on inputs of shape {run.input_shape}, not on square colour images, "
-            f"which {inputs} would become; give an .npz or .npy file of such inputs."
-        )
-    decoded = decode_all(all_images(inputs), sides[0], inputs, progress)
+    decoded = decode_alike(inputs, run.input_shape, progress)
     return decoded, run.predict_proba(decoded.images)
 
 

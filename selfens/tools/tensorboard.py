@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from selfens.errors import RunError
+from selfens.errors import RunError, require
 from selfens.files.tensors import write_failure
 from selfens.runs.directory import RunDirectory
-from selfens.tools import optional
 from selfens.training.progress import Progress, Silent
 
 FOLDER = "tensorboard"
@@ -21,7 +20,7 @@ class TensorBoard(Progress):
     """Writes each epoch's numbers for TensorBoard, and passes everything on to `shown`."""
 
     def __init__(self, run_dir: str | Path, shown: Progress | None = None) -> None:
-        optional.require("tensorboard", "writing for TensorBoard")
+        require("tensorboard", "writing for TensorBoard")
         self.shown = shown or Silent()
         self.talkative = self.shown.talkative
         self.run = RunDirectory(run_dir)

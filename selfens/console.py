@@ -1,0 +1,157 @@
+"""Runs for the command line: load, train and finish one, and say what happened. Imports no torch until it must."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from selfens.core import launcher
+from selfens.errors import ConfigError, MovedDataError, SelfensError, UntrustedCodeError, root_cause, visible
+
+if TYPE_CHECKING:
+    from selfens.runs.run import Run
+    from selfens.training.progress import Progress
+
+Result = TypeVar("Result")
+
+
+def loaded(path: Path, trust_code: bool, device: str = "auto", *, again: bool = False) -> Run:
+    """A run to be used, with a note if it is not finished; `again`: to train as it was, from its config alone."""
+    from selfens import load_run
+
+    run = load_run(path, device=device, trust_code=trust_code)
+    if again:
+        run.check_code()  # new runs trust the config that they are given
+        if run.about["own_network"] or run.about["own_method"]:
+            raise ConfigError(
+                f"{path} has a network or method of your own, which can be cross-validated only in Python."
+            )
+    done, epochs = run.directory.reached()[0], run.config.schedule.epochs
+    if done < epochs:
+        complain(f"note: {path} has done {done} of {epochs} epochs; '{_command('resume', run)}' completes it.")
+    return run
+
+
+def _command(name: str, run: Run, rest: str = "") -> str:
+    """What to type to do something else with a run."""
+    return f"selfens {name} {shlex.quote(str(run.path))}{rest}{' --trust-code' if run.code else ''}"
+
+
+def fold_command(run: Run) -> str:
+    """What to type to compare by cross-validation; empty if there are too few labels for that, or no files to read again."""
+    from selfens.tools.folds import usual_folds
+
+    folds = 0 if run.about["own_data"] else usual_folds(run.labels.labels)
+    return _command("evaluate", run, f" --folds {folds}") if folds > 1 else ""
+
+
+def train(
+    call: Callable[[Progress], Run],
+    directory: Path,
+    baselines: bool | None,
+    report: bool,
+    tensorboard: bool,
+    quiet: bool,
+) -> None:
+    """Train and show it, then finish it."""
+    from selfens.tools.tensorboard import TensorBoard
+    from selfens.training.progress import for_terminal
+
+    shown = for_terminal(quiet)
+    show = TensorBoard(directory, shown) if tensorboard else shown
+    finish(until_stopped(lambda: call(show), directory), show, baselines, report, quiet)
+
+
+def finish(run: Run, show: Progress, baselines: bool | None, report: bool, quiet: bool) -> None:
+    """Compare a complete run, whose data is in memory, with the baselines, write its page and say the result."""
+    from selfens.report.page import write_report_or_warn
+
+    beside: list[str] = []
+    if launcher.rank() == 0:
+        beside = _compare(run, baselines, show)
+        if report:
+            write_report_or_warn(run, run.dataset(), show.warn, baselines)
+    say_result(run, quiet, beside)
+
+
+def _compare(run: Run, wanted: bool | None, show: Progress) -> list[str]:
+    """What is to be said of the run beside the baselines, if they are wanted; the verdict is kept in the run."""
+    from selfens.tools.baselines import one_class_of, store, verdict_of
+
+    try:
+        if (verdict := verdict_of(run, run.dataset(), wanted)) is not None:
+            store(run, verdict)
+        words = one_class_of(run, run.dataset())
+    except Exception as error:  # a comparison must not fail the run
+        show.warn(f"the run is complete, but it could not be compared with the baselines ({root_cause(error)}).")
+        return []
+    return [*([words] if words else []), *(repr(verdict).splitlines() if verdict else [])]
+
+
+def until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> Result:
+    """The result of a training; an interrupt is one sentence and exit code 130. (Typer would swallow the sentence.)"""
+    try:
+        return call()
+    except KeyboardInterrupt as interrupt:
+        from selfens import load_run
+
+        hint = ""
+        if resumable is not None and (resumable / "config.json").is_file():
+            hint = f" To continue: {_command('resume', load_run(resumable))}"
+        complain(f"{str(interrupt) or 'stopped.'}{hint}")
+        sys.exit(130)
+
+
+def say_result(run: Run, quiet: bool, beside: list[str]) -> None:
+    """The error, and what can be done with the run now."""
+    from selfens.data.folder import is_folder_source
+    from selfens.runs.directory import REPORT
+
+    history = run.history
+    seconds = sum(record.get("seconds") or 0.0 for record in history)
+    done = run.directory.reached()[0]
+    spent = f"{'1 epoch' if done == 1 else f'{done:,} epochs'} in {seconds:.0f} s"
+    result = f"trained {spent}; no test rows, so no test error"
+    if run.test_error is not None:
+        result = f"test error {run.test_error:.2f} % after {spent}"
+    elif history and (held_out := history[-1].get("validation_error")) is not None:
+        result = f"validation error {held_out:.2f} % after {spent}"
+    say(f"{result}; run in {run.path}")
+    if quiet:
+        return
+    if (points := run.error_margin) is not None:
+        say(f"with only {run.about['test_rows']} test rows the error is accurate to about ±{points:.0f} points")
+    for line in beside:
+        say(line)
+    by_folds = fold_command(run)
+    if not run.about["test_rows"] and not beside:
+        how = f"; to compare by cross-validation: {by_folds}" if by_folds else ""
+        say(f"no test rows, so it was not compared with simple methods{how}")
+    elif run.error_margin is not None and len(run.labels.rows) > run.about["test_rows"] and by_folds:
+        say(f"there are more labels than test rows, so cross-validation is more accurate: {by_folds}")
+    if run.config.augment.flip and is_folder_source(run.config.data.name) and run.device.type == "cpu":  # photos
+        say("features of a pretrained network usually do better on photos: --backbone timm:tf_efficientnet_lite0")
+    if (run.path / REPORT).is_file():
+        say(f"report in {run.path / REPORT}")
+    say(f"to predict: {_command('predict', run, ' INPUT -o out.csv')}")
+
+
+def say(text: str) -> None:
+    if launcher.rank() == 0:
+        print(visible(text))  # noqa: T201
+
+
+def complain(text: str) -> None:
+    """In one line, whatever the names in it hold: a control character would be obeyed by the terminal."""
+    name = f"process {launcher.rank()}: " if launcher.rank() else ""
+    print(visible(f"{name}{text}"), file=sys.stderr)  # noqa: T201
+
+
+def sentence(error: SelfensError) -> str:
+    """What went wrong, and the option that helps."""
+    trusts, moved = isinstance(error, UntrustedCodeError), isinstance(error, MovedDataError)
+    option = "--trust-code" if trusts else "--data PATH" if moved else ""
+    return f"{error}{f' On the command line: {option}.' if option else ''}"
