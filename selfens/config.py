@@ -262,9 +262,8 @@ class ScheduleConfig(Section):
             return self  # to the last digit
         names = ("rampup_epochs", "rampdown_epochs", "warmup_epochs", "weight_rampup_epochs")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        checked = replace(
-            self, epochs=epochs, rampdown_epochs=None, warmup_epochs=0.0
-        )  # a ramp may be longer than these
+        # Refuses a wrong number of epochs before it is computed with; the ramps of before may be longer than it.
+        checked = replace(self, epochs=epochs, rampdown_epochs=None, warmup_epochs=0.0)
         return replace(checked, **{name: length * epochs / self.epochs for name, length in given.items()})
 
     @property
