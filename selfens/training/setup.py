@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from selfens import methods, networks
 from selfens.config import Config
-from selfens.core import memory, optim, schedules
+from selfens.core import optim, schedules
 from selfens.core.device import environment, resolve_precision
 from selfens.core.evaluate import evaluation_mode
 from selfens.core.teacher import EmaTeacher
@@ -166,8 +166,10 @@ class Parts:
         config, device, data = prepared.config, prepared.device, prepared.data
         self.prepared, self.given, self.group, self.config = prepared, given, group, config
         if given.network is None:
-            _check_memory(prepared)
-            self.network = networks.build(config.network, data.input_shape, data.num_classes)
+            copies = 3 if config.optimizer.name == "sgd" else 4  # weights, gradients and moments
+            self.network = networks.build(
+                config.network, data.input_shape, data.num_classes, copies=copies, device=device
+            )
         else:
             self.network = given.network
         on_gpu = device.type == "cuda"
@@ -326,17 +328,6 @@ def _evaluated_rows(prepared: Prepared, group: Group) -> dict[str, EvaluatedRows
 
 
 # Network, method, optimizer, rates
-
-
-def _check_memory(prepared: Prepared) -> None:
-    """Refuse a network whose weights, gradients and moments do not fit."""
-    config, data = prepared.config, prepared.data
-    if config.network.name not in networks.NETWORKS:  # a user's own may do anything when it is built
-        return
-    weights = networks.count_weights(config.network, data.input_shape, data.num_classes)
-    copies = 3 if config.optimizer.name == "sgd" else 4
-    what = f"training the network '{config.network.name}' on inputs of shape {data.input_shape}"
-    memory.check(4 * copies * weights, what, networks.SMALLER, prepared.device)
 
 
 def _set_up_network(network: nn.Module, prepared: Prepared, loader: Loader, group: Group, *, is_new: bool) -> None:
