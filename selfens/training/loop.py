@@ -32,7 +32,6 @@ from selfens.training import checkpoint as checkpoints
 from selfens.training import distributed, limit, notices, setup
 from selfens.training.checkpoint import Position
 from selfens.training.distributed import MAX, MIN, Group
-from selfens.training.evaluate import misclassified
 from selfens.training.interrupt import StopRequest
 from selfens.training.progress import Progress, Silent
 from selfens.training.setup import Given, Parts
@@ -235,8 +234,7 @@ def _errors(parts: Parts, done: int) -> dict[str, float | None]:
     """After so many epochs; None if they are not evaluated then, which depends on nothing else."""
     if done % parts.config.training.evaluate_every and done < parts.config.schedule.epochs:
         return dict.fromkeys(parts.evaluated)
-    network = parts.method.evaluated(parts.network)
-    return {name: misclassified(network, rows, parts.precision, parts.group) for name, rows in parts.evaluated.items()}
+    return parts.errors()
 
 
 def _ensemble_variance(parts: Parts) -> float | None:

@@ -34,7 +34,7 @@ from selfens.methods.base import Method, Options, TrainingRows, WeightedOptions
 from selfens.networks.layers import synchronize_means
 from selfens.runs.run import Run
 from selfens.training.distributed import MIN, Group
-from selfens.training.evaluate import EvaluatedRows
+from selfens.training.evaluate import EvaluatedRows, misclassified
 from selfens.training.step import Step, start_compiler
 
 Rows = NDArray[np.int64]
@@ -164,7 +164,7 @@ class Parts:
     def __init__(self, prepared: Prepared, given: Given, group: Group, warn: Callable[[str], None]) -> None:
         """What may be refused comes first; targets may be a large file, so they come last."""
         config, device, data = prepared.config, prepared.device, prepared.data
-        self.prepared, self.given, self.group, self.config = prepared, given, group, config
+        self.prepared, self.given, self.group = prepared, given, group
         if given.network is None:
             copies = 3 if config.optimizer.name == "sgd" else 4  # weights, gradients and moments
             self.network = networks.build(
@@ -207,6 +207,10 @@ class Parts:
         self.shapes: dict[str, str] = {}
         self.evaluated = _evaluated_rows(prepared, group)
 
+    @property
+    def config(self) -> Config:
+        return self.prepared.config
+
     def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
         """The rows of each step of an epoch, each when its inputs and targets are at hand."""
         order = self.loader.order(epoch)[first_step:]
@@ -217,9 +221,14 @@ class Parts:
 
     def fit_schedule(self, epochs: int) -> None:
         """Train for another number of epochs, ramps in proportion."""
-        self.config = replace(self.config, schedule=self.config.schedule.scaled(epochs))
-        self.prepared = replace(self.prepared, config=self.config)
+        config = replace(self.config, schedule=self.config.schedule.scaled(epochs))
+        self.prepared = replace(self.prepared, config=config)
         self.rates = _rates(self.config, self.weight_max)
+
+    def errors(self) -> dict[str, float | None]:
+        """Of the network as it is, in percent, by the name in the history."""
+        network = self.method.evaluated(self.network)
+        return {name: misclassified(network, rows, self.precision, self.group) for name, rows in self.evaluated.items()}
 
     def about(self) -> dict[str, Any]:
         """What run.json records."""
