@@ -32,7 +32,8 @@ from selfens.methods import METHODS, find
 from selfens.networks.layers import BatchNorm, BatchNormConv2d, Column, NormalizedConv2d, fuse
 from selfens.training import step as step_module
 from selfens.training.distributed import Group
-from selfens.training.setup import Given, Parts, Prepared
+from selfens.training.own import Given
+from selfens.training.setup import Parts, Prepared
 from selfens.training.step import Step
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -23,7 +23,8 @@ from selfens.config import Config
 from selfens.core.device import environment, resolve_precision, torch_settings
 from selfens.data.dataset import Dataset
 from selfens.training.distributed import Group
-from selfens.training.setup import Given, Parts, prepare
+from selfens.training.own import Given
+from selfens.training.setup import Parts, prepare
 
 MODES = ("plain", "compiled", "captured", "compiled+captured", "compiled+captured+kernels")
 CPU_MODES = ("plain", "compiled")
