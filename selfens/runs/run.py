@@ -86,7 +86,7 @@ class Run:
         tested = self.about["test_rows"]
         return 98 / math.sqrt(tested) if 0 < tested < FEW_TEST_ROWS else None
 
-    @property
+    @cached_property
     def labels(self) -> LabelChoice:
         return self.directory.labels()
 
