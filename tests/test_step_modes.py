@@ -72,7 +72,7 @@ OF_METHOD = {
 def build(config, data, device, network=None, warn=pytest.fail):
     """The parts of a run; to be called, and used, inside of `torch_settings`."""
     choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
-    fitted = preprocess.fit(config.data.preprocess, data.inputs, device).to(device)
+    fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
     return Parts(Prepared(config, device, data, choice, fitted), Given(network=network), Group(), warn)
 
 

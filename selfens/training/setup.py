@@ -74,7 +74,7 @@ def prepare(config: Config, device: torch.device, data: Dataset, group: Group) -
     kind, sets = config.data.preprocess, {"training": data.inputs, "test": data.test_inputs}
     if kind != "channel":  # which takes no squares of raw values in float32, and makes large ones small
         preprocess.check_range(preprocess.Nothing(), sets, device)
-    fitted = preprocess.fit(kind, data.inputs, device, fitted_on).to(device)
+    fitted = preprocess.fit(kind, data.inputs, device, fitted_on)
     if kind == "channel":
         preprocess.check_range(fitted, sets, device)
     group.broadcast([*fitted.state_dict().values()])
@@ -222,10 +222,7 @@ class Parts:
 
 def _own_rows(prepared: Prepared, group: Group) -> OwnRows:
     data, choice = prepared.data, prepared.labels
-    if prepared.config.training.rows == "labelled":
-        visited = np.sort(choice.rows)
-    else:
-        visited = np.setdiff1d(np.arange(data.num_rows), choice.validation, assume_unique=True)
+    visited = choice.visited(data.num_rows, prepared.config.training.rows)
     labels = choice.training_labels(data.num_rows)
     kinds = np.full(data.num_rows, HELD_OUT)
     kinds[visited] = np.where(labels[visited] == UNLABELED, WITHOUT_LABEL, LABELLED)
