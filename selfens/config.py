@@ -392,6 +392,12 @@ class Config:
                 "leave one out."
             )
 
+        if self.training.means == "joint" and self.network.normalization == "full":
+            raise ConfigError(
+                "training.means is joint with network.normalization=full, but only the means of mean-only batch normalisation "
+                "are shared by processes; expected own, so leave one of the two out."
+            )
+
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Sections of fields; `method` begins with its name."""
         raw = {section.name: asdict(getattr(self, section.name)) for section in fields(self)}
