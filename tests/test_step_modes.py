@@ -368,7 +368,7 @@ def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeyp
     parts, warnings, losses = parts_after(settings, method=method, device="cpu", steps=3)
     assert len(warnings) == 1
     assert (
-        "without compiler and our kernels, because one of them failed (RuntimeError: no such instruction)"
+        "runs uncompiled and without our kernels, because one of them failed (RuntimeError: no such instruction)"
         in warnings[0]
     )
     assert not parts.step.compiled

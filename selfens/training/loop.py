@@ -129,7 +129,7 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
 
 def _threads(config: Config, resumed: Run | None) -> int | None:
     """As many as before, because sums over threads round differently."""
-    if resumed and config.training.threads is None and resumed.about.get("processes", 1) == launcher.size():
+    if resumed and config.training.threads is None and resumed.about.get("processes", 1) == launcher.world_size():
         return int(resumed.about["environment"]["threads"])
     return config.training.threads
 
