@@ -490,7 +490,7 @@ def _new_directory(config: Config) -> Path:
     """runs/DATA-METHOD-seedN, or the first free name after it."""
     from selfens.runs.directory import free_directory
 
-    if launcher.size() > 1:
+    if launcher.world_size() > 1:
         raise ConfigError(
             "several processes train together and must agree on a directory; name it with --run-dir DIRECTORY."
         )

@@ -262,9 +262,8 @@ class ScheduleConfig(Section):
             return self  # to the last digit
         names = ("rampup_epochs", "rampdown_epochs", "warmup_epochs", "weight_rampup_epochs")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        checked = replace(
-            self, epochs=epochs, rampdown_epochs=None, warmup_epochs=0.0
-        )  # a ramp may be longer than these
+        # Refuses a wrong number of epochs before it is computed with; the ramps of before may be longer than it.
+        checked = replace(self, epochs=epochs, rampdown_epochs=None, warmup_epochs=0.0)
         return replace(checked, **{name: length * epochs / self.epochs for name, length in given.items()})
 
     @property
@@ -391,6 +390,12 @@ class Config:
             raise ConfigError(
                 "training.labelled_per_batch and data.extra_per_epoch are both set; each says which rows an epoch visits, so "
                 "leave one out."
+            )
+
+        if self.training.means == "joint" and self.network.normalization == "full":
+            raise ConfigError(
+                "training.means is joint with network.normalization=full, but only the means of mean-only batch normalisation "
+                "are shared by processes; expected own, so leave one of the two out."
             )
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

@@ -27,8 +27,8 @@ from torch import nn
 
 from selfens import presets
 from selfens.config import Config
-from selfens.core import IN_MEMORY, evaluate, launcher
-from selfens.core.device import prediction_settings, random_state_kept, resolve_device, resolve_precision
+from selfens.core import IN_MEMORY, launcher
+from selfens.core.device import random_state_kept, resolve_device
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs, as_trained, check_probabilities
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
@@ -36,7 +36,7 @@ from selfens.data.table_files import is_frame, named
 from selfens.data.tabular import Columns
 from selfens.errors import ConfigError, DataError, check_kind
 from selfens.runs.directory import free_directory
-from selfens.runs.run import Run
+from selfens.runs.run import Run, probabilities
 from selfens.settings import seconds
 from selfens.tools.folds import compare_folds, usual_folds
 from selfens.training.loop import train
@@ -183,13 +183,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         inputs = self._checked_inputs(X)
         device = resolve_device(self.device)
         network = self.network_ if device.type == "cpu" else copy.deepcopy(self.network_).to(device)
-        precision = resolve_precision(self.config_.training.precision, device)
-        with prediction_settings(precision, device):
-            prepared = preprocess.apply(self.preprocess_, inputs, "cpu").to(device)
-            logits = evaluate.logits(network, prepared, precision)
-        probabilities = np.asarray(logits.double().softmax(dim=1).cpu().numpy())
-        check_probabilities(probabilities)
-        return probabilities
+        prepared = preprocess.apply(self.preprocess_, inputs, "cpu").to(device)
+        found = probabilities(network, prepared, self.config_.training.precision, torch.float64)
+        check_probabilities(found)
+        return found
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row."""

@@ -17,7 +17,6 @@ from selfens.config import AugmentConfig, Config, DataConfig, ScheduleConfig
 from selfens.errors import ConfigError
 from selfens.methods import METHODS
 from selfens.settings import field_types
-from selfens.upgrade import GONE, upgrade_config
 
 ROOT = Path(__file__).parents[1]
 
@@ -109,6 +108,8 @@ def overrides(draw):
     """Any settings, with the options of one of the methods."""
     method = draw(st.sampled_from(sorted(METHODS)))
     drawn = draw(st.fixed_dictionaries({}, optional={k: v for k, v in VALUES.items() if k != "training.batches"}))
+    if drawn.get("training.means") == "joint":  # which full normalisation does not have
+        drawn.pop("network.normalization", None)
     kind = methods.find(method).Options
     own = {f"method.{name}": (METHOD_DRAWN | choices(kind))[name] for name in field_types(kind)}
     return {"method.name": method} | drawn | draw(st.fixed_dictionaries({}, optional=own))
@@ -386,6 +387,7 @@ def test_json_that_is_no_config_is_refused(text, message):
     [
         (["training.labelled_per_batch=5", "training.rows=labelled"], "leave training.rows at all"),
         (["training.labelled_per_batch=5", "data.extra_per_epoch=9"], "are both set"),
+        (["training.means=joint", "network.normalization=full"], "means is joint with .*=full, but .*; expected own"),
         (
             ["data.extra=digits", "training.rows=labelled"],
             "training.rows is 'labelled', which visits no unlabeled rows",
@@ -551,54 +553,11 @@ def test_the_error_that_a_preset_gives_as_ours_is_that_of_the_records(name):
     assert (f"{statistics.stdev(errors):.2f}" if len(errors) > 1 else None) == deviation
 
 
-# Configs of the first edition
-
-
-@pytest.mark.parametrize(
-    ("method", "kept"),
-    [("temporal", None), ("pi", {"weight_max", "weight_scale", "consistency"}), ("supervised", set())],
-)
-def test_a_config_of_the_first_edition_becomes_one_of_the_second(method, kept):
-    raw = json.loads((ROOT / "tests/data/first-edition/temporal/config.json").read_text())
-    raw["method"]["name"] = method
-    upgraded = upgrade_config(raw)
-    config = Config.from_dict(upgraded)
-    gone = {name for _, name in GONE}
-    assert set(upgraded["method"]) == {"name"} | (set(raw["method"]) - gone if kept is None else kept)
-    assert all(config.to_dict()["method"][name] == raw["method"][name] for name in upgraded["method"])
-    assert "report" in raw["training"]
-    assert "report" not in upgraded["training"]
-    for section in set(raw) - {"method", "training"}:
-        values = {name: value for name, value in raw[section].items() if (section, name) not in GONE}
-        assert config.to_dict()[section] | values == config.to_dict()[section]
-    assert Config.from_dict(upgrade_config(config.to_dict())) == config
-
-
-@pytest.mark.parametrize("first_edition", [True, False])
-@pytest.mark.parametrize(("section", "name"), [place for place, harmless in GONE.items() if len(harmless) == 1])
-def test_a_setting_that_is_gone_is_refused_if_it_was_used(section, name, first_edition):
-    raw = {section: {name: GONE[section, name][0]}}
-    assert upgrade_config(raw, first_edition=first_edition) == {section: {}}
-    raw[section][name] = "another"
-    with pytest.raises(ConfigError, match=f"{section}.{name} is 'another', and this setting is gone since 0.2"):
-        upgrade_config(raw, first_edition=first_edition)
-    with pytest.raises(ConfigError, match=f"no .*'{name}'"):
-        Config.from_dict(raw)
-
-
-@pytest.mark.parametrize(
-    "raw", [{"method": 3}, {"method": {"name": ["pi"]}}, {"method": {"nme": "pi"}}, {"training": []}, {"datum": {}}]
-)
-def test_what_is_no_config_of_the_first_edition_is_refused_as_any_other(raw):
-    with pytest.raises(ConfigError):
-        Config.from_dict(upgrade_config(raw))
-
-
 def test_the_config_of_every_record_can_be_read_and_is_the_same_for_all_seeds_of_a_cell():
     cells = {}
     for path in sorted((ROOT / "results/runs").rglob("*.json")):
         record = json.loads(path.read_text())
-        config = Config.from_dict(upgrade_config(record["config"]))
+        config = Config.from_dict(record["config"])
         assert Config.from_json(config.to_json()) == config
         assert config.seed.base == record["seed"]
         same = config.with_values("seed", base=0).with_values("training", device="auto", checkpoint_every=None)
@@ -612,5 +571,5 @@ def test_the_records_that_a_preset_is_held_to_are_of_its_config(name):
     config = presets.get(name)
     cell = ROOT / f"results/runs/{config.data.name}/{config.method.name}-aug-{config.data.labels}"
     for path in cell.iterdir():
-        found = Config.from_dict(upgrade_config(json.loads(path.read_text())["config"]))
+        found = Config.from_dict(json.loads(path.read_text())["config"])
         assert replace(found, seed=config.seed, training=config.training).with_values("data", folder=None) == config

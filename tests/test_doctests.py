@@ -13,7 +13,6 @@ MODULES = [
         "core.teacher",
         "settings",
         "config",
-        "upgrade",
     ),
     *("methods", "errors", "training.progress", "tools.audit", "report.render", "report.measures", "estimator"),
 ]

@@ -22,7 +22,7 @@ LEVELS = [
     {"errors", "settings"},
     {"files", "core"},
     {"methods"},
-    {"config", "upgrade"},
+    {"config"},
     {"networks", "data", "presets"},
     {"runs", "named"},
     {"training"},
@@ -145,7 +145,7 @@ def test_only_what_shows_things_to_people_prints():
     assert {layer(path) for path in MODULES if prints(path)} <= PRINTING
 
 
-@pytest.mark.parametrize("module", ["config", "presets", "errors", "methods", "upgrade", "console", "cli"])
+@pytest.mark.parametrize("module", ["config", "presets", "errors", "methods", "console", "cli"])
 def test_what_is_needed_before_training_imports_no_torch(tmp_path, module):
     check = f"import selfens.{module}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], cwd=tmp_path, env=environment()).returncode == 0

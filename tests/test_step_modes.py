@@ -32,7 +32,8 @@ from selfens.methods import METHODS, find
 from selfens.networks.layers import BatchNorm, BatchNormConv2d, Column, NormalizedConv2d, fuse
 from selfens.training import step as step_module
 from selfens.training.distributed import Group
-from selfens.training.setup import Given, Parts, Prepared
+from selfens.training.own import Given
+from selfens.training.setup import Parts, Prepared
 from selfens.training.step import Step
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -71,7 +72,7 @@ OF_METHOD = {
 def build(config, data, device, network=None, warn=pytest.fail):
     """The parts of a run; to be called, and used, inside of `torch_settings`."""
     choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
-    fitted = preprocess.fit(config.data.preprocess, data.inputs, device).to(device)
+    fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
     return Parts(Prepared(config, device, data, choice, fitted), Given(network=network), Group(), warn)
 
 
@@ -367,7 +368,7 @@ def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeyp
     parts, warnings, losses = parts_after(settings, method=method, device="cpu", steps=3)
     assert len(warnings) == 1
     assert (
-        "without compiler and our kernels, because one of them failed (RuntimeError: no such instruction)"
+        "runs uncompiled and without our kernels, because one of them failed (RuntimeError: no such instruction)"
         in warnings[0]
     )
     assert not parts.step.compiled

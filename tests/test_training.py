@@ -38,7 +38,7 @@ from selfens.core.teacher import EmaTeacher
 from selfens.data.loader import Loader
 from selfens.errors import ConfigError, DivergedError, RunError, SelfensWarning
 from selfens.methods import METHODS, Losses, Method, WeightedOptions
-from selfens.training import loop
+from selfens.training import setup
 from selfens.training.distributed import Group
 from selfens.training.evaluate import EvaluatedRows, misclassified
 from selfens.training.progress import Lines, Silent
@@ -867,7 +867,7 @@ def test_an_argument_of_another_kind_is_named(tmp_path, done):
 
 def test_the_error_reported_is_the_last_epochs_not_the_best(tmp_path, monkeypatch):
     errors = iter([12.0, 3.0, 9.0])
-    monkeypatch.setattr(loop, "misclassified", lambda network, rows, *more: next(errors) if rows.total else None)
+    monkeypatch.setattr(setup, "misclassified", lambda network, rows, *more: next(errors) if rows.total else None)
     run = selfens.train(config(), tmp_path / "run", dataset=features())
     assert run.test_error == 9
 

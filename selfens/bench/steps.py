@@ -21,12 +21,10 @@ from torch import Tensor
 from selfens import methods, presets
 from selfens.config import Config
 from selfens.core.device import environment, resolve_precision, torch_settings
-from selfens.data import preprocess
 from selfens.data.dataset import Dataset
-from selfens.data.labels import choose_labels
 from selfens.training.distributed import Group
-from selfens.training.evaluate import misclassified
-from selfens.training.setup import Given, Parts, Prepared
+from selfens.training.own import Given
+from selfens.training.setup import Parts, prepare
 
 MODES = ("plain", "compiled", "captured", "compiled+captured", "compiled+captured+kernels")
 CPU_MODES = ("plain", "compiled")
@@ -52,8 +50,7 @@ def measure(config: Config, mode: str, data: Dataset, device: torch.device, step
         startup = time.perf_counter() - began
         seconds = statistics.median(time_steps(parts, rows, steps) for _ in range(TIMINGS))
         parts.method.end_epoch()
-        for test_rows in parts.evaluated.values():
-            misclassified(parts.method.evaluated(parts.network), test_rows, parts.precision, parts.group)
+        parts.errors()
     return {
         "method": config.method.name,
         "mode": mode,
@@ -98,9 +95,8 @@ def made_up(rows: int, classes: int = 10, shape: tuple[int, ...] = (3, 32, 32)) 
 
 def build(config: Config, data: Dataset, device: torch.device, notes: list[str], group: Group | None = None) -> Parts:
     """The parts of a training, with the rates of its middle; warnings go to `notes`."""
-    labels = choose_labels(data, config.data, label_seed=0, split_seed=0)
-    fitted = preprocess.fit(config.data.preprocess, data.inputs, device).to(device)
-    parts = Parts(Prepared(config, device, data, labels, fitted), Given(), group or Group(), notes.append)
+    group = group or Group()
+    parts = Parts(prepare(config, device, data, group), Given(), group, notes.append)
     parts.step.set(**parts.rates(0) | {"learning_rate": 1e-4, "weight": parts.weight_max})
     return parts
 

@@ -12,17 +12,17 @@ def rank() -> int:
     return _number("RANK", 0)
 
 
-def size() -> int:
+def world_size() -> int:
     """How many processes train together."""
     return _number("WORLD_SIZE", 1)
 
 
-def rank_here() -> int:
+def local_rank() -> int:
     """The number of this process among those on its machine."""
     return _number("LOCAL_RANK", 0)
 
 
-def size_here() -> int:
+def local_world_size() -> int:
     """How many of them are on this machine."""
     return _number("LOCAL_WORLD_SIZE", 1)
 
@@ -34,9 +34,9 @@ def restarts() -> int:
 
 def check_single_process(what: str) -> None:
     """Refuse, in one of several processes, what uses files that the others would not see."""
-    if size() > 1:
+    if world_size() > 1:
         raise ConfigError(
-            f"{what} trains in one process, and torchrun has started {size()}; start it without, or use selfens.train."
+            f"{what} trains in one process, and torchrun has started {world_size()}; start it without, or use selfens.train."
         )
 
 

@@ -19,7 +19,7 @@ def left(device: torch.device | None = None) -> int:
 
         kept = cuda.memory_reserved(device) - cuda.memory_allocated(device)  # by torch, to be used again
         return int(cuda.mem_get_info(device)[0]) + kept
-    sharing = launcher.size_here()
+    sharing = launcher.local_world_size()
     try:
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024 // sharing

@@ -90,16 +90,8 @@ class Optimizer(ABC):
 class _Moments(Optimizer):
     """What both kinds of Adam keep: averages of the gradient and of its square."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        weight_decay: float = 0.0,
-        multipliers: Mapping[str, float] | None = None,
-    ) -> None:
-        super().__init__(network, weight_decay=weight_decay, multipliers=multipliers)
+    def __init__(self, network: nn.Module, *, beta2: float = 0.999, epsilon: float = 1e-8, **common: Any) -> None:
+        super().__init__(network, **common)
         self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)  # m, v
         self.steps = self.flat.new_zeros(())  # t
         self.rates["beta1"] = self.flat.new_full((), 0.9)
@@ -145,15 +137,8 @@ class AdamW(_Moments):
 class Sgd(Optimizer):
     """Stochastic gradient descent with Nesterov momentum, as torch.optim.SGD(nesterov=True)."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        multipliers: Mapping[str, float] | None = None,
-    ) -> None:
-        super().__init__(network, weight_decay=weight_decay, multipliers=multipliers)
+    def __init__(self, network: nn.Module, *, momentum: float = 0.9, **common: Any) -> None:
+        super().__init__(network, **common)
         self.momentum, self.velocity = momentum, torch.zeros_like(self.flat)
 
     def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:

@@ -82,10 +82,10 @@ class EnsembleTargets:
         self.device = torch.empty(0, device=device).device
         self.file = storage if isinstance(storage, TargetsFile) else None
         if self.file is None and str(storage) not in IN_MEMORY:
-            if launcher.size() > 1:
+            if launcher.world_size() > 1:
                 raise ConfigError(
-                    f"the targets are in the file {storage}, which is for one process, and there are {launcher.size()}; use "
-                    "one process, or keep the targets in ram."
+                    f"the targets are in the file {storage}, which is for one process, and there are {launcher.world_size()}; "
+                    "use one process, or keep the targets in ram."
                 )
             self.file = TargetsFile(str(storage), self.layout, decay)
         home = self.device if str(storage) == "device" else torch.device("cpu")

@@ -167,7 +167,7 @@ class Dataset:
             extra_name=f"{self.extra_name}, {name}" if self.extra_name else name,
         )
 
-    def told_apart(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], dict[str, list[str]]]:
+    def identify(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], dict[str, list[str]]]:
         """The numbers by which a person knows these training rows, and a column of their files or identifiers, if any."""
         header = "file" if self.columns is None else self.columns.header
         names = {header: [self.row_names[row] for row in rows]} if self.row_names else {}

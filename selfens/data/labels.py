@@ -63,6 +63,12 @@ class LabelChoice:
         if not len(self.rows) or len(np.unique(every)) < len(every) or not np.isin(self.corrupted, self.rows).all():
             raise ValueError("labelled rows, each once")
 
+    def visited(self, num_rows: int, which: str) -> Rows:
+        """The rows that training visits, by `training.rows`: all but the held-out ones, or only the labelled ones."""
+        if which == "labelled":
+            return np.sort(self.rows)
+        return np.setdiff1d(np.arange(num_rows), self.validation, assume_unique=True)
+
     def training_labels(self, num_rows: int) -> Labels:
         """A label for every training row, -1 if it is not known or not used."""
         labels = np.full(num_rows, UNLABELED, dtype=np.int64)

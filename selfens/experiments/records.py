@@ -26,9 +26,8 @@ from selfens.experiments.tables import Cell, Task
 from selfens.files import check_regular, locks
 from selfens.runs.experiment import same_experiment
 from selfens.settings import Bounds, Section
-from selfens.upgrade import upgrade_config
 
-FORMAT = 2  # 1 is the same with a config of the first edition
+FORMAT = 2
 NOTES = "reproduce.txt"  # in the run directory: a line for each thing that only the record will say
 DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading a damaged record may raise."""
@@ -103,11 +102,11 @@ class Record(Section):
         raw = json.loads(text)
         json.dumps(raw, ensure_ascii=False).encode()  # raises if there is half a character
         version, config, extra = raw.pop("format"), raw.pop("config"), raw.pop("extra", None)
-        if version not in (1, FORMAT):
+        if version != FORMAT:
             raise ValueError("it was written by another version of selfens")
         return cls(
             **raw | {"test_error": tuple(raw["test_error"])},
-            config=Config.from_dict(upgrade_config(config, first_edition=version == 1)),
+            config=Config.from_dict(config),
             extra=Images(**extra) if extra else None,
         )
 

@@ -6,13 +6,10 @@ import fcntl
 from typing import IO, Any
 
 
-def take(file: int | IO[Any], *, shared: bool = False) -> bool:
-    """Lock a file that is open, without waiting; False if another process, or another opening of it, has a lock.
-
-    shared  others may share the lock, but nobody may have it exclusively
-    """
+def take(file: int | IO[Any]) -> bool:
+    """Lock a file that is open, without waiting; False if another process, or another opening of it, has a lock."""
     try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

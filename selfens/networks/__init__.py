@@ -34,8 +34,6 @@ NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] 
     "wrn-28-2": wrn28,
 }
 
-SMALLER = "choose a smaller network.width or smaller inputs"
-
 __all__ = [
     "NETWORKS",
     "GaussianNoise",
@@ -56,8 +54,18 @@ __all__ = [
 ]
 
 
-def build(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """The network that `options.name` says: one of `NETWORKS`, or a user's package.module:factory."""
+def build(
+    options: NetworkConfig,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    copies: int = 1,
+    device: torch.device | None = None,
+) -> nn.Module:
+    """The network that `options.name` says: one of `NETWORKS`, or a user's package.module:factory, which may do anything.
+
+    copies  of its weights that must fit on the device: more if it is trained, for gradients and moments
+    """
     if is_factory(options.name):
         return _from_factory(options.name, input_shape, num_classes)
     if options.name not in NETWORKS:
@@ -67,8 +75,10 @@ def build(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int
         raise ConfigError(
             f"network.normalization is full, which the network '{options.name}' does not have; leave it out."
         )
-    weights = count_weights(options, input_shape, num_classes)
-    memory.check(4 * weights, f"the network '{options.name}'", SMALLER)
+    weights, what = count_weights(options, input_shape, num_classes), f"the network '{options.name}'"
+    if copies > 1:
+        what = f"training {what} on inputs of shape {input_shape}"
+    memory.check(4 * copies * weights, what, "choose a smaller network.width or smaller inputs", device)
     return NETWORKS[options.name](input_shape, num_classes, options)
 
 

@@ -77,7 +77,7 @@ class Backbone(nn.Module):
     def checked(self, batch: Tensor) -> Tensor:
         """The features of one batch; refused if they are none."""
         name, width = self.about["name"], self.about.get("features")
-        with _told(f"the backbone '{name}' failed on images of {self.size} x {self.size} pixels"):
+        with _as_config_error(f"the backbone '{name}' failed on images of {self.size} x {self.size} pixels"):
             made = self(batch)
             if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(batch) or not made.shape[1]:
                 what = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"type {type(made).__name__}"
@@ -100,7 +100,7 @@ class Backbone(nn.Module):
 
 
 @contextmanager
-def _told(what: str, hint: str = "") -> Iterator[None]:
+def _as_config_error(what: str, hint: str = "") -> Iterator[None]:
     """One sentence for anything that a user's module may raise."""
     try:
         yield
@@ -123,16 +123,17 @@ def build(name: str, weights: str | None = None, size: int | None = None) -> Bac
     """
     make = import_factory(name, "backbone") if is_code(name) else _timm(name, pretrained=weights is None)
     hint = "" if is_code(name) else "; give a file of its weights if they cannot be downloaded"
-    with _told(f"the backbone '{name}' cannot be built", hint), random_state_kept():  # weights are drawn first
+    # The random state is kept because weights are drawn before they are loaded.
+    with _as_config_error(f"the backbone '{name}' cannot be built", hint), random_state_kept():
         module = make()
-    with _told(f"the backbone '{name}' cannot be used"):
+    with _as_config_error(f"the backbone '{name}' cannot be used"):
         return _checked(module, name, weights, size)
 
 
 def _checked(module: Any, name: str, weights: str | None, size: int | None) -> Backbone:
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{name}() returned a {type(module).__name__}; expected a torch.nn.Module.")
-    given = _said(name, getattr(module, "pretrained_cfg", None))
+    given = _pretrained_config(name, getattr(module, "pretrained_cfg", None))
     if weights is not None:
         _load_weights(module, name, Path(weights), given.get("classifier") or ())
     tag = ".".join(str(given[key]) for key in ("architecture", "tag") if given.get(key))  # as timm names weights
@@ -178,7 +179,7 @@ def _timm(name: str, pretrained: bool) -> Any:
     return functools.partial(timm.create_model, short, pretrained=pretrained, num_classes=0)
 
 
-def _said(name: str, config: Any) -> dict[str, Any]:
+def _pretrained_config(name: str, config: Any) -> dict[str, Any]:
     """The pretrained_cfg of a module; what is kept of it must be text."""
     if not isinstance(config, Mapping | None):
         raise ConfigError(f"the pretrained_cfg of '{name}' is {reprlib.repr(config)}; expected a dict.")

@@ -4,7 +4,7 @@
 otherwise, which are also what they are tested against. Tensors are channels-last, as in `kernels.py`.
 
 What counts is how often a tensor of the convolution's output size is read or written. Normalisation and leaky ReLU are
-monotonous in each channel, so pooling can come first: of the largest values, or of the smallest where the gain is negative.
+monotonic in each channel, so pooling can come first: of the largest values, or of the smallest where the gain is negative.
 Training reads the convolution's output once for mean, variance and pooling; only what was pooled is then normalised. For the
 backward pass that output is kept, and what was pooled of it; the sign before the leaky ReLU and which pixel was pooled are
 found again from them. Without pooling the passes are the least that full batch normalisation can do with.
@@ -131,8 +131,8 @@ def _scale_activate_and_pool(
     center = _of_channels(mean, column, channels)
     scale = _of_channels(gain, column, channels) * tl.rsqrt(_of_channels(variance, column, channels) + epsilon)
     a, b, c, d = (a - center) * scale, (b - center) * scale, (c - center) * scale, (d - center) * scale
-    spread: tl.constexpr = tl.PropagateNan.ALL  # as torch does: what went wrong must not be pooled away
-    largest = tl.maximum(tl.maximum(a, b, spread), tl.maximum(c, d, spread), spread)
+    propagate_nan: tl.constexpr = tl.PropagateNan.ALL  # as torch does: what went wrong must not be pooled away
+    largest = tl.maximum(tl.maximum(a, b, propagate_nan), tl.maximum(c, d, propagate_nan), propagate_nan)
     value = largest + _of_channels(shift, column, channels)
     value = tl.where(value > 0, value, value * slope).to(out.dtype.element_ty)
     tl.store(out + row[:, None] * channels + column[None, :], value, mask=inside)
@@ -147,7 +147,7 @@ def _add_up_gradient_moments(
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     center = _of_channels(mean, column, channels)
     inverse = tl.rsqrt(_of_channels(variance, column, channels) + epsilon)
-    slant, offset = _of_channels(gain, column, channels), _of_channels(shift, column, channels)
+    channel_gain, offset = _of_channels(gain, column, channels), _of_channels(shift, column, channels)
     total = tl.zeros((TILE_P, TILE_C), tl.float32)
     products = tl.zeros((TILE_P, TILE_C), tl.float32)
     tiles = tl.cdiv(pixels, TILE_P)
@@ -157,7 +157,7 @@ def _add_up_gradient_moments(
         place = row[:, None] * channels + column[None, :]
         before = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
         normal = (tl.load(raw + place, mask=inside, other=0.0).to(tl.float32) - center) * inverse
-        before = tl.where(normal * slant + offset > 0, before, before * slope)
+        before = tl.where(normal * channel_gain + offset > 0, before, before * slope)
         total += before
         products += before * normal
     tl.atomic_add(sums + column, tl.sum(total, axis=0), mask=column < channels)
@@ -177,19 +177,19 @@ def _write_input_gradient(
     after = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
     center = _of_channels(mean, column, channels)
     inverse = tl.rsqrt(_of_channels(variance, column, channels) + epsilon)
-    slant, offset = _of_channels(gain, column, channels), _of_channels(shift, column, channels)
-    level = _of_channels(sums, column, channels) / count
-    along = _of_channels(sums + channels, column, channels) / count
-    scale = slant * inverse
+    channel_gain, offset = _of_channels(gain, column, channels), _of_channels(shift, column, channels)
+    mean_gradient = _of_channels(sums, column, channels) / count
+    projection = _of_channels(sums + channels, column, channels) / count
+    scale = channel_gain * inverse
     kind = result.dtype.element_ty
     if POOL:
         a, b, c, d = _four(x, row, column, inside, channels, width)
-        which, chosen = _choose(a, b, c, d, slant)
-        before = tl.where((chosen - center) * inverse * slant + offset > 0, after, after * slope)
-        a = (tl.where(which == 0, before, 0.0) - level - (a - center) * inverse * along) * scale
-        b = (tl.where(which == 1, before, 0.0) - level - (b - center) * inverse * along) * scale
-        c = (tl.where(which == 2, before, 0.0) - level - (c - center) * inverse * along) * scale
-        d = (tl.where(which == 3, before, 0.0) - level - (d - center) * inverse * along) * scale
+        which, chosen = _choose(a, b, c, d, channel_gain)
+        before = tl.where((chosen - center) * inverse * channel_gain + offset > 0, after, after * slope)
+        a = (tl.where(which == 0, before, 0.0) - mean_gradient - (a - center) * inverse * projection) * scale
+        b = (tl.where(which == 1, before, 0.0) - mean_gradient - (b - center) * inverse * projection) * scale
+        c = (tl.where(which == 2, before, 0.0) - mean_gradient - (c - center) * inverse * projection) * scale
+        d = (tl.where(which == 3, before, 0.0) - mean_gradient - (d - center) * inverse * projection) * scale
         corner = (row // width) * 4 * width + (row % width) * 2
         target = result + corner[:, None] * channels + column[None, :]
         tl.store(target, a.to(kind), mask=inside)
@@ -198,8 +198,8 @@ def _write_input_gradient(
         tl.store(target + (2 * width + 1) * channels, d.to(kind), mask=inside)
     else:
         normal = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - center) * inverse
-        before = tl.where(normal * slant + offset > 0, after, after * slope)
-        tl.store(result + place, ((before - level - normal * along) * scale).to(kind), mask=inside)
+        before = tl.where(normal * channel_gain + offset > 0, after, after * slope)
+        tl.store(result + place, ((before - mean_gradient - normal * projection) * scale).to(kind), mask=inside)
 
 
 @torch.library.custom_op("selfens::batch_norm_forward", mutates_args=())

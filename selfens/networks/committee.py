@@ -42,7 +42,7 @@ class Wide(nn.Module):
         return self.straight(x) + self.output(self.hidden(x).relu())  # type: ignore[no-any-return]
 
 
-class Waves(nn.Module):
+class RandomFourierFeatures(nn.Module):
     """Random cosines of the inputs, which stay as they were drawn: a linear head on them is nearly one with the kernel
     exp(-|x - y|^2 / features) of standardised x and y (Rahimi & Recht, 2007)."""
 
@@ -72,7 +72,7 @@ class Committee(nn.Module):
             ]
         )
         if features <= MANY_FEATURES:
-            waves = Waves(features, 4 * width)
+            waves = RandomFourierFeatures(features, 4 * width)
             self.members.append(nn.Sequential(waves, dropout, zero(4 * width, num_classes)))
 
     def heads(self, x: Tensor) -> list[Tensor]:

@@ -185,7 +185,7 @@ class BatchNormConv2d(nn.Module):
         """Whether this pass may use our kernels, of which those for evaluation have no gradients."""
         if not self.fused or not x.is_cuda or (torch.is_grad_enabled() and not self.training):
             return False  # before the size is asked for, which an exported network leaves open
-        pixels = len(x) * math.prod(self.sides(x))  # of one alone there is no variance, which torch says
+        pixels = len(x) * math.prod(self.sides(x))  # one value has no variance; torch raises the error
         return pixels > 1 and pixels * len(self.weight) < fused.LARGEST_TENSOR
 
     def sides(self, x: Tensor) -> tuple[int, int]:

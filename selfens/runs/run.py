@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from selfens import networks
 from selfens.config import Config
@@ -87,7 +87,7 @@ class Run:
         tested = self.about["test_rows"]
         return 98 / math.sqrt(tested) if 0 < tested < FEW_TEST_ROWS else None
 
-    @property
+    @cached_property
     def labels(self) -> LabelChoice:
         return self.directory.labels()
 
@@ -262,10 +262,8 @@ class Run:
             yield np.arange(start, min(start + size, self.about["rows"]))
 
     def _probabilities(self, raw: Inputs) -> NDArray[np.float32]:
-        precision = resolve_precision(self.config.training.precision, self.device)
-        with prediction_settings(precision, self.device):
-            scores = evaluate.logits(self.network, preprocess.apply(self.preprocess, raw, self.device), precision)
-        return np.asarray(scores.softmax(dim=1).cpu().numpy(), dtype=np.float32)
+        inputs = preprocess.apply(self.preprocess, raw, self.device)
+        return probabilities(self.network, inputs, self.config.training.precision)
 
     def test_probabilities(self, dataset: Dataset) -> NDArray[np.float32]:
         """[test rows, classes] of the data the run was trained on."""
@@ -291,6 +289,16 @@ class Run:
     def __repr__(self) -> str:
         epochs = f"{len(self.history)}/{self.config.schedule.epochs}"
         return f"Run({str(self.path)!r}, epochs={epochs}, test_error={self.test_error})"
+
+
+def probabilities(
+    network: nn.Module, inputs: Tensor, precision: str = "fp32", dtype: torch.dtype = torch.float32
+) -> NDArray[Any]:
+    """[rows, classes] for preprocessed inputs on the network's device; the softmax is taken in `dtype`."""
+    precision = resolve_precision(precision, inputs.device)
+    with prediction_settings(precision, inputs.device):
+        logits = evaluate.logits(network, inputs, precision)
+    return np.asarray(logits.softmax(dim=1, dtype=dtype).cpu().numpy())
 
 
 def load_run(

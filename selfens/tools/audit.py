@@ -182,7 +182,7 @@ def check_audit_replaceable(path: Path, run: Run, dataset: Dataset) -> None:
     """Refuse to write an audit over one with corrected labels, or over another kind of file."""
     known = run_labels(run)
     rows = np.flatnonzero(known >= 0)
-    labels = zip(dataset.told_apart(rows)[0].tolist(), known[rows], strict=True)
+    labels = zip(dataset.identify(rows)[0].tolist(), known[rows], strict=True)
     check_replaceable(path, OF_AUDIT, labels={row: run.classes[label] for row, label in labels})
 
 
@@ -201,5 +201,5 @@ def write_suggestions(
 
 
 def _write(path: Path, headers: Sequence[str], columns: tuple[Any, ...], dataset: Dataset | None) -> None:
-    numbers, names = (columns[0], {}) if dataset is None else dataset.told_apart(columns[0])
+    numbers, names = (columns[0], {}) if dataset is None else dataset.identify(columns[0])
     write_csv(path, dict(zip(headers, columns, strict=True)) | {"row": numbers} | names)

@@ -225,9 +225,7 @@ def verdict_of(run: Run, dataset: Dataset, wanted: bool | None = None) -> Verdic
     if found is not None or not can_be_made:
         return found
     choice = run.labels
-    seen = np.setdiff1d(np.arange(dataset.num_rows), choice.validation)
-    if run.config.training.rows == "labelled":
-        seen = np.sort(choice.rows)
+    seen = choice.visited(dataset.num_rows, run.config.training.rows)
     labels = choice.training_labels(dataset.num_rows)[seen]
     baselines, notes = predictions(
         LazyRows([dataset.inputs], seen), labels, dataset.test_inputs, standardise=dataset.columns is None

@@ -22,14 +22,13 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from selfens import __version__, networks
-from selfens.core import evaluate
 from selfens.data import preprocess
 from selfens.data.arrays import Inputs
 from selfens.data.images import resized
 from selfens.errors import ConfigError, RunError, SelfensError, require
 from selfens.files.tables import write_output
 from selfens.files.tensors import write_failure
-from selfens.runs.run import Run, load_run
+from selfens.runs.run import Run, load_run, probabilities
 
 CHECKED_ROWS = 256
 SPLITS = (1, 64, 128, 192)  # into batches of 1, 63 and 64 rows
@@ -167,8 +166,7 @@ def _difference(content: bytes, model: Model, rows: Inputs) -> float:
 
 def _expected(model: Model, rows: Inputs) -> NDArray[np.float32]:
     inputs = rows if model.backbone is None else model.backbone.features(rows)
-    logits = evaluate.logits(model.network, preprocess.apply(model.preprocess, inputs, "cpu"))
-    return np.asarray(logits.softmax(dim=1).numpy())
+    return probabilities(model.network, preprocess.apply(model.preprocess, inputs, "cpu"))
 
 
 def _rows_to_check(run: Run) -> tuple[Inputs, str]:

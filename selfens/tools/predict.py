@@ -76,6 +76,6 @@ def predict_training_rows(run: Run, dataset: Dataset, output: Path) -> int:
         columns["row"] += rows.tolist()
         for name, texts in _columns(run, run.predict_training_rows(dataset, rows)).items():
             columns[name] += texts
-    numbers, names = dataset.told_apart(np.array(columns["row"]))
+    numbers, names = dataset.identify(np.array(columns["row"]))
     write_csv(output, columns | {"row": numbers} | names)
     return len(numbers)

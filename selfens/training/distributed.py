@@ -145,7 +145,7 @@ def joined(device: torch.device) -> Iterator[Group]:
 
     Errors of the network between processes, which mean nothing to a user, become a sentence about a lost process.
     """
-    if launcher.size() == 1:
+    if launcher.world_size() == 1:
         yield Group()
         return
     try:
@@ -167,7 +167,7 @@ def joined(device: torch.device) -> Iterator[Group]:
 
 def _join(device: torch.device) -> Group:
     if device.type == "cuda":
-        torch.cuda.set_device(launcher.rank_here())
+        torch.cuda.set_device(launcher.local_rank())
     found, rank, size = next(rendezvous("env://", timeout=STEP_TIMEOUT))
     # torchrun may keep one store over its restarts, with the addresses of processes that are no more.
     store = dist.PrefixStore(f"restart {launcher.restarts()}", found)  # type: ignore[attr-defined]

@@ -17,7 +17,6 @@ from selfens.errors import ConfigError
 from selfens.runs.directory import RunDirectory
 from selfens.training import checkpoint as checkpoints
 from selfens.training.distributed import MAX, MIN
-from selfens.training.evaluate import misclassified
 from selfens.training.setup import Parts
 
 FIRST_STEPS, MIN_STEPS = 4, 6  # not measured: a GPU compiles and captures in them; measured at least
@@ -50,10 +49,7 @@ def _seconds_per_epoch(parts: Parts, until: float) -> float:
             before = {} if in_file else {name: each.clone() for name, each in ensemble.state_dict().items()}
             undo.callback(ensemble.forget_epoch if in_file else partial(ensemble.load_state_dict, before))
         seconds = _seconds_per_step(parts, until) * parts.loader.steps_per_epoch
-        network = parts.method.evaluated(parts.network)
-        for rows in parts.evaluated.values():
-            evaluate = partial(misclassified, network, rows, parts.precision, parts.group)
-            seconds += _timed(evaluate) / training.evaluate_every
+        seconds += _timed(parts.errors) / training.evaluate_every
         if not in_file:  # which would change for good, and whose epochs are long
             seconds += _timed(parts.method.end_epoch)
             trial = RunDirectory.create(Path(folder) / "run", parts.config, prepared.labels, prepared.preprocess, {})

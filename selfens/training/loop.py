@@ -32,10 +32,10 @@ from selfens.training import checkpoint as checkpoints
 from selfens.training import distributed, limit, notices, setup
 from selfens.training.checkpoint import Position
 from selfens.training.distributed import MAX, MIN, Group
-from selfens.training.evaluate import misclassified
 from selfens.training.interrupt import StopRequest
+from selfens.training.own import Given, check_given_again
 from selfens.training.progress import Progress, Silent
-from selfens.training.setup import Given, Parts
+from selfens.training.setup import Parts
 
 SECONDS_BETWEEN_CHECKPOINTS = 10  # on one GPU, if an epoch takes less
 STEPS_BETWEEN_STOP_CHECKS = 8  # after which several processes ask each other whether one was told to stop
@@ -88,7 +88,7 @@ def resume(
     """
     run, given = Run(run_dir, network=network, trust_code=trust_code), Given(dataset, network, method)
     run.directory.check_resumable()
-    _check_given_again(run, given)
+    check_given_again(run, given)
     run.check_code()
     return _run(run.path, run.config, given, progress, resumed=run)
 
@@ -127,21 +127,9 @@ def _run(path: Path, config: Config, given: Given, progress: Progress | None, re
     return Run(path, network=given.network, device=device.type, dataset=data, trust_code=True)  # it has run just now
 
 
-def _check_given_again(run: Run, given: Given) -> None:
-    for part, module in (("network", given.network), ("method", given.method)):
-        if run.about[f"own_{part}"] != (module is not None):
-            how = "with a" if run.about[f"own_{part}"] else "without a"
-            raise RunError(
-                f"{run.path} was started {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
-            )
-    before, now = run.about.get("own_method_options"), repr(given.method and given.method.options)
-    if before is not None and before != now:
-        raise RunError(f"{run.path} was started with a method of {before}; resume it with the same, not {now}.")
-
-
 def _threads(config: Config, resumed: Run | None) -> int | None:
     """As many as before, because sums over threads round differently."""
-    if resumed and config.training.threads is None and resumed.about.get("processes", 1) == launcher.size():
+    if resumed and config.training.threads is None and resumed.about.get("processes", 1) == launcher.world_size():
         return int(resumed.about["environment"]["threads"])
     return config.training.threads
 
@@ -235,8 +223,7 @@ def _errors(parts: Parts, done: int) -> dict[str, float | None]:
     """After so many epochs; None if they are not evaluated then, which depends on nothing else."""
     if done % parts.config.training.evaluate_every and done < parts.config.schedule.epochs:
         return dict.fromkeys(parts.evaluated)
-    network = parts.method.evaluated(parts.network)
-    return {name: misclassified(network, rows, parts.precision, parts.group) for name, rows in parts.evaluated.items()}
+    return parts.errors()
 
 
 def _ensemble_variance(parts: Parts) -> float | None:

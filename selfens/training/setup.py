@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,8 @@ from torch import Tensor, nn
 
 from selfens import methods, networks
 from selfens.config import Config
-from selfens.core import memory, optim, schedules
+from selfens.core import optim, schedules
 from selfens.core.device import environment, resolve_precision
-from selfens.core.evaluate import evaluation_mode
-from selfens.core.teacher import EmaTeacher
 from selfens.core.views import Views
 from selfens.data import prefetch, preprocess
 from selfens.data.dataset import UNLABELED, Dataset
@@ -29,59 +27,18 @@ from selfens.data.labels import LabelChoice, choose_labels
 from selfens.data.loader import Loader
 from selfens.data.rows import LazyRows, pieces
 from selfens.data.sampler import Sampler
-from selfens.errors import ConfigError, check_kind, root_cause
-from selfens.methods.base import Method, Options, TrainingRows, WeightedOptions
+from selfens.errors import ConfigError
+from selfens.methods.base import Method, TrainingRows, WeightedOptions
 from selfens.networks.layers import synchronize_means
 from selfens.runs.run import Run
 from selfens.training.distributed import MIN, Group
-from selfens.training.evaluate import EvaluatedRows
+from selfens.training.evaluate import EvaluatedRows, misclassified
+from selfens.training.own import Given, check_ensemble, check_output, check_saved, check_shareable
 from selfens.training.step import Step, start_compiler
 
 Rows = NDArray[np.int64]
 Rates = Callable[[float], dict[str, float]]
 LABELLED, WITHOUT_LABEL, HELD_OUT = range(3)
-RECORD_FIELDS = {"epoch", "total", "seconds", "images_per_second", "test_error", "validation_error"}
-RECORD_FIELDS |= {"learning_rate", "beta1", "weight", "ensemble_variance"}
-
-
-class Given(NamedTuple):
-    """What the caller passes instead of naming it in the config."""
-
-    dataset: Dataset | None = None
-    network: nn.Module | None = None
-    method: Method | None = None
-    deadline: float | None = None
-    """When training must end, by time.perf_counter, instead of after the config's number of epochs."""
-    note: str = ""
-    """How the config was chosen."""
-
-    def check(self, config: Config) -> None:
-        """Refuse what is of another kind, such as the name or the class of a method, and options that it would ignore."""
-        if self.dataset is not None:
-            check_kind("dataset", self.dataset, Dataset, "a Dataset, such as Dataset.from_npz(path) reads")
-        if self.network is not None:
-            check_kind("network", self.network, nn.Module, "a module from inputs to logits")
-        if self.method is not None:
-            check_kind("method", self.method, Method, "an instance of a Method, such as selfens.methods.Pi()")
-            check_kind("method.options", getattr(self.method, "options", None), Options, "an instance of its Options")
-            for name in ("views", "parts"):
-                words = getattr(self.method, name)
-                if not words or type(words) is not tuple or {*map(type, words)} != {str}:
-                    raise ConfigError(f"{type(self.method).__name__}.{name} is {words!r}; expected a tuple of names.")
-            if len({*self.method.parts}) < len(self.method.parts):
-                raise ConfigError(
-                    f"{type(self.method).__name__}.parts is {self.method.parts}; expected each name once."
-                )
-            if taken := RECORD_FIELDS & {*self.method.parts}:
-                raise ConfigError(
-                    f"{type(self.method).__name__}.parts has '{min(taken)}', which the history uses itself; choose another "
-                    "name."
-                )
-            if (place := getattr(config.method, config.method.place, "device")) != "device":
-                raise ConfigError(
-                    f"method.{config.method.place} is {place!r}, but a method of your own was passed, which has its own "
-                    "options; leave it out."
-                )
 
 
 @dataclass(frozen=True)
@@ -117,7 +74,7 @@ def prepare(config: Config, device: torch.device, data: Dataset, group: Group) -
     kind, sets = config.data.preprocess, {"training": data.inputs, "test": data.test_inputs}
     if kind != "channel":  # which takes no squares of raw values in float32, and makes large ones small
         preprocess.check_range(preprocess.Nothing(), sets, device)
-    fitted = preprocess.fit(kind, data.inputs, device, fitted_on).to(device)
+    fitted = preprocess.fit(kind, data.inputs, device, fitted_on)
     if kind == "channel":
         preprocess.check_range(fitted, sets, device)
     group.broadcast([*fitted.state_dict().values()])
@@ -164,10 +121,12 @@ class Parts:
     def __init__(self, prepared: Prepared, given: Given, group: Group, warn: Callable[[str], None]) -> None:
         """What may be refused comes first; targets may be a large file, so they come last."""
         config, device, data = prepared.config, prepared.device, prepared.data
-        self.prepared, self.given, self.group, self.config = prepared, given, group, config
+        self.prepared, self.given, self.group = prepared, given, group
         if given.network is None:
-            _check_memory(prepared)
-            self.network = networks.build(config.network, data.input_shape, data.num_classes)
+            copies = 3 if config.optimizer.name == "sgd" else 4  # weights, gradients and moments
+            self.network = networks.build(
+                config.network, data.input_shape, data.num_classes, copies=copies, device=device
+            )
         else:
             self.network = given.network
         on_gpu = device.type == "cuda"
@@ -205,6 +164,10 @@ class Parts:
         self.shapes: dict[str, str] = {}
         self.evaluated = _evaluated_rows(prepared, group)
 
+    @property
+    def config(self) -> Config:
+        return self.prepared.config
+
     def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
         """The rows of each step of an epoch, each when its inputs and targets are at hand."""
         order = self.loader.order(epoch)[first_step:]
@@ -215,9 +178,14 @@ class Parts:
 
     def fit_schedule(self, epochs: int) -> None:
         """Train for another number of epochs, ramps in proportion."""
-        self.config = replace(self.config, schedule=self.config.schedule.scaled(epochs))
-        self.prepared = replace(self.prepared, config=self.config)
+        config = replace(self.config, schedule=self.config.schedule.scaled(epochs))
+        self.prepared = replace(self.prepared, config=config)
         self.rates = _rates(self.config, self.weight_max)
+
+    def errors(self) -> dict[str, float | None]:
+        """Of the network as it is, in percent, by the name in the history."""
+        network = self.method.evaluated(self.network)
+        return {name: misclassified(network, rows, self.precision, self.group) for name, rows in self.evaluated.items()}
 
     def about(self) -> dict[str, Any]:
         """What run.json records."""
@@ -254,10 +222,7 @@ class Parts:
 
 def _own_rows(prepared: Prepared, group: Group) -> OwnRows:
     data, choice = prepared.data, prepared.labels
-    if prepared.config.training.rows == "labelled":
-        visited = np.sort(choice.rows)
-    else:
-        visited = np.setdiff1d(np.arange(data.num_rows), choice.validation, assume_unique=True)
+    visited = choice.visited(data.num_rows, prepared.config.training.rows)
     labels = choice.training_labels(data.num_rows)
     kinds = np.full(data.num_rows, HELD_OUT)
     kinds[visited] = np.where(labels[visited] == UNLABELED, WITHOUT_LABEL, LABELLED)
@@ -328,17 +293,6 @@ def _evaluated_rows(prepared: Prepared, group: Group) -> dict[str, EvaluatedRows
 # Network, method, optimizer, rates
 
 
-def _check_memory(prepared: Prepared) -> None:
-    """Refuse a network whose weights, gradients and moments do not fit."""
-    config, data = prepared.config, prepared.data
-    if config.network.name not in networks.NETWORKS:  # a user's own may do anything when it is built
-        return
-    weights = networks.count_weights(config.network, data.input_shape, data.num_classes)
-    copies = 3 if config.optimizer.name == "sgd" else 4
-    what = f"training the network '{config.network.name}' on inputs of shape {data.input_shape}"
-    memory.check(4 * copies * weights, what, networks.SMALLER, prepared.device)
-
-
 def _set_up_network(network: nn.Module, prepared: Prepared, loader: Loader, group: Group, *, is_new: bool) -> None:
     """Bring the network to the device, with initial gains from a first batch if it is new, the same in all processes."""
     config, device = prepared.config, prepared.device
@@ -349,27 +303,10 @@ def _set_up_network(network: nn.Module, prepared: Prepared, loader: Loader, grou
         if is_new:  # one that was passed may be trained already
             networks.calibrate(network, loader.batch(rows, ("weak",)).views[0])
         if not is_new or ":" in config.network.name:
-            _check_output(network, loader.batch(rows, ("none",)).views[0], prepared.data.num_classes)
+            check_output(network, loader.batch(rows, ("none",)).views[0], prepared.data.num_classes)
     group.broadcast([*network.state_dict().values()])
     if config.training.means == "joint" and group.size > 1:
         synchronize_means(network, group.mean_with_gradient)
-
-
-def _check_output(network: nn.Module, inputs: Tensor, num_classes: int) -> None:
-    """Refuse a network of the user's own that makes no logits of the inputs. Lazy layers get their shapes here."""
-    try:
-        with torch.no_grad(), evaluation_mode(network):
-            made = network(inputs)
-    except Exception as error:  # a user's network may raise anything
-        raise ConfigError(
-            f"the network cannot take inputs of shape {tuple(inputs.shape)} ({root_cause(error)})."
-        ) from error
-    found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
-    wanted = f"shape {(len(inputs), num_classes)}"
-    if found != wanted:
-        raise ConfigError(
-            f"the network makes {found} of inputs of shape {tuple(inputs.shape)}; expected logits of {wanted}."
-        )
 
 
 def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
@@ -429,57 +366,13 @@ def _set_up_method(
         inputs=partial(_all_inputs, prepared, rows),
     )
     method.setup(network, own)
-    _check_saved(method)
+    check_saved(method)
     if group.size > 1:
-        _check_shareable(method, (data.num_rows, own.num_rows), group.size)
+        check_shareable(method, (data.num_rows, own.num_rows), group.size)
     group.broadcast([*method.state_dict().values()])  # what it drew itself is different in each process
-    if method.ensemble is None:
-        return
-    if method.ensemble.device.type != prepared.device.type:
-        raise ConfigError(
-            f"the method's ensemble is for the {method.ensemble.device.type}; expected {prepared.device.type}, so make it with "
-            "device=rows.device."
-        )
-    if method.ensemble.num_rows != own.num_rows:
-        raise ConfigError(
-            f"the method's ensemble has {method.ensemble.num_rows} rows; expected {own.num_rows}, those that `setup` was "
-            "told of."
-        )
+    check_ensemble(method, own)
 
 
 def _all_inputs(prepared: Prepared, rows: OwnRows) -> Iterable[Tensor]:
     for piece in pieces(prepared.data.inputs, preprocess.CHUNK, rows.owned):
         yield preprocess.transform(prepared.preprocess, torch.from_numpy(piece).to(prepared.device))
-
-
-def _check_saved(method: Method) -> None:
-    """Refuse what would not be saved: tensors, teachers and the like inside of a list or dict."""
-    for name, value in vars(method).items():
-        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-        if any(isinstance(part, Tensor) or hasattr(part, "state_dict") for part in inside):
-            raise ConfigError(
-                f"{type(method).__name__} keeps '{name}' in a {type(value).__name__}, which is not saved with the run; make "
-                "each part an attribute of its own."
-            )
-
-
-def _check_shareable(method: Method, numbers: tuple[int, int], processes: int) -> None:
-    """Refuse what several processes cannot divide: averages over them would mix up what a method keeps for its rows.
-
-    numbers  of all rows, and of this process's
-    """
-    if method.ensemble is not None and method.ensemble.file is not None:
-        raise ConfigError(
-            f"the method's ensemble is in the file {method.ensemble.file.path}, which is for one process, and there are "
-            f"{processes}; use one process, or keep it in ram."
-        )
-    kept = {name: [tensor] for name, tensor in method.tensors().items()}
-    for name, part in method.stateful().items():
-        if not isinstance(part, nn.Module | EmaTeacher):  # whose weights may have as many rows by chance
-            kept[name] = [*part.state_dict().values()]
-    for name, tensors in kept.items():
-        if any(tensor.ndim and len(tensor) in numbers for tensor in tensors):
-            raise ConfigError(
-                f"{type(method).__name__} keeps '{name}' by row, and {processes} processes have different rows; keep it in "
-                "method.ensemble (an EnsembleTargets), or use one process."
-            )

@@ -180,7 +180,7 @@ class Step:
             self._choose_mode(compile=False, kernels=False)
             self._body(rows)
             self.warn(
-                f"the step runs plainly, without compiler and our kernels, because one of them failed ({root_cause(error)}); "
+                f"the step runs uncompiled and without our kernels, because one of them failed ({root_cause(error)}); "
                 "if it is only one, turn it off to keep the other: training.compile, training.kernels."
             )
         self._take = self._body
