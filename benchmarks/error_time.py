@@ -1,4 +1,4 @@
-"""The README's figure: test error on CIFAR-10 with 4,000 labels against training time, from the records.
+"""A figure of test error on CIFAR-10 with 4,000 labels against training time, from the records.
 
     python benchmarks/error_time.py [--output docs/images/error-time.svg]
 
@@ -107,6 +107,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     parser.add_argument("--output", type=Path, default=ROOT / "docs/images/error-time.svg")
     arguments = parser.parse_args()
+    if not arguments.output.parent.is_dir():
+        parser.error(f"{arguments.output.parent} is no folder; make it first, or give another --output.")
     try:
         groups = measured(Store(arguments.results))
     except SelfensError as error:

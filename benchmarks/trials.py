@@ -14,6 +14,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -147,13 +148,23 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=100)
     parser.add_argument("--output", type=Path, default=Path("results/modern-trials.jsonl"))
     parser.add_argument("names", nargs="*", metavar="NAME", default=list(TRIALS))
-    options = parser.parse_args()
+    options, failed = parser.parse_args(), []
+    if unknown := [name for name in options.names if name not in TRIALS]:
+        parser.error(f"there is no trial '{unknown[0]}'; expected some of {', '.join(TRIALS)}.")
+    if options.jobs < 1 or not options.output.parent.is_dir():
+        parser.error("--jobs must be at least 1, and the folder of --output must exist.")
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
-        for done in as_completed([pool.submit(run, name, options) for name in options.names]):
+        running = {pool.submit(run, name, options): name for name in options.names}
+        for done in as_completed(running):
+            if error := done.exception():  # which must not lose the results of the others
+                failed.append(f"{running[done]}: {error}")
+                continue
             line = json.dumps(done.result())
             print(line, flush=True)
             with options.output.open("a") as file:
                 file.write(line + "\n")
+    if failed:
+        sys.exit("failed: " + "\n".join(failed))
 
 
 if __name__ == "__main__":

@@ -296,6 +296,7 @@ class TrainingConfig(Section):
         1,
         "If batches begin with labelled rows: an epoch has at least this many steps, and visits rows as often as that needs.",
         at_least=1,
+        at_most=100_000,
     )
     rows: Literal["all", "labelled"] = setting("all", "Visit all rows, or only the labelled ones.")
     residence: Literal["auto", "device", "ram", "file"] = setting(
@@ -390,12 +391,6 @@ class Config:
             raise ConfigError(
                 "training.labelled_per_batch and data.extra_per_epoch are both set; each says which rows an epoch visits, so "
                 "leave one out."
-            )
-
-        if self.training.means == "joint" and self.network.normalization == "full":
-            raise ConfigError(
-                "training.means is joint with network.normalization=full, but only the means of mean-only batch normalisation "
-                "are shared by processes; expected own, so leave one of the two out."
             )
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

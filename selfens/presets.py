@@ -58,10 +58,7 @@ DATA_SETS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 WEIGHT_30, WEIGHT_60, WEIGHT_100 = ((f"method.weight_max={weight}",) for weight in (30, 60, 100))
 FIXMATCH = ("method.decay=0.99", "augment.cutout=0.25", "training.labelled_per_batch=20")
-MODERN = (  # docs/modern.md says how these were chosen
-    "data.preprocess=channel",
-    "data.preprocess_after_views=true",
-    "augment.translation=4",
+TEACHER = (  # what goes with the temporal teacher on images; docs/modern.md says how it was chosen
     "network.normalization=full",
     "network.noise=0",
     "network.dropout=0",
@@ -70,10 +67,14 @@ MODERN = (  # docs/modern.md says how these were chosen
     "optimizer.learning_rate=0.1",
     "optimizer.weight_decay=0.0005",
     "schedule.name=cosine",
-    "schedule.epochs=200",
     "schedule.warmup_epochs=2",
     "schedule.weight_rampup_epochs=0",
     "training.batch_size=125",
+)
+FEW_STEPS = ("network.mean_momentum=0.95", "method.decay=0.99")  # in which slower averages would lag behind
+MODERN = (
+    *("data.preprocess=channel", "data.preprocess_after_views=true", "augment.translation=4", "schedule.epochs=200"),
+    *TEACHER,
 )
 FAST = (*MODERN, "optimizer.learning_rate=0.06", "schedule.epochs=30")
 SVHN_MODERN = (
@@ -82,8 +83,8 @@ SVHN_MODERN = (
 )
 DIGITS_MODERN = (
     *MODERN,
-    *("augment.translation=1", "augment.cutout=0.25", "network.mean_momentum=0.95"),
-    *("schedule.epochs=60", "training.batch_size=100", "method.decay=0.99"),
+    *("augment.translation=1", "augment.cutout=0.25", "schedule.epochs=60", "training.batch_size=100"),
+    *FEW_STEPS,
 )
 
 PRESETS: dict[str, Preset] = {
@@ -206,6 +207,9 @@ def for_images_on_cpu(name: str, side: int, rows: int) -> Config:
     return config.with_values("schedule", epochs=epochs, **ramps)
 
 
+MANY_VISITS = 2_000_000  # of rows: 20,000 steps
+
+
 def for_arrays(
     name: str,
     *,
@@ -238,6 +242,9 @@ def for_arrays(
             schedule=ScheduleConfig(epochs=min(300, max(60, 200_000 // rows))),
         )
         config = with_method(config, method or DEFAULT_METHOD, images=images_side is not None)
+        if images_side is not None and method == "temporal-teacher":
+            few = config.schedule.epochs * rows < MANY_VISITS
+            config = config.with_overrides((*TEACHER, *(FEW_STEPS if few else ())))
     return config.with_values("augment", flip=photos, translation=translation)
 
 

@@ -56,6 +56,17 @@ def test_another_method_has_its_own_settings(method):
     assert config.training.labelled_per_batch is None
 
 
+@pytest.mark.parametrize(("rows", "decay"), [(1000, 0.99), (50_000, 0.999)])
+def test_the_temporal_teacher_brings_what_its_presets_have(rows, decay):
+    config = presets.for_arrays("mine", images_side=28, rows=rows, method="temporal-teacher")
+    modern = presets.get("cifar10-modern")
+    assert (config.method.decay, config.network.normalization, config.network.noise) == (decay, "full", 0)
+    assert config.optimizer == modern.optimizer
+    assert (config.schedule.name, config.schedule.weight_rampup_epochs) == ("cosine", 0)
+    vectors = presets.for_arrays("mine", images_side=None, rows=rows, method="temporal-teacher")
+    assert vectors.network.normalization == "mean"  # mlp has no other
+
+
 def test_the_tiny_network_needs_images_of_some_size():
     assert sum(p.numel() for p in build(NetworkConfig(name="tiny"), (1, 28, 28), 10).parameters()) == 24_314
     with pytest.raises(ConfigError, match=r"'tiny' was given inputs of shape \(1, 8, 8\).*at least 12x12"):

@@ -73,7 +73,7 @@ METHOD_DRAWN = {
     "weight_max": st.floats(0, 1e6),
     "decay": momentum,
     "threshold": st.floats(0, 1),
-    "memory": momentum,
+    "memory": st.floats(0, 0.9999),
     "neighbours": st.floats(0, 1),
     "temperature": st.floats(0.01, 1),
     "variance": st.booleans(),
@@ -108,8 +108,6 @@ def overrides(draw):
     """Any settings, with the options of one of the methods."""
     method = draw(st.sampled_from(sorted(METHODS)))
     drawn = draw(st.fixed_dictionaries({}, optional={k: v for k, v in VALUES.items() if k != "training.batches"}))
-    if drawn.get("training.means") == "joint":  # which full normalisation does not have
-        drawn.pop("network.normalization", None)
     kind = methods.find(method).Options
     own = {f"method.{name}": (METHOD_DRAWN | choices(kind))[name] for name in field_types(kind)}
     return {"method.name": method} | drawn | draw(st.fixed_dictionaries({}, optional=own))
@@ -387,7 +385,6 @@ def test_json_that_is_no_config_is_refused(text, message):
     [
         (["training.labelled_per_batch=5", "training.rows=labelled"], "leave training.rows at all"),
         (["training.labelled_per_batch=5", "data.extra_per_epoch=9"], "are both set"),
-        (["training.means=joint", "network.normalization=full"], "means is joint with .*=full, but .*; expected own"),
         (
             ["data.extra=digits", "training.rows=labelled"],
             "training.rows is 'labelled', which visits no unlabeled rows",

@@ -401,6 +401,18 @@ def test_what_a_method_keeps_by_row_is_refused_with_several_processes(tmp_path):
         in_processes(2, _train_own, tmp_path / "run", KeptByRow, join=False)
 
 
+def _train_as_many_rows_as_classes(path):
+    data = Dataset.from_arrays(np.arange(12.0, dtype=np.float32).reshape(6, 2), np.arange(6) % 3)
+    train(config("fixmatch", "data.labels=none", "training.batch_size=4", epochs=1), path, dataset=data)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_kept_by_class_is_not_taken_for_kept_by_row(tmp_path):
+    """Each process has three rows, and there are three classes."""
+    in_processes(2, _train_as_many_rows_as_classes, tmp_path / "run", join=False)
+    assert load_run(tmp_path / "run").finished
+
+
 def _train_elsewhere(folder):
     os.makedirs(folder / os.environ["RANK"], exist_ok=True)
     os.chdir(folder / os.environ["RANK"])

@@ -138,6 +138,14 @@ def test_bad_input_gets_a_sentence():
         methods.build(methods.options("temporal-teacher")).setup(network, rows_of(torch.tensor([0, 2, -1])))
 
 
+@pytest.mark.parametrize("network", [["network.name=small"], ["network.name=wrn-28-2", "network.normalization=mean"]])
+def test_joint_means_need_layers_that_have_them(tmp_path, network):
+    config = presets.get("digits-modern").with_overrides(["training.means=joint", "network.width=4", *network])
+    with pytest.raises(ConfigError, match="means is joint, but the network has no layers of mean-only batch"):
+        selfens.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_batches_begin_with_a_share_of_labelled_rows_but_never_with_more_than_there_are(tmp_path, monkeypatch):
     made, genuine = [], Sampler.of_epoch
     monkeypatch.setattr(Sampler, "of_epoch", lambda self, epoch: made.append(self.first) or genuine(self, epoch))

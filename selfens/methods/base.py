@@ -48,7 +48,9 @@ class Options(Section):
 class WeightedOptions(Options):
     """Options of a method with an unsupervised loss."""
 
-    weight_max: float = setting(30.0, "The unsupervised loss's largest weight before scaling, w_max.", at_least=0)
+    weight_max: float = setting(
+        30.0, "The unsupervised loss's largest weight before scaling, w_max.", at_least=0, at_most=1e9
+    )
     weight_scale: Literal["original", "paper", "none"] = setting("original", WEIGHT_SCALE)
 
 
@@ -56,7 +58,7 @@ class WeightedOptions(Options):
 class UnscaledOptions(WeightedOptions):
     """The same, of a method whose unsupervised loss is a cross-entropy, as large as the supervised one."""
 
-    weight_max: float = setting(1.0, "The unsupervised loss's weight, lambda.", at_least=0)
+    weight_max: float = setting(1.0, "The unsupervised loss's weight, lambda.", at_least=0, at_most=1e9)
     weight_scale: Literal["original", "paper", "none"] = setting("none", WEIGHT_SCALE)
 
 

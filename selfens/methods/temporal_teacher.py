@@ -36,7 +36,7 @@ class TemporalTeacher(Method):
             0.0,
             "Momentum of a row's average over the epochs, alpha; 0: this step's prediction only.",
             at_least=0,
-            below=1,
+            at_most=0.9999,  # nearer to 1, float32 has no digits left for the share of one prediction
         )
         alignment: Literal["labels", "uniform", "none"] = setting(
             "labels",

@@ -73,7 +73,7 @@ def build(
         raise ConfigError(unknown_name("network", options.name, NETWORKS) + hint)
     if options.normalization == "full" and options.name in ("mlp", "committee"):
         raise ConfigError(
-            f"network.normalization is full, which the network '{options.name}' does not have; leave it out."
+            f"network.normalization is full, which the network '{options.name}' does not have; set it to mean."
         )
     weights, what = count_weights(options, input_shape, num_classes), f"the network '{options.name}'"
     if copies > 1:

@@ -115,10 +115,10 @@ def check_ensemble(method: Method, rows: TrainingRows) -> None:
         )
 
 
-def check_shareable(method: Method, numbers: tuple[int, int], processes: int) -> None:
+def check_shareable(method: Method, numbers: set[int], processes: int) -> None:
     """Refuse what several processes cannot divide: averages over them would mix up what a method keeps for its rows.
 
-    numbers  of all rows, and of this process's
+    numbers  of all rows, and of this process's; not if there are as many classes
     """
     if method.ensemble is not None and method.ensemble.file is not None:  # opened by the user, else refused earlier
         raise ConfigError(

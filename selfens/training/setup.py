@@ -29,7 +29,7 @@ from selfens.data.rows import LazyRows, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError
 from selfens.methods.base import Method, TrainingRows, WeightedOptions
-from selfens.networks.layers import synchronize_means
+from selfens.networks.layers import normalized_layers, synchronize_means
 from selfens.runs.run import Run
 from selfens.training.distributed import MIN, Group
 from selfens.training.evaluate import EvaluatedRows, misclassified
@@ -305,6 +305,11 @@ def _set_up_network(network: nn.Module, prepared: Prepared, loader: Loader, grou
         if not is_new or ":" in config.network.name:
             check_output(network, loader.batch(rows, ("none",)).views[0], prepared.data.num_classes)
     group.broadcast([*network.state_dict().values()])
+    if config.training.means == "joint" and not any(normalized_layers(network)):
+        raise ConfigError(
+            "training.means is joint, but the network has no layers of mean-only batch normalisation, whose means are all that "
+            "processes can share; leave it out, or set network.normalization=mean if the network has that."
+        )
     if config.training.means == "joint" and group.size > 1:
         synchronize_means(network, group.mean_with_gradient)
 
@@ -368,7 +373,7 @@ def _set_up_method(
     method.setup(network, own)
     check_saved(method)
     if group.size > 1:
-        check_shareable(method, (data.num_rows, own.num_rows), group.size)
+        check_shareable(method, {data.num_rows, own.num_rows} - {data.num_classes}, group.size)
     group.broadcast([*method.state_dict().values()])  # what it drew itself is different in each process
     check_ensemble(method, own)
 
