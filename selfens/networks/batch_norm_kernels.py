@@ -25,7 +25,7 @@ from torch import Tensor
 from selfens.networks.tiles import covering, empty, pixels_of, sweeping
 
 EPSILON = 1e-5  # added to the variance, as in torch
-# The best of 17 settings of the sums and 6 of the others on an H200. More programs wait for each other when they add up.
+# The best of 13 settings of the sums and 5 of the others on an H200. More programs wait for each other when they add up.
 SUM_PIXELS, SUM_WARPS, SUM_PROGRAMS = 32, 4, 264
 COVER_PIXELS, COVER_WARPS = 32, 4
 
