@@ -109,17 +109,13 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.output.parent.is_dir():
         parser.error(f"{arguments.output.parent} is no folder; make it first, or give another --output.")
+    runs, pace = peer(arguments.results / "peer.jsonl")
     try:
-        groups = measured(Store(arguments.results))
+        groups = {name: each for name, each in {**measured(Store(arguments.results)), PEER: runs}.items() if each}
+        if not groups:
+            raise RunError(f"{arguments.results} has no record to draw; run selfens reproduce modern first.")
     except SelfensError as error:
         sys.exit(f"error: {error}")
-    runs, pace = peer(arguments.results / "peer.jsonl")
-    groups[PEER] = runs
-    groups = {name: each for name, each in groups.items() if each}
-    if not groups:
-        sys.exit(
-            f"error: {RunError(f'{arguments.results} has no record to draw; run selfens reproduce modern first.')}"
-        )
     published = {name: Point(images * 1e6 / pace, error) for name, (error, images) in PUBLISHED.items() if pace}
     draw(groups, published, arguments.output)
     print(f"written: {arguments.output}")
