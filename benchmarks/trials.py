@@ -43,6 +43,7 @@ PARTS: dict[str, tuple[str, ...]] = {  # of the method, each removed or changed 
     "-unaligned": ("method.alignment=none",),
     "-weak-view": ("augment.operations=0", "augment.cutout=0"),
 }
+ADAM = ("optimizer.name=adam", "optimizer.learning_rate=0.003", "optimizer.weight_decay=0")
 TRIALS: dict[str, tuple[str, int, tuple[str, ...]]] = {
     **{f"{labels}{name}": ("cifar10-modern", labels, part) for labels in (4000, 250) for name, part in PARTS.items()},
     **{
@@ -56,6 +57,9 @@ TRIALS: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "4000-wrn": ("cifar10-modern", 4000, ("network.name=wrn-28-2",)),
     "250-teacher-0.995": ("cifar10-modern", 250, ("method.decay=0.995",)),
     "250-threshold": ("cifar10-modern", 250, ("method.threshold=0.95",)),
+    "fast": ("cifar10-fast", 4000, ()),
+    "fast-adam": ("cifar10-fast", 4000, ADAM),
+    "fast-mean-only": ("cifar10-fast", 4000, (*ADAM, "network.normalization=mean")),
     "40": ("cifar10-modern", 40, ()),
     "svhn": ("svhn-modern", 1000, ()),
     "cifar100": ("cifar100-modern", 10_000, ()),
