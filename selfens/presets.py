@@ -76,7 +76,11 @@ MODERN = (
     *("data.preprocess=channel", "data.preprocess_after_views=true", "augment.translation=4", "schedule.epochs=200"),
     *TEACHER,
 )
-FAST = (*MODERN, "optimizer.learning_rate=0.06", "schedule.epochs=30")
+FAST = (  # the paper's normalisation and Adam learn faster at first
+    *MODERN,
+    *("network.normalization=mean", "optimizer.name=adam", "optimizer.learning_rate=0.003", "optimizer.weight_decay=0"),
+    "schedule.epochs=30",
+)
 SVHN_MODERN = (
     *MODERN,
     *("data.labels=1000", "augment.translation=2", "optimizer.learning_rate=0.06", "schedule.epochs=160"),
@@ -103,7 +107,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "cifar10-pi": Preset(WEIGHT_100, "7 min on an H200", "12.68 ± 0.40 % (seeds 0-1)", "12.36 ± 0.31 %"),
     "cifar10-temporal": Preset(WEIGHT_30, "4 min on an H200", "12.21 ± 0.30 % (seeds 0-5)", "12.16 ± 0.24 %"),
-    "cifar10-modern": Preset(MODERN, "4 min on an H200", method="temporal-teacher"),
+    "cifar10-modern": Preset(MODERN, "4 min on an H200", "6.08 ± 0.03 % (seeds 0-2)", method="temporal-teacher"),
     "cifar10-fast": Preset(FAST, "40 s on an H200", method="temporal-teacher"),
     "cifar100-supervised": Preset((), "4 min on an H200", paper="44.56 ± 0.30 %"),
     "cifar100-pi": Preset(WEIGHT_100, "7 min on an H200", paper="39.19 ± 0.36 %"),
