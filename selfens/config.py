@@ -172,7 +172,7 @@ class NetworkConfig(Section):
     )
     width: int | None = setting(
         None,
-        "Channels (or units) of the small networks' first layers; none: each network's own.",
+        "Channels (or units) of the first layers; none: each network's own.",
         at_least=1,
         at_most=2**16,
     )

@@ -319,6 +319,14 @@ def test_conv13_has_the_papers_number_of_parameters():
     assert sum(p.numel() for p in conv13().parameters() if p.requires_grad) == 3_121_812
 
 
+def test_conv13_of_another_width_has_as_many_channels_in_proportion():
+    found, papers = conv13(width=8).state_dict(), conv13().state_dict()
+    for name in ("conv1a", "conv1c", "conv2a", "conv3a", "conv3b", "conv3c"):
+        weights = [each for each in papers if each.startswith(name) and papers[each].ndim == 4]
+        assert weights
+        assert [len(found[each]) * 16 for each in weights] == [len(papers[each]) for each in weights]
+
+
 def test_conv13_is_the_papers_table():
     network = conv13()
     assert [name for name, _ in network.named_children()] == TABLE_5

@@ -120,7 +120,7 @@ def rows_of(labels, num_rows=None, num_classes=CLASSES):
     counts = torch.bincount(labels[labels >= 0], minlength=num_classes).float()
     inputs = torch.randn(num_rows or len(labels), FEATURES, generator=torch.Generator().manual_seed(7))
     known = torch.cat([labels, labels.new_full((len(inputs) - len(labels),), -1)])
-    return TrainingRows(len(inputs), num_classes, known, counts, CPU, lambda: [inputs])
+    return TrainingRows(len(inputs), tuple(map(str, range(num_classes))), known, counts, CPU, lambda: [inputs])
 
 
 WHOLE = [
@@ -315,7 +315,7 @@ def test_with_split_batches_only_the_second_part_is_remembered_and_w_is_not_scal
 
 def test_alignment_without_a_label_of_each_class_is_refused():
     method = methods.build(methods.options("fixmatch", alignment=True))
-    with pytest.raises(ConfigError, match="class number 1 has no label"):
+    with pytest.raises(ConfigError, match="the class '1' has no label"):
         method.setup(small_network(), rows_of(torch.tensor([0, 2, -1])))
 
 

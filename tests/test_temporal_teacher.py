@@ -134,7 +134,7 @@ def test_bad_input_gets_a_sentence():
         methods.build(methods.options("temporal-teacher", alignment=alignment)).setup(
             network, rows_of(torch.tensor([0, 2, -1]))
         )
-    with pytest.raises(ConfigError, match="class number 1 has no label, so its share is not known"):
+    with pytest.raises(ConfigError, match="the class '1' has no label, so its share is not known"):
         methods.build(methods.options("temporal-teacher")).setup(network, rows_of(torch.tensor([0, 2, -1])))
 
 

@@ -75,7 +75,8 @@ class TrainingRows(NamedTuple):
     """What a method may know of the rows it is trained on."""
 
     num_rows: int
-    num_classes: int
+    classes: tuple[str, ...]
+    """Their names."""
     labels: Tensor
     """[rows] class numbers, -1 if unknown, on the device."""
     class_counts: Tensor
@@ -83,6 +84,15 @@ class TrainingRows(NamedTuple):
     device: torch.device
     inputs: Callable[[], Iterable[Tensor]]
     """Gives the preprocessed inputs of all rows, without views, some thousand rows at a time on the device."""
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def without_label(self) -> str | None:
+        """A class that no row is labelled with."""
+        return None if self.class_counts.all() else self.classes[int(self.class_counts.argmin())]
 
 
 class Method(ABC):

@@ -45,10 +45,10 @@ class FixMatch(Method):
         self.average = core.teacher.EmaTeacher(network, self.options.decay)
         self.prior = rows.class_counts / rows.class_counts.sum()
         self.predicted = self.prior.clone()  # how often each class is predicted, a running mean
-        if self.options.alignment and not self.prior.all():
+        if self.options.alignment and rows.without_label is not None:
             raise ConfigError(
-                f"method.alignment is on, but class number {int(self.prior.argmin())} has no label, so its share is not "
-                "known; label a row of each class, or turn alignment off."
+                f"method.alignment is on, but the class '{rows.without_label}' has no label, so its share is not known; label "
+                "a row of each class, or turn alignment off."
             )
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:

@@ -59,9 +59,9 @@ class TemporalTeacher(Method):
                 rows.num_rows, rows.num_classes, self.options.memory, rows.device
             )
         counts = rows.class_counts
-        if self.options.alignment == "labels" and not counts.all():
+        if self.options.alignment == "labels" and rows.without_label is not None:
             raise ConfigError(
-                f"method.alignment is labels, but class number {int(counts.argmin())} has no label, so its share is not known; "
+                f"method.alignment is labels, but the class '{rows.without_label}' has no label, so its share is not known; "
                 "label a row of each class, or set method.alignment to uniform or none."
             )
         smoothed = counts + 1 if self.options.alignment == "labels" else counts.new_ones(len(counts))

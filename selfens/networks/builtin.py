@@ -26,30 +26,30 @@ from selfens.networks.layers import (
 
 
 def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """13 layers, 3,121,812 trainable parameters for 32x32 RGB and 10 classes."""
+    """13 layers; `options.width` channels (128) in the first ones. 3,121,812 parameters for 32x32 RGB and 10 classes."""
     smallest = 12  # two poolings and a 'valid' 3x3 convolution leave one pixel
     _check_images("conv13", input_shape, smallest, "network.name=small for smaller images, mlp for features")
     conv, dense = _layers(options)
-    channels = input_shape[0]
+    channels, width = input_shape[0], options.width or 128
     # fmt: off
     return Column(OrderedDict(
         noise   = GaussianNoise(options.noise),
-        conv1a  = conv(channels, 128, 3, padding="same"),
-        conv1b  = conv(128,      128, 3, padding="same"),
-        conv1c  = conv(128,      128, 3, padding="same"),
+        conv1a  = conv(channels,  width,     3, padding="same"),
+        conv1b  = conv(width,     width,     3, padding="same"),
+        conv1c  = conv(width,     width,     3, padding="same"),
         pool1   = nn.MaxPool2d(2),
         drop1   = nn.Dropout(options.dropout),
-        conv2a  = conv(128,      256, 3, padding="same"),
-        conv2b  = conv(256,      256, 3, padding="same"),
-        conv2c  = conv(256,      256, 3, padding="same"),
+        conv2a  = conv(width,     2 * width, 3, padding="same"),
+        conv2b  = conv(2 * width, 2 * width, 3, padding="same"),
+        conv2c  = conv(2 * width, 2 * width, 3, padding="same"),
         pool2   = nn.MaxPool2d(2),
         drop2   = nn.Dropout(options.dropout),
-        conv3a  = conv(256,      512, 3, padding="valid"),
-        conv3b  = conv(512,      256, 1),
-        conv3c  = conv(256,      128, 1),
+        conv3a  = conv(2 * width, 4 * width, 3, padding="valid"),
+        conv3b  = conv(4 * width, 2 * width, 1),
+        conv3c  = conv(2 * width, width,     1),
         pool3   = nn.AdaptiveAvgPool2d(1),
         flatten = nn.Flatten(),
-        dense   = dense(128, num_classes),
+        dense   = dense(width, num_classes),
     ))
     # fmt: on
 

@@ -364,7 +364,7 @@ def _set_up_method(
     counts = np.bincount(labels[rows.kinds == LABELLED], minlength=data.num_classes)
     own = TrainingRows(
         num_rows=len(rows.owned),
-        num_classes=data.num_classes,
+        classes=data.classes,
         labels=loader.labels,
         class_counts=torch.from_numpy(counts).float().to(prepared.device),
         device=prepared.device,
