@@ -59,7 +59,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     Parameters
     ----------
     method : "auto", or a name of `selfens.methods.METHODS`, such as "temporal", "pi", "mean-teacher" or "supervised"
-        "auto" is "committee" for features; for images "fixmatch" on a CPU, "temporal" on a GPU.
+        "auto" is "committee" for features; for images "temporal-teacher" on a CPU, "temporal" on a GPU.
     network : "auto", a name of `selfens.networks`, package.module:factory, or a module from inputs to logits
         "auto" is the method's: "committee" or "mlp" for features, a convolutional network for images. A module is copied
         before it is trained.

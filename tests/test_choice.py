@@ -36,17 +36,25 @@ def trained(capsys, *words):
 
 def test_images_on_a_cpu_have_a_quick_network_and_strong_views():
     config = presets.for_arrays("mine", images_side=28, rows=10_000)
-    assert (config.method.name, config.network.name, config.optimizer.name) == ("fixmatch", "tiny", "adamw")
+    assert (config.method.name, config.network.name, config.optimizer.name) == ("temporal-teacher", "tiny", "adamw")
     assert config.data.preprocess_after_views
-    steps = config.schedule.epochs * (10_000 // 192)
-    assert presets.CPU_STEPS <= steps < presets.CPU_STEPS + 52
+    steps = config.schedule.epochs * (10_000 // 205)
+    assert presets.CPU_STEPS <= steps < presets.CPU_STEPS + 48
 
 
 @pytest.mark.parametrize(
-    ("rows", "side", "epochs"), [(50, 32, 900), (1_000, 32, 180), (10**6, 32, 3), (1_000, 64, 60), (1_000, 640, 60)]
+    ("rows", "side", "epochs"), [(50, 32, 1100), (1_000, 32, 275), (10**6, 32, 3), (1_000, 64, 92), (1_000, 640, 92)]
 )
 def test_epochs_make_about_as_much_work_whatever_the_rows_and_the_side(rows, side, epochs):
     assert presets.for_arrays("mine", images_side=side, rows=rows).schedule.epochs == epochs
+
+
+def test_fixmatch_on_a_cpu_has_the_same_settings_and_a_threshold():
+    config, other = (
+        presets.for_arrays("mine", images_side=28, rows=10_000, method=name) for name in ("fixmatch", None)
+    )
+    assert (config.method.name, config.method.threshold, config.method.decay) == ("fixmatch", 0.8, other.method.decay)
+    assert (config.network, config.optimizer, config.schedule) == (other.network, other.optimizer, other.schedule)
 
 
 @pytest.mark.parametrize("method", ["temporal", "pi", "supervised"])
@@ -58,7 +66,7 @@ def test_another_method_has_its_own_settings(method):
 
 @pytest.mark.parametrize(("rows", "decay"), [(1000, 0.99), (50_000, 0.999)])
 def test_the_temporal_teacher_brings_what_its_presets_have(rows, decay):
-    config = presets.for_arrays("mine", images_side=28, rows=rows, method="temporal-teacher")
+    config = presets.for_arrays("mine", images_side=28, rows=rows, method="temporal-teacher", on_gpu=True)
     modern = presets.get("cifar10-modern")
     assert (config.method.decay, config.network.normalization, config.network.noise) == (decay, "full", 0)
     assert config.optimizer == modern.optimizer
@@ -97,8 +105,8 @@ def why(config, *overrides, **facts):
 
 def test_the_line_says_what_was_chosen_and_why():
     assert why(presets.for_arrays("mine", images_side=28, rows=10_000)) == (
-        "chosen: method fixmatch; network tiny, for images without a GPU; 18 epochs, for this number of rows; shifts of up to "
-        "2 pixels; no flips, because arrays do not say whether left and right matter"
+        "chosen: method temporal-teacher; network tiny, for images without a GPU; 23 epochs, for this number of rows; shifts "
+        "of up to 2 pixels; no flips, because arrays do not say whether left and right matter"
     )
     photos = presets.for_arrays("mine", images_side=28, rows=10_000, on_gpu=True, photos=True)
     line = why(photos, on_gpu=True, images="files")
@@ -132,7 +140,7 @@ def test_the_line_is_printed_kept_and_reported(tmp_path, capsys):
     said = trained(capsys, folder, *words)
     run = load_run(tmp_path / "run")
     line = run.about["note"]
-    assert line.startswith("chosen: method fixmatch; network tiny, for images without a GPU; ")
+    assert line.startswith("chosen: method temporal-teacher; network tiny, for images without a GPU; ")
     assert line.endswith("set by you: network.width=4, schedule.epochs=2")
     assert line in said.splitlines()
     assert line in (run.path / "report.html").read_text()

@@ -87,7 +87,7 @@ def test_an_npz_file_of_images_is_trained(typed, here):
     labels = np.where(np.arange(ROWS) < 20, data.labels, -1)
     np.savez(here / "images.npz", x_train=data.inputs.transpose(0, 2, 3, 1), y_train=labels)
     assert typed("train", "images.npz", *TINY)[0] == 0
-    assert load_run("runs/images-fixmatch-seed0").config.network.name == "small"
+    assert load_run("runs/images-temporal-teacher-seed0").config.network.name == "small"
 
 
 def test_every_option_ends_up_in_the_config(typed, npz):

@@ -47,7 +47,9 @@ def network(dropout=0.0, features=FEATURES):
 def set_up(inputs, labels, **options):
     method = methods.build(methods.options("committee", **options))
     counts = torch.bincount(labels[labels >= 0], minlength=CLASSES).float()
-    rows = TrainingRows(len(inputs), tuple(map(str, range(CLASSES))), labels, counts, torch.device("cpu"), lambda: inputs.split(7))
+    rows = TrainingRows(
+        len(inputs), tuple(map(str, range(CLASSES))), labels, counts, torch.device("cpu"), lambda: inputs.split(7)
+    )
     method.setup(network(), rows)
     return method
 

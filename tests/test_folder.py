@@ -380,7 +380,7 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
         capsys, "train", "./digits", "--size", 8, "--epochs", 60, "--run", "run", "--set", "network.width=8"
     )
     assert (code, err) == (0, "")
-    assert "fixmatch, small (" in out
+    assert "temporal-teacher, small (" in out
     assert "60 epochs, w_max 1" in out
     assert "inputs (3, 8, 8)" in out
     run = load_run("run")
