@@ -200,7 +200,7 @@ CPU_METHODS = {IMAGES_METHOD: (), "fixmatch": ("method.threshold=0.8",)}  # that
 CPU_STEPS, CPU_ROWS = 1100, 205  # steps for images of up to 32 pixels, and the unlabeled rows of each
 
 
-def for_images_on_cpu(name: str, side: int, rows: int, method: str) -> Config:
+def for_images_on_cpu(name: str, side: int, rows: int, method: str = IMAGES_METHOD) -> Config:
     """Settings for a user's own images without a GPU: a quick network, and steps that take a minute or two."""
     steps = max(CPU_STEPS * 32**2 // max(side, 32) ** 2, CPU_STEPS // 3)
     epochs = max(-(-steps // max(rows // CPU_ROWS, 1)), 3)

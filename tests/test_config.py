@@ -538,12 +538,16 @@ OURS = re.compile(r"([\d.]+)(?: ± ([\d.]+))? % \(seeds? (\d+)(?:-(\d+))?")
 MEASURED = [name for name, preset in presets.PRESETS.items() if preset.ours and not name.startswith("digits")]
 
 
+def records_of(preset):
+    (data, method), labels = preset.split("-"), presets.get(preset).data.labels
+    cell = f"modern/{preset}-{labels}" if presets.PRESETS[preset].method else f"{data}/{method}-aug-{labels}"
+    return [json.loads(path.read_text()) for path in sorted((ROOT / "results/runs" / cell).iterdir())]
+
+
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_error_that_a_preset_gives_as_ours_is_that_of_the_records(name):
     mean, deviation, first, last = OURS.match(presets.PRESETS[name].ours).groups()
-    data, method = name.split("-")
-    cell = ROOT / f"results/runs/{data}/{method}-aug-{presets.get(name).data.labels}"
-    records = [json.loads(path.read_text()) for path in sorted(cell.iterdir())]
+    records = records_of(name)
     assert [record["seed"] for record in records] == list(range(int(first), int(last or first) + 1))
     errors = [record["final_error"] for record in records]
     assert f"{statistics.mean(errors):.2f}" == mean
@@ -566,7 +570,6 @@ def test_the_config_of_every_record_can_be_read_and_is_the_same_for_all_seeds_of
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_records_that_a_preset_is_held_to_are_of_its_config(name):
     config = presets.get(name)
-    cell = ROOT / f"results/runs/{config.data.name}/{config.method.name}-aug-{config.data.labels}"
-    for path in cell.iterdir():
-        found = Config.from_dict(json.loads(path.read_text())["config"])
+    for record in records_of(name):
+        found = Config.from_dict(record["config"])
         assert replace(found, seed=config.seed, training=config.training).with_values("data", folder=None) == config
