@@ -59,13 +59,13 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     Parameters
     ----------
     method : "auto", or a name of `selfens.methods.METHODS`, such as "temporal", "pi", "mean-teacher" or "supervised"
-        "auto" is "committee" for features; for images "temporal-teacher" on a CPU, "temporal" on a GPU.
+        "auto" is "committee" for features, "temporal-teacher" for images.
     network : "auto", a name of `selfens.networks`, package.module:factory, or a module from inputs to logits
         "auto" is the method's: "committee" or "mlp" for features, a convolutional network for images. A module is copied
         before it is trained.
     epochs : int or None
-        Visits of the training set; with "committee" at least 20 steps each. None: as many as make about 1,000 steps, more if
-        there are very many rows, fewer if images are large.
+        Visits of the training set; with "committee" at least 20 steps each. None: as many as make about 1,000 steps (images
+        on a GPU: 20,000), more if there are very many rows, fewer if images are large.
     time_limit : float, str or None
         Seconds, or text such as "5m", instead of `epochs`: as many as fit into the time. `config_` has their number.
     random_state : int, RandomState instance or None

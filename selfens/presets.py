@@ -13,7 +13,7 @@ from selfens.config import Config, DataConfig, NetworkConfig, ScheduleConfig
 from selfens.errors import ConfigError, unknown_name
 
 DEFAULT_METHOD = "temporal"
-VECTORS_METHOD, IMAGES_METHOD = "committee", "temporal-teacher"  # the latter on a CPU
+VECTORS_METHOD, IMAGES_METHOD = "committee", "temporal-teacher"
 VECTORS_NETWORKS = ("committee", "mlp")  # of that method, and of the others
 
 
@@ -71,7 +71,6 @@ TEACHER = (  # what goes with the temporal teacher on images; docs/modern.md say
     "schedule.weight_rampup_epochs=0",
     "training.batch_size=125",
 )
-FEW_STEPS = ("network.mean_momentum=0.95", "method.decay=0.99")  # in which slower averages would lag behind
 MODERN = (
     *("data.preprocess=channel", "data.preprocess_after_views=true", "augment.translation=4", "schedule.epochs=200"),
     *TEACHER,
@@ -88,7 +87,7 @@ SVHN_MODERN = (
 DIGITS_MODERN = (
     *MODERN,
     *("augment.translation=1", "augment.cutout=0.25", "schedule.epochs=60", "training.batch_size=100"),
-    *FEW_STEPS,
+    *("network.mean_momentum=0.95", "method.decay=0.99"),  # slower averages would lag behind in so few steps
 )
 
 PRESETS: dict[str, Preset] = {
@@ -189,30 +188,51 @@ def for_vectors(name: str, rows: int) -> Config:
     return config.with_values("schedule", epochs=epochs, weight_rampup_epochs=epochs / 10)
 
 
-IMAGES_ON_CPU = (
-    *("data.preprocess=channel", "data.preprocess_after_views=true"),  # so that colours can be changed
-    *("network.noise=0", "network.dropout=0", "network.mean_momentum=0.9", "method.decay=0.97"),
-    *("optimizer.name=adamw", "optimizer.learning_rate=0.008", "optimizer.weight_decay=0.01", "schedule.name=cosine"),
-    "training.batch_size=256",
+class ForImages(NamedTuple):
+    """Settings for a user's own images, on a CPU or on a GPU."""
+
+    overrides: tuple[str, ...]
+    network: str
+    smallest: int
+    """Side of the images, in pixels, from which on this network is used; `small` below."""
+    steps: int
+    """For images of up to 32 pixels."""
+    rows_per_step: int
+    """Unlabeled ones."""
+    steps_per_epoch: int
+    """At least."""
+
+
+ON_CPU = ForImages(
+    overrides=(
+        *("network.noise=0", "network.dropout=0", "network.mean_momentum=0.9", "method.decay=0.97"),
+        *("optimizer.name=adamw", "optimizer.learning_rate=0.008", "optimizer.weight_decay=0.01"),
+        *("schedule.name=cosine", "schedule.weight_rampup_epochs=0", "training.batch_size=256"),
+    ),
+    network="tiny",
+    smallest=12,
+    steps=1100,
+    rows_per_step=205,
+    steps_per_epoch=1,
 )
-"""Chosen on images with other labels than those that results are reported for (docs/log.md)."""
-CPU_METHODS = {IMAGES_METHOD: (), "fixmatch": ("method.threshold=0.8",)}  # that these settings suit
-CPU_STEPS, CPU_ROWS = 1100, 205  # steps for images of up to 32 pixels, and the unlabeled rows of each
+"""A minute or two. Chosen on images with other labels than those that results are reported for (docs/log.md)."""
+ON_GPU = ForImages(
+    overrides=TEACHER, network="conv13", smallest=24, steps=20_000, rows_per_step=100, steps_per_epoch=200
+)
+STRONG_METHODS = {IMAGES_METHOD: (), "fixmatch": ("method.threshold=0.8",)}  # that these settings suit
 
 
-def for_images_on_cpu(name: str, side: int, rows: int, method: str = IMAGES_METHOD) -> Config:
-    """Settings for a user's own images without a GPU: a quick network, and steps that take a minute or two."""
-    steps = max(CPU_STEPS * 32**2 // max(side, 32) ** 2, CPU_STEPS // 3)
-    epochs = max(-(-steps // max(rows // CPU_ROWS, 1)), 3)
-    config = Config(data=DataConfig(name=name)).with_values("method", name=method)
-    config = config.with_overrides((*IMAGES_ON_CPU, *CPU_METHODS[method]))
-    config = config.with_values("network", name="tiny" if side >= 12 else "small")
-    config = config.with_values("training", evaluate_every=-(-epochs // 20))
-    ramps = {"warmup_epochs": min(epochs / 40, 1), "weight_rampup_epochs": epochs / 10}
-    return config.with_values("schedule", epochs=epochs, **ramps)
-
-
-MANY_VISITS = 2_000_000  # of rows: 20,000 steps
+def for_images(name: str, side: int, rows: int, method: str, chosen: ForImages) -> Config:
+    """As many epochs as make the steps that were chosen, fewer if images are large, but each row is visited three times."""
+    steps = max(chosen.steps * 32**2 // max(side, 32) ** 2, chosen.steps // 3)
+    epochs = max(-(-steps // max(rows // chosen.rows_per_step, chosen.steps_per_epoch)), 3)
+    data = DataConfig(name=name, preprocess="channel", preprocess_after_views=True)  # so that colours can be changed
+    config = Config(data=data).with_values("method", name=method)
+    config = config.with_overrides((*chosen.overrides, *STRONG_METHODS[method]))
+    config = config.with_values("network", name=chosen.network if side >= chosen.smallest else "small")
+    few = {"evaluate_every": -(-epochs // 20), "min_steps_per_epoch": chosen.steps_per_epoch}
+    config = config.with_values("training", **few)
+    return config.with_values("schedule", epochs=epochs, warmup_epochs=min(epochs / 40, 1))
 
 
 def for_arrays(
@@ -226,10 +246,9 @@ def for_arrays(
 ) -> Config:
     """Settings for a user's own data, with this method, or with the one that fits the data.
 
-    Features (no `images_side`) have those of `for_vectors`, images on a CPU those of `for_images_on_cpu`. With another
-    method, or on a GPU: conv13 on a GPU for images of 24 pixels and more, else a small network; mlp for features; and the
-    fewer the rows, the more epochs, so that there are enough steps to learn in. Only photos are flipped: a mirrored digit is
-    no digit.
+    Features (no `images_side`) have those of `for_vectors`, images those of `for_images`. With another method: conv13 on a
+    GPU for images of 24 pixels and more, else a small network; mlp for features; and the fewer the rows, the more epochs, so
+    that there are enough steps to learn in. Only photos are flipped: a mirrored digit is no digit.
     """
     if images_side is None and method in (None, VECTORS_METHOD):
         return for_vectors(name, rows)
@@ -238,18 +257,16 @@ def for_arrays(
     else:
         network = "conv13" if on_gpu and images_side >= 24 else "small"
         translation = 2 if images_side >= 24 else 1 if images_side >= 12 else 0
-    if images_side is not None and not on_gpu and (method or IMAGES_METHOD) in CPU_METHODS:
-        config = for_images_on_cpu(name, images_side, rows, method or IMAGES_METHOD)
+    method = method or IMAGES_METHOD
+    if images_side is not None and method in STRONG_METHODS:
+        config = for_images(name, images_side, rows, method, ON_GPU if on_gpu else ON_CPU)
     else:
         config = Config(
             data=DataConfig(name=name, preprocess="channel"),
             network=NetworkConfig(name=network, mean_momentum=0.99),
             schedule=ScheduleConfig(epochs=min(300, max(60, 200_000 // rows))),
         )
-        config = with_method(config, method or DEFAULT_METHOD, images=images_side is not None)
-        if images_side is not None and method == "temporal-teacher":
-            few = config.schedule.epochs * rows < MANY_VISITS
-            config = config.with_overrides((*TEACHER, *(FEW_STEPS if few else ())))
+        config = with_method(config, method, images=images_side is not None)
     return config.with_values("augment", flip=photos, translation=translation)
 
 

@@ -39,7 +39,7 @@ def test_images_on_a_cpu_have_a_quick_network_and_strong_views():
     assert (config.method.name, config.network.name, config.optimizer.name) == ("temporal-teacher", "tiny", "adamw")
     assert config.data.preprocess_after_views
     steps = config.schedule.epochs * (10_000 // 205)
-    assert presets.CPU_STEPS <= steps < presets.CPU_STEPS + 48
+    assert presets.ON_CPU.steps <= steps < presets.ON_CPU.steps + 48
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,19 @@ def test_another_method_has_its_own_settings(method):
     assert config.training.labelled_per_batch is None
 
 
-@pytest.mark.parametrize(("rows", "decay"), [(1000, 0.99), (50_000, 0.999)])
-def test_the_temporal_teacher_brings_what_its_presets_have(rows, decay):
-    config = presets.for_arrays("mine", images_side=28, rows=rows, method="temporal-teacher", on_gpu=True)
+@pytest.mark.parametrize(
+    ("rows", "side", "epochs"), [(50, 28, 100), (20_000, 32, 100), (50_000, 32, 40), (10**6, 32, 3), (1_000, 64, 34)]
+)
+def test_images_on_a_gpu_have_the_settings_of_cifar10_and_twenty_thousand_steps(rows, side, epochs):
+    config = presets.for_arrays("mine", images_side=side, rows=rows, on_gpu=True)
     modern = presets.get("cifar10-modern")
-    assert (config.method.decay, config.network.normalization, config.network.noise) == (decay, "full", 0)
-    assert config.optimizer == modern.optimizer
+    assert (config.method, config.network, config.optimizer) == (modern.method, modern.network, modern.optimizer)
     assert (config.schedule.name, config.schedule.weight_rampup_epochs) == ("cosine", 0)
+    assert (config.schedule.epochs, config.training.min_steps_per_epoch) == (epochs, 200)
+
+
+@pytest.mark.parametrize("rows", [1000, 50_000])
+def test_the_temporal_teacher_on_vectors_has_the_network_of_the_others(rows):
     vectors = presets.for_arrays("mine", images_side=None, rows=rows, method="temporal-teacher")
     assert vectors.network.normalization == "mean"  # mlp has no other
 
@@ -110,7 +116,7 @@ def test_the_line_says_what_was_chosen_and_why():
     )
     photos = presets.for_arrays("mine", images_side=28, rows=10_000, on_gpu=True, photos=True)
     line = why(photos, on_gpu=True, images="files")
-    assert "method temporal; network conv13, for images on a GPU" in line
+    assert "method temporal-teacher; network conv13, for images on a GPU" in line
     assert line.endswith(
         "flips, because files of images are taken for photos (augment.flip=false if left and right matter)"
     )

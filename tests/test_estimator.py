@@ -339,7 +339,7 @@ def test_images_are_trained_as_the_command_line_trains_them():
         expected = presets.for_arrays(data.name, images_side=16, rows=data.num_rows, on_gpu=on_gpu)
         assert (config.method, config.network.name) == (expected.method, expected.network.name)
         assert config.augment == expected.augment
-    assert default_config(data, "auto").schedule == presets.for_images_on_cpu("x", 16, data.num_rows).schedule
+    assert default_config(data, "auto").schedule == presets.for_arrays("x", images_side=16, rows=data.num_rows).schedule
 
 
 def test_epochs_are_counted_by_steps():
