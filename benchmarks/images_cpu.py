@@ -4,7 +4,7 @@
 
 The folder holds the four files of Fashion-MNIST as published (Debian: the package dataset-fashion-mnist). A draw is 10,000
 training rows, 100 of them labelled, the same number per class; all 10,000 test rows. Seconds are those of the command, from
-its start to its end, without report and baselines. Settings were chosen on draw 100.
+its start to its end, without report and baselines. Settings were chosen on draws 100 and 101.
 """
 
 from __future__ import annotations

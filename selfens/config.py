@@ -165,7 +165,7 @@ class NetworkConfig(Section):
     dropout: float = setting(0.5, "Probability of dropping a unit.", **FRACTION)
     normalization: Literal["mean", "full"] = setting(
         "mean",
-        "conv13, small: the paper's weight normalisation with mean-only batch normalisation, or full batch normalisation.",
+        "conv13, small, mlp: the paper's weight normalisation with mean-only batch normalisation, or full batch normalisation.",
     )
     mean_momentum: float = setting(
         0.999, "Momentum of the running means (and variances) of batch normalisation.", **FRACTION

@@ -64,8 +64,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         "auto" is the method's: "committee" or "mlp" for features, a convolutional network for images. A module is copied
         before it is trained.
     epochs : int or None
-        Visits of the training set; with "committee" at least 20 steps each. None: as many as make about 1,000 steps (images
-        on a GPU: 20,000), more if there are very many rows, fewer if images are large.
+        Visits of the training set; with "committee" at least 20 steps each, for images on a GPU 200. None: as many as make
+        about 1,000 steps (images on a GPU: 20,000), more if there are very many rows, fewer if images are large.
     time_limit : float, str or None
         Seconds, or text such as "5m", instead of `epochs`: as many as fit into the time. `config_` has their number.
     random_state : int, RandomState instance or None
@@ -298,7 +298,8 @@ def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
 def default_config(dataset: Dataset, method: str, *, on_gpu: bool = False) -> Config:
     """Settings for a few hundred to a few thousand rows; `benchmarks/estimator.py` shows how they do.
 
-    Small data takes few steps per epoch, so epochs are counted by steps; and as runs are short, running means are quick.
+    Small data takes few steps per epoch, so epochs are counted by steps; with the paper's schedule runs are short, so running
+    means are quick.
     """
     side, chosen = min(dataset.input_shape[1:]) if dataset.is_images else None, None if method == "auto" else method
     config = presets.for_arrays(dataset.name, images_side=side, rows=dataset.num_rows, method=chosen, on_gpu=on_gpu)

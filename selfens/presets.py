@@ -188,50 +188,46 @@ def for_vectors(name: str, rows: int) -> Config:
     return config.with_values("schedule", epochs=epochs, weight_rampup_epochs=epochs / 10)
 
 
-class ForImages(NamedTuple):
+class ImageSettings(NamedTuple):
     """Settings for a user's own images, on a CPU or on a GPU."""
 
     overrides: tuple[str, ...]
     network: str
-    smallest: int
-    """Side of the images, in pixels, from which on this network is used; `small` below."""
+    min_side: int
+    """Of images, in pixels, for this network; smaller ones get `small`."""
     steps: int
     """For images of up to 32 pixels."""
-    rows_per_step: int
-    """Unlabeled ones."""
     steps_per_epoch: int
-    """At least."""
+    """The fewest of an epoch."""
 
 
-ON_CPU = ForImages(
+ON_CPU = ImageSettings(
     overrides=(
         *("network.noise=0", "network.dropout=0", "network.mean_momentum=0.9", "method.decay=0.97"),
         *("optimizer.name=adamw", "optimizer.learning_rate=0.008", "optimizer.weight_decay=0.01"),
         *("schedule.name=cosine", "schedule.weight_rampup_epochs=0", "training.batch_size=256"),
     ),
     network="tiny",
-    smallest=12,
+    min_side=12,
     steps=1100,
-    rows_per_step=205,
     steps_per_epoch=1,
 )
 """A minute or two. Chosen on images with other labels than those that results are reported for (docs/log.md)."""
-ON_GPU = ForImages(
-    overrides=TEACHER, network="conv13", smallest=24, steps=20_000, rows_per_step=100, steps_per_epoch=200
-)
-STRONG_METHODS = {IMAGES_METHOD: (), "fixmatch": ("method.threshold=0.8",)}  # that these settings suit
+ON_GPU = ImageSettings(overrides=TEACHER, network="conv13", min_side=24, steps=20_000, steps_per_epoch=200)
+STRONG_METHODS = {IMAGES_METHOD: (), "fixmatch": ("method.threshold=0.8",)}  # which these settings suit
 
 
-def for_images(name: str, side: int, rows: int, method: str, chosen: ForImages) -> Config:
-    """As many epochs as make the steps that were chosen, fewer if images are large, but each row is visited three times."""
-    steps = max(chosen.steps * 32**2 // max(side, 32) ** 2, chosen.steps // 3)
-    epochs = max(-(-steps // max(rows // chosen.rows_per_step, chosen.steps_per_epoch)), 3)
+def for_images(name: str, side: int, rows: int, method: str, chosen: ImageSettings) -> Config:
+    """Settings for a user's own images: epochs enough for `chosen.steps`, fewer for large images, but at least three."""
     data = DataConfig(name=name, preprocess="channel", preprocess_after_views=True)  # so that colours can be changed
     config = Config(data=data).with_values("method", name=method)
     config = config.with_overrides((*chosen.overrides, *STRONG_METHODS[method]))
-    config = config.with_values("network", name=chosen.network if side >= chosen.smallest else "small")
-    few = {"evaluate_every": -(-epochs // 20), "min_steps_per_epoch": chosen.steps_per_epoch}
-    config = config.with_values("training", **few)
+    steps = max(chosen.steps * 32**2 // max(side, 32) ** 2, chosen.steps // 3)
+    rows_per_step = round(config.training.batch_size * (1 - methods.find(method).labelled_share))
+    epochs = max(-(-steps // max(rows // rows_per_step, chosen.steps_per_epoch)), 3)
+    training = {"evaluate_every": -(-epochs // 20), "min_steps_per_epoch": chosen.steps_per_epoch}
+    config = config.with_values("training", **training)
+    config = config.with_values("network", name=chosen.network if side >= chosen.min_side else "small")
     return config.with_values("schedule", epochs=epochs, warmup_epochs=min(epochs / 40, 1))
 
 
@@ -252,22 +248,18 @@ def for_arrays(
     """
     if images_side is None and method in (None, VECTORS_METHOD):
         return for_vectors(name, rows)
-    if images_side is None:
-        network, translation = "mlp", 0
-    else:
-        network = "conv13" if on_gpu and images_side >= 24 else "small"
-        translation = 2 if images_side >= 24 else 1 if images_side >= 12 else 0
-    method = method or IMAGES_METHOD
+    side, method = images_side or 0, method or IMAGES_METHOD
     if images_side is not None and method in STRONG_METHODS:
         config = for_images(name, images_side, rows, method, ON_GPU if on_gpu else ON_CPU)
     else:
+        network = "mlp" if images_side is None else "conv13" if on_gpu and side >= ON_GPU.min_side else "small"
         config = Config(
             data=DataConfig(name=name, preprocess="channel"),
             network=NetworkConfig(name=network, mean_momentum=0.99),
             schedule=ScheduleConfig(epochs=min(300, max(60, 200_000 // rows))),
         )
         config = with_method(config, method, images=images_side is not None)
-    return config.with_values("augment", flip=photos, translation=translation)
+    return config.with_values("augment", flip=photos, translation=2 if side >= 24 else 1 if side >= 12 else 0)
 
 
 def why(chosen: Config, used: Config, *, on_gpu: bool, images: str, timed: bool = False) -> str:

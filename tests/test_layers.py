@@ -321,7 +321,7 @@ def test_conv13_has_the_papers_number_of_parameters():
 
 def test_conv13_of_another_width_has_as_many_channels_in_proportion():
     found, papers = conv13(width=8).state_dict(), conv13().state_dict()
-    for name in ("conv1a", "conv1c", "conv2a", "conv3a", "conv3b", "conv3c"):
+    for name in (f"conv{number}" for number in SIZES):
         weights = [each for each in papers if each.startswith(name) and papers[each].ndim == 4]
         assert weights
         assert [len(found[each]) * 16 for each in weights] == [len(papers[each]) for each in weights]

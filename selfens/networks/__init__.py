@@ -71,10 +71,8 @@ def build(
     if options.name not in NETWORKS:
         hint = " A factory of your own is written package.module:factory."
         raise ConfigError(unknown_name("network", options.name, NETWORKS) + hint)
-    if options.normalization == "full" and options.name in ("mlp", "committee"):
-        raise ConfigError(
-            f"network.normalization is full, which the network '{options.name}' does not have; set it to mean."
-        )
+    if options.normalization == "full" and options.name == "committee":
+        raise ConfigError("network.normalization is full, which the network 'committee' does not have; set it to mean.")
     weights, what = count_weights(options, input_shape, num_classes), f"the network '{options.name}'"
     if copies > 1:
         what = f"training {what} on inputs of shape {input_shape}"

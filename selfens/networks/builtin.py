@@ -92,15 +92,15 @@ def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig)
 
 def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
     """Two hidden layers of `options.width` units (128); images are flattened."""
-    dense = partial(NormalizedLinear, momentum=options.mean_momentum)
+    _, dense = _layers(options)
     features, width = math.prod(input_shape), options.width or 128
     # fmt: off
     return Column(OrderedDict(
         noise   = GaussianNoise(options.noise),
         flatten = nn.Flatten(),
-        hidden1 = dense(features, width, slope=LEAKY_SLOPE),
+        hidden1 = _hidden(features, width, options),
         drop1   = nn.Dropout(options.dropout),
-        hidden2 = dense(width,    width, slope=LEAKY_SLOPE),
+        hidden2 = _hidden(width,    width, options),
         drop2   = nn.Dropout(options.dropout),
         dense   = dense(width, num_classes),
     ))
@@ -154,6 +154,15 @@ def _layers(options: NetworkConfig) -> tuple[Callable[..., nn.Module], Callable[
         return partial(BatchNormConv2d, momentum=options.mean_momentum), Linear
     momentum = options.mean_momentum
     return partial(NormalizedConv2d, momentum=momentum), partial(NormalizedLinear, momentum=momentum)
+
+
+def _hidden(in_features: int, out_features: int, options: NetworkConfig) -> nn.Module:
+    """A fully connected layer with its activation."""
+    momentum = options.mean_momentum
+    if options.normalization == "mean":
+        return NormalizedLinear(in_features, out_features, momentum=momentum, slope=LEAKY_SLOPE)
+    layer = nn.Linear(in_features, out_features, bias=False)
+    return nn.Sequential(layer, BatchNorm(out_features, momentum), nn.LeakyReLU(LEAKY_SLOPE))
 
 
 def _check_images(name: str, input_shape: tuple[int, ...], smallest: int, instead: str) -> None:
