@@ -1,8 +1,10 @@
 """Every Python block of README and docs runs, and every block of the tutorials, those of the command line too."""
 
+import json
 import os
 import re
 import runpy
+import statistics
 import subprocess
 import sys
 import warnings
@@ -129,3 +131,12 @@ def test_the_loop_of_ones_own_learns_more_from_the_ensemble():
     unlabeled = ~names["labelled"]
     right = (known.probabilities.argmax(dim=1) == names["y"])[unlabeled].float().mean()
     assert right > 0.8
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/data.md"])
+def test_figures_of_own_images_are_those_of_the_records(page):
+    records = json.loads((ROOT / "results/images-cpu.json").read_text())["records"]
+    text = " ".join((ROOT / page).read_text().split())
+    for name in ("ours", "logistic regression", "self-training"):
+        errors = [record[name] for record in records]
+        assert f"{statistics.mean(errors):.1f} ± {statistics.stdev(errors):.1f}" in text, name
