@@ -219,8 +219,7 @@ STRONG_METHODS = {IMAGES_METHOD: (), "fixmatch": ("method.threshold=0.8",)}  # w
 
 def for_images(name: str, side: int, rows: int, method: str, chosen: ImageSettings) -> Config:
     """Settings for a user's own images: epochs enough for `chosen.steps`, fewer for large images, but at least three."""
-    data = DataConfig(name=name, preprocess="channel", preprocess_after_views=True)  # so that colours can be changed
-    config = Config(data=data).with_values("method", name=method)
+    config = with_method(Config(data=DataConfig(name=name, preprocess="channel")), method, images=True)
     config = config.with_overrides((*chosen.overrides, *STRONG_METHODS[method]))
     steps = max(chosen.steps * 32**2 // max(side, 32) ** 2, chosen.steps // 3)
     rows_per_step = round(config.training.batch_size * (1 - methods.find(method).labelled_share))
