@@ -140,3 +140,12 @@ def test_figures_of_own_images_are_those_of_the_records(page):
     for name in ("ours", "logistic regression", "self-training"):
         errors = [record[name] for record in records]
         assert f"{statistics.mean(errors):.1f} ± {statistics.stdev(errors):.1f}" in text, name
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/modern.md"])
+@pytest.mark.parametrize("cell", sorted((ROOT / "results/runs/modern").iterdir()), ids=lambda cell: cell.name)
+def test_figures_of_the_temporal_teacher_are_those_of_the_records(page, cell):
+    records = [json.loads(path.read_text()) for path in cell.iterdir()]
+    errors, seconds = ([record[name] for record in records] for name in ("final_error", "seconds"))
+    error = f"**{statistics.mean(errors):.2f}**" + (f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else "")
+    assert re.search(rf"\| {re.escape(error)} \| {statistics.mean(seconds):.0f}( s)? \|", (ROOT / page).read_text())
