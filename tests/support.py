@@ -74,6 +74,7 @@ def config(method: str = "temporal", *overrides: str, name: str = "arrays", epoc
         f"training.batch_size={BATCH}",
         "training.threads=1",
         "training.device=cpu",
+        *(["method.threshold=0.4"] if method == "fixmatch" else []),  # so that it learns from unlabeled rows so early
     ]
     return Config().with_overrides([*basic, *overrides])
 

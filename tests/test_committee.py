@@ -221,7 +221,7 @@ def test_fewer_rows_than_neighbours(rows):
     x = np.arange(rows, dtype=float)[:, None] * [1, -2]
     y = np.full(rows, -1)
     y[0], y[-1] = 0, 1
-    model = fit(x, y)
+    model = fit(x, y, config={"training.threads": 1, "method.threshold": 0.5})
     assert model.predict(x[[0, -1]]).tolist() == [0, 1]
     assert np.isfinite(model.label_distributions_).all()
 

@@ -670,6 +670,13 @@ def test_strong_views_without_colours_are_warned_of(tmp_path):
     selfens.train(settings, tmp_path / "other", dataset=images())
 
 
+def test_a_threshold_that_nothing_passes_is_warned_of_at_the_end(tmp_path):
+    settings = config("fixmatch", "method.threshold=1", epochs=2)
+    with pytest.warns(SelfensWarning, match=r"taught nothing; lower method.threshold \(it is 1\)"):
+        run = selfens.train(settings, tmp_path / "run", dataset=features())
+    assert [record["kept"] for record in run.history] == [0, 0]
+
+
 # The caller's process
 
 

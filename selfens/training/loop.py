@@ -212,6 +212,8 @@ def _train_epochs(parts: Parts, directory: RunDirectory, progress: Progress, sta
                     checkpoints.save(parts, directory, epoch + 1, 0)
                     last_save = time.perf_counter()
                 progress.epoch(record)
+                if epoch == epochs - 1:
+                    notices.warn_after(parts, losses, progress)
     finally:
         progress.close()
 

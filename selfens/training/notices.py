@@ -77,6 +77,17 @@ def warn_before(parts: Parts, progress: Progress) -> None:
         )
 
 
+def warn_after(parts: Parts, losses: dict[str, float], progress: Progress) -> None:
+    """Say so if the last epoch learned nothing from unlabeled rows; `losses` are its means."""
+    threshold = getattr(parts.method.options, "threshold", None)
+    unlabeled = len(parts.rows.visited) - parts.rows.num_labelled
+    if threshold is not None and unlabeled and losses.get("kept") == 0:
+        progress.warn(
+            f"no prediction of the last epoch was confident enough to be learned, so unlabeled rows taught nothing; "
+            f"lower method.threshold (it is {threshold:g})."
+        )
+
+
 def warn_about_changes(before: dict[str, Any], parts: Parts, progress: Progress) -> None:
     """What is not as it was when a run that is resumed began."""
     now = environment(parts.prepared.device, parts.precision)
