@@ -83,7 +83,7 @@ class DataConfig(Section):
     )
     preprocess_after_views: bool = setting(
         False,
-        "Preprocess each view instead of the whole set before: bytes stay bytes, and colour operations see pixels.",
+        "Preprocess each view of byte images instead of the whole set before, so that colour operations see pixels.",
     )
     extra: str | None = setting(
         None,
@@ -288,7 +288,7 @@ class TrainingConfig(Section):
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
     labelled_per_batch: int | None = setting(
         None,
-        "Begin each batch with this many labelled rows, repeated as often as needed, and fill it with rows of the whole set "
+        "Begin each batch with this many labelled rows, at most as many as there are, and fill it with rows of the whole set "
         "whose labels are ignored; none: what the method wants, which for the paper's is one shuffle of all rows.",
         at_least=1,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from selfens.core import launcher
-from selfens.errors import ConfigError, MovedDataError, SelfensError, UntrustedCodeError, root_cause, visible
+from selfens.errors import ConfigError, SelfensError, UntrustedCodeError, root_cause, visible
 
 if TYPE_CHECKING:
     from selfens.runs.run import Run
@@ -152,6 +152,4 @@ def complain(text: str) -> None:
 
 def sentence(error: SelfensError) -> str:
     """What went wrong, and the option that helps."""
-    trusts, moved = isinstance(error, UntrustedCodeError), isinstance(error, MovedDataError)
-    option = "--trust-code" if trusts else "--data PATH" if moved else ""
-    return f"{error}{f' On the command line: {option}.' if option else ''}"
+    return f"{error}{' On the command line: --trust-code.' if isinstance(error, UntrustedCodeError) else ''}"

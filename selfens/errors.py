@@ -45,10 +45,6 @@ class UntrustedCodeError(RunError):
     """A run that names code, which is imported only for those who say that they trust it."""
 
 
-class MovedDataError(RunError):
-    """A run whose data is not where it was."""
-
-
 class MissingPackageError(SelfensError, ImportError):
     """A package that an optional feature needs and that is not installed."""
 

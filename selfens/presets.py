@@ -275,7 +275,7 @@ def why(chosen: Config, used: Config, *, on_gpu: bool, images: str, timed: bool 
         "method.name": f"method {chosen.method.name}",
         "network.name": f"network {chosen.network.name}, for {'images' if images else 'vectors'} {where}",
         "schedule.epochs": "" if timed else f"{chosen.schedule.epochs:,} epochs, for this number of rows",
-        "augment.translation": f"shifts of up to {shift} pixels" if shift else "",
+        "augment.translation": f"shifts of up to {shift} pixel{'s' if shift > 1 else ''}" if shift else "",
         "augment.flip": flips if images else "",
     }
     scaled = replace(chosen, schedule=chosen.schedule.scaled(used.schedule.epochs))

@@ -534,7 +534,7 @@ BAD_FILES = {
     "a test label no training row has": (
         {"y_test": np.full(30, 8)},
         [],
-        ["30 test rows have no label (-1, NaN and empty mean none), or one that no"],
+        ["30 test rows have the label '8', which no training row has; give each"],
     ),
     "text for inputs": ({"x_train": np.full((ROWS, 2), "a")}, [], ["expected numbers"]),
     "no rows": ({"x_train": np.zeros((0, 6)), "y_train": np.zeros(0, int)}, [], ["empty"]),
@@ -997,7 +997,7 @@ def test_a_run_whose_data_was_moved_is_resumed(typed, here, npz, trained):
         assert typed("train", npz, "--run", "cut", *words)[0] == 130
     npz.rename(here / "moved.npz")
     code, _, err = typed("resume", "cut")
-    assert (code, "say where it is now. On the command line: --data PATH." in err) == (1, True)
+    assert (code, "say where it is now (on the command line: --data PATH)." in err) == (1, True)
     assert typed("resume", "cut", "--data", "moved.npz")[0] == 0
     assert load_run("cut").test_error == trained.test_error
 

@@ -799,7 +799,7 @@ def test_data_that_changed_or_is_gone_is_refused(tmp_path):
         load_run(tmp_path / "run").evaluate()
     npz.unlink()
     with pytest.raises(
-        RunError, match="cannot be loaded: there is no file .*data.npz.*; put it back, or say where it is now"
+        RunError, match=r"cannot be loaded: there is no file .*data.npz.*; put it back, or say where it is now"
     ):
         resume(tmp_path / "run")
 

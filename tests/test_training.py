@@ -670,6 +670,20 @@ def test_strong_views_without_colours_are_warned_of(tmp_path):
     selfens.train(settings, tmp_path / "other", dataset=images())
 
 
+@pytest.mark.filterwarnings("ignore:strong views")
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_only_bytes_are_preprocessed_after_the_views(tmp_path, kind):
+    """Other images have no known grey, so what views leave empty is filled with 0, which must be the mean by then."""
+    data = images()
+    x = np.asarray(data.inputs).astype(kind) + kind(100)
+    data = selfens.Dataset.from_arrays(x, data.labels, x[:20], data.labels[:20])
+    losses = []
+    for later in (True, False):
+        settings = config("fixmatch", *SMALL_IMAGES, f"data.preprocess_after_views={later}", epochs=1)
+        losses.append(selfens.train(settings, tmp_path / str(later), dataset=data).history[0]["total"])
+    assert (losses[0] == losses[1]) == (kind is np.float32)
+
+
 def test_a_threshold_that_nothing_passes_is_warned_of_at_the_end(tmp_path):
     settings = config("fixmatch", "method.threshold=1", epochs=2)
     with pytest.warns(SelfensWarning, match=r"taught nothing; lower method.threshold \(it is 1\)"):

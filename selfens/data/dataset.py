@@ -114,11 +114,12 @@ class Dataset:
             check_same_scale(inputs, test_inputs)
         names, numbers = _number_labels(given, test_given, classes)
         y, test_y = numbers[: len(given)], numbers[len(given) :]
-        if names and (unknown := int((test_y == UNLABELED).sum())):  # without a class, no training row has a label
-            raise DataError(
-                f"{unknown:,} test row{'s have' if unknown > 1 else ' has'} no label (-1, NaN and empty mean none), or one "
-                "that no training row has; give each a label of the training rows, or leave it out."
-            )
+        if names and (unknown := [test_given[row] for row in np.flatnonzero(test_y == UNLABELED)]):
+            strange = next((value for value in unknown if value is not None), None)
+            lacks = "no label (-1, NaN and empty mean none)"
+            lacks = lacks if strange is None else f"the label '{strange}', which no training row has"
+            rows = f"{unknown.count(strange):,} test row{'s have' if unknown.count(strange) > 1 else ' has'}"
+            raise DataError(f"{rows} {lacks}; give each a label of the training rows, or leave it out.")
         return cls(inputs=x, labels=y, test_inputs=test_x, test_labels=test_y, classes=names, name=name)
 
     @classmethod

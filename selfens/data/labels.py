@@ -198,7 +198,7 @@ def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
     if len(held_out) == 0:
         raise DataError(
             f"a validation fraction of {fraction} of {len(labels)} labelled rows leaves none to validate on; "
-            "use more labels or a larger fraction."
+            "use more labels per class or a larger fraction."
         )
     return held_out
 

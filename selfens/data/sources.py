@@ -103,9 +103,7 @@ def load(
     if is_folder_source(name):
         return load_folder(name, size=image_size, split_seed=split_seed, progress=progress, convert=convert)
     raise DataError(
-        unknown_name("data set", str(name), SOURCES)
-        + " A path must be of an .npz file, a folder or a .csv file; if it was "
-        "moved, give its new path."
+        unknown_name("data set", str(name), SOURCES) + " A path must be of an .npz file, a folder or a .csv file."
     )
 
 

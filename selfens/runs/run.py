@@ -27,7 +27,7 @@ from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
 from selfens.data.table_files import named
 from selfens.data.tabular import Columns
-from selfens.errors import DataError, MovedDataError, RunError, UntrustedCodeError
+from selfens.errors import DataError, RunError, UntrustedCodeError
 from selfens.networks.backbone import is_code
 from selfens.runs.directory import RunDirectory
 
@@ -207,8 +207,9 @@ class Run:
             dataset = sources.from_config(config, offline=offline, columns=self.columns, store=self.features)
         except DataError as error:
             reason = str(error).rstrip(".")
-            raise MovedDataError(
-                f"the data of {self.path} cannot be loaded: {reason}; put it back, or say where it is now."
+            raise RunError(
+                f"the data of {self.path} cannot be loaded: {reason}; put it back, or say where it is now (on the command "
+                "line: --data PATH)."
             ) from None
         self.check_dataset(dataset)
         return dataset

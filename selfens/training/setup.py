@@ -262,7 +262,7 @@ def _loader(prepared: Prepared, rows: OwnRows, sampler: Sampler, group: Group) -
     """Where the inputs stay, and the loader of this process's rows."""
     config, device, data = prepared.config, prepared.device, prepared.data
     inputs = data.inputs if group.size == 1 else LazyRows([data.inputs], rows.owned)
-    later = config.data.preprocess_after_views
+    later = config.data.preprocess_after_views and data.inputs.dtype == np.uint8  # others: views fill with 0, the mean
     residence = prefetch.choose_residence(config.training.residence, inputs, data.name, device, raw=later)
     views = Views(data.input_shape, pixels=range_is_known(config, data), **asdict(config.augment))
     labels = torch.from_numpy(prepared.labels.training_labels(data.num_rows)[rows.owned]).to(device)
