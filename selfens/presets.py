@@ -99,7 +99,7 @@ PRESETS: dict[str, Preset] = {
         (*FIXMATCH, "schedule.weight_rampup_epochs=0"), "20 s on one CPU core", "5.2 ± 1.1 % (seeds 0-4)"
     ),
     "digits-modern": Preset(
-        DIGITS_MODERN, "16 s on one CPU core", "3.2 ± 1.2 % (seeds 0-4)", method="temporal-teacher"
+        DIGITS_MODERN, "16 s on one CPU core", "3.3 ± 1.0 % (seeds 0-4)", method="temporal-teacher"
     ),
     "cifar10-supervised": Preset(
         (), "4 min on an H200", "17.44 % (seed 0; docs/methods.md says why)", "34.85 ± 1.65 %"
