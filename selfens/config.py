@@ -83,7 +83,7 @@ class DataConfig(Section):
     )
     preprocess_after_views: bool = setting(
         False,
-        "Preprocess each view of byte images instead of the whole set before, so that colour operations see pixels.",
+        "Preprocess each view instead of the whole set before, so that colour operations see pixels (bytes, or 0 to 1).",
     )
     extra: str | None = setting(
         None,

@@ -5,6 +5,7 @@ import json
 import random
 import signal
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -670,18 +671,24 @@ def test_strong_views_without_colours_are_warned_of(tmp_path):
     selfens.train(settings, tmp_path / "other", dataset=images())
 
 
-@pytest.mark.filterwarnings("ignore:strong views")
-@pytest.mark.parametrize("kind", [np.uint8, np.float32])
-def test_only_bytes_are_preprocessed_after_the_views(tmp_path, kind):
-    """Other images have no known grey, so what views leave empty is filled with 0, which must be the mean by then."""
+@pytest.mark.parametrize(
+    ("make", "known"),
+    [(lambda x: x, True), (lambda x: (x / 255).astype(np.float32), True), (lambda x: x.astype(np.float32), False)],
+)
+def test_images_are_pixels_if_they_are_bytes_or_from_0_to_1(tmp_path, make, known):
+    """Of others grey is not known: what views leave empty is filled with 0, which must be the mean by then."""
     data = images()
-    x = np.asarray(data.inputs).astype(kind) + kind(100)
-    data = selfens.Dataset.from_arrays(x, data.labels, x[:20], data.labels[:20])
-    losses = []
+    x = make(np.asarray(data.inputs) + np.uint8(30)) if known else make(np.asarray(data.inputs)) + 0.5
+    data, losses = selfens.Dataset.from_arrays(x, data.labels, x[:20], data.labels[:20]), []
     for later in (True, False):
         settings = config("fixmatch", *SMALL_IMAGES, f"data.preprocess_after_views={later}", epochs=1)
-        losses.append(selfens.train(settings, tmp_path / str(later), dataset=data).history[0]["total"])
-    assert (losses[0] == losses[1]) == (kind is np.float32)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            losses.append(selfens.train(settings, tmp_path / str(later), dataset=data).history[0]["total"])
+        said = [str(each.message) for each in caught if "strong views change no colours" in str(each.message)]
+        assert bool(said) == (not known or not later)
+        assert all(("set data.preprocess_after_views=true" if known else "scaled to 0 to 1") in each for each in said)
+    assert (losses[0] == losses[1]) == (not known)
 
 
 def test_a_threshold_that_nothing_passes_is_warned_of_at_the_end(tmp_path):

@@ -6,15 +6,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from selfens.core.device import environment
 from selfens.data import sources
 from selfens.errors import visible
 from selfens.methods.base import WeightedOptions
 from selfens.runs.directory import RunDirectory
 from selfens.training.progress import Progress
-from selfens.training.setup import Parts, range_is_known
+from selfens.training.setup import Parts, are_pixels, range_is_known
 
 NEGLIGIBLE_WEIGHT = 1e-3
 
@@ -66,9 +64,10 @@ def warn_about_data(parts: Parts, progress: Progress) -> None:
 def warn_before(parts: Parts, progress: Progress) -> None:
     """Say so if self-ensembling cannot be working."""
     data, options = parts.prepared.data, parts.method.options
-    grey = parts.config.data.name == "digits"  # whose numbers nobody can give as bytes
-    if "strong" in parts.method.views and data.is_images and not grey and not range_is_known(parts.config, data):
-        advice = "set data.preprocess_after_views=true" if data.inputs.dtype == np.uint8 else "give them as bytes"
+    if "strong" in parts.method.views and data.is_images and not range_is_known(parts.config, data):
+        advice = (
+            "set data.preprocess_after_views=true" if are_pixels(data) else "give them as bytes, or scaled to 0 to 1"
+        )
         progress.warn(f"strong views change no colours, because the range of the inputs is not known; {advice}.")
     if parts.method.uses_unlabeled and isinstance(options, WeightedOptions) and parts.weight_max < NEGLIGIBLE_WEIGHT:
         progress.warn(
