@@ -348,3 +348,24 @@ def test_missing_file_and_single_array_are_refused(tmp_path):
     np.save(tmp_path / "one.npy", FEATURES)
     with pytest.raises(DataError, match="it is a single array"):
         Dataset.from_npz(tmp_path / "one.npy")
+
+
+RAMP = np.linspace(0, 1, 40 * 16, dtype=np.float32).reshape(40, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "pixels"),
+    [
+        (RAMP, True),
+        (RAMP.astype(np.float64), True),
+        ((255 * RAMP).astype(np.uint8), True),
+        ((255 * RAMP).astype(int), True),
+        (2 * RAMP - 1, False),
+        (np.where(np.arange(40) < 39, RAMP.T, 1.5).T, False),  # the last image only
+        (RAMP / 16, False),  # dark: grey would be far outside
+        ((16 * RAMP).astype(np.uint8), False),
+        (RAMP.reshape(40, 16), False),
+    ],
+)
+def test_images_are_pixels_if_white_is_known(inputs, pixels):
+    assert Dataset.from_arrays(inputs, np.arange(40) % 2).are_pixels == pixels

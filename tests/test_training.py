@@ -664,22 +664,16 @@ def test_a_negligible_weight_is_warned_of(tmp_path):
         selfens.train(config("temporal", "method.weight_max=1e-4", epochs=1), tmp_path / "run", dataset=features())
 
 
-def test_strong_views_without_colours_are_warned_of(tmp_path):
-    with pytest.warns(SelfensWarning, match="strong views change no colours.*data.preprocess_after_views=true"):
-        selfens.train(config("fixmatch", *SMALL_IMAGES, epochs=1), tmp_path / "run", dataset=images())
-    settings = config("fixmatch", *SMALL_IMAGES, "data.preprocess_after_views=true", epochs=1)
-    selfens.train(settings, tmp_path / "other", dataset=images())
+BYTES = np.asarray(images().inputs)
 
 
 @pytest.mark.parametrize(
-    ("make", "known"),
-    [(lambda x: x, True), (lambda x: (x / 255).astype(np.float32), True), (lambda x: x.astype(np.float32), False)],
+    ("x", "known"), [(BYTES, True), ((BYTES / 255).astype(np.float32), True), (BYTES + np.float32(0.5), False)]
 )
-def test_images_are_pixels_if_they_are_bytes_or_from_0_to_1(tmp_path, make, known):
+def test_colours_of_pixels_are_changed_and_others_are_preprocessed_first(tmp_path, x, known):
     """Of others grey is not known: what views leave empty is filled with 0, which must be the mean by then."""
-    data = images()
-    x = make(np.asarray(data.inputs) + np.uint8(30)) if known else make(np.asarray(data.inputs)) + 0.5
-    data, losses = selfens.Dataset.from_arrays(x, data.labels, x[:20], data.labels[:20]), []
+    labels, losses = images().labels, []
+    data = selfens.Dataset.from_arrays(x, labels, x[:20], labels[:20])
     for later in (True, False):
         settings = config("fixmatch", *SMALL_IMAGES, f"data.preprocess_after_views={later}", epochs=1)
         with warnings.catch_warnings(record=True) as caught:
@@ -692,10 +686,15 @@ def test_images_are_pixels_if_they_are_bytes_or_from_0_to_1(tmp_path, make, know
 
 
 def test_a_threshold_that_nothing_passes_is_warned_of_at_the_end(tmp_path):
-    settings = config("fixmatch", "method.threshold=1", epochs=2)
-    with pytest.warns(SelfensWarning, match=r"taught nothing; lower method.threshold \(it is 1\)"):
-        run = selfens.train(settings, tmp_path / "run", dataset=features())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = selfens.train(config("fixmatch", "method.threshold=1", epochs=2), tmp_path / "run", dataset=features())
+        settings = config("fixmatch", "method.threshold=1", "data.labels=none", epochs=1)
+        selfens.train(settings, tmp_path / "all", dataset=features())  # nothing unlabeled that could teach
+    said = [str(each.message) for each in caught]
     assert [record["kept"] for record in run.history] == [0, 0]
+    assert len(said) == 1
+    assert said[0].endswith("unlabeled rows taught nothing; lower method.threshold (it is 1).")
 
 
 # The caller's process

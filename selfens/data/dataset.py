@@ -195,6 +195,20 @@ class Dataset:
     def is_images(self) -> bool:
         return self.inputs.ndim == 4
 
+    @cached_property
+    def are_pixels(self) -> bool:
+        """Whether the inputs are images of bytes or of floats from 0 to 1, some in the upper half: else white is not known."""
+        if not self.is_images:
+            return False
+        bright = False
+        for piece in pieces(self.inputs, PIECE):
+            if piece.dtype != np.uint8 and (piece.min() < 0 or piece.max() > 1):
+                return False
+            bright = bright or bool(piece.max() > (127 if piece.dtype == np.uint8 else 0.5))
+            if bright and piece.dtype == np.uint8:
+                return True
+        return bright
+
     def shown(self, *, test: bool = False) -> Source:
         """What the rows look like: the images behind features, else the inputs themselves."""
         if self.origin is not None:

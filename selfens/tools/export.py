@@ -174,8 +174,9 @@ def _rows_to_check(run: Run) -> tuple[Inputs, str]:
     shape, kind = _input(run)
     try:
         inputs = run.dataset(offline=True).shown()
-    except SelfensError as error:
-        return np.zeros((CHECKED_ROWS, *shape), dtype=kind), f"blank rows only, since the data is not at hand: {error}"
+    except SelfensError:
+        why = f"since the training data, {run.config.data.name}, cannot be loaded"
+        return np.zeros((CHECKED_ROWS, *shape), dtype=kind), f"blank rows only, {why}"
     rows = inputs[np.arange(CHECKED_ROWS) * len(inputs) // CHECKED_ROWS]
     if run.features is not None:
         rows = np.stack([resized(row, run.features.size) for row in rows])

@@ -12,7 +12,7 @@ from selfens.errors import visible
 from selfens.methods.base import WeightedOptions
 from selfens.runs.directory import RunDirectory
 from selfens.training.progress import Progress
-from selfens.training.setup import Parts, are_pixels, range_is_known
+from selfens.training.setup import Parts, range_is_known
 
 NEGLIGIBLE_WEIGHT = 1e-3
 
@@ -65,10 +65,10 @@ def warn_before(parts: Parts, progress: Progress) -> None:
     """Say so if self-ensembling cannot be working."""
     data, options = parts.prepared.data, parts.method.options
     if "strong" in parts.method.views and data.is_images and not range_is_known(parts.config, data):
-        advice = (
-            "set data.preprocess_after_views=true" if are_pixels(data) else "give them as bytes, or scaled to 0 to 1"
-        )
-        progress.warn(f"strong views change no colours, because the range of the inputs is not known; {advice}.")
+        why = "because the range of the inputs is not known; give them as bytes, or scaled to 0 to 1"
+        if data.are_pixels:
+            why = "because the inputs are preprocessed before; set data.preprocess_after_views=true"
+        progress.warn(f"strong views change no colours, {why}.")
     if parts.method.uses_unlabeled and isinstance(options, WeightedOptions) and parts.weight_max < NEGLIGIBLE_WEIGHT:
         progress.warn(
             f"the unsupervised weight reaches only {parts.weight_max:.2g}, so this is supervised training in all but "
@@ -82,7 +82,7 @@ def warn_after(parts: Parts, losses: dict[str, float], progress: Progress) -> No
     unlabeled = len(parts.rows.visited) - parts.rows.num_labelled
     if threshold is not None and unlabeled and losses.get("kept") == 0:
         progress.warn(
-            f"no prediction of the last epoch was confident enough to be learned, so unlabeled rows taught nothing; "
+            f"no prediction of the last epoch was confident enough to learn from, so unlabeled rows taught nothing; "
             f"lower method.threshold (it is {threshold:g})."
         )
 

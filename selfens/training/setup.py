@@ -262,7 +262,7 @@ def _loader(prepared: Prepared, rows: OwnRows, sampler: Sampler, group: Group) -
     """Where the inputs stay, and the loader of this process's rows."""
     config, device, data = prepared.config, prepared.device, prepared.data
     inputs = data.inputs if group.size == 1 else LazyRows([data.inputs], rows.owned)
-    later = config.data.preprocess_after_views and are_pixels(data)  # in others, views fill with 0, the mean
+    later = config.data.preprocess_after_views and data.are_pixels  # else 0, which views fill with, must be the mean
     residence = prefetch.choose_residence(config.training.residence, inputs, data.name, device, raw=later)
     views = Views(data.input_shape, pixels=range_is_known(config, data), **asdict(config.augment))
     labels = torch.from_numpy(prepared.labels.training_labels(data.num_rows)[rows.owned]).to(device)
@@ -273,14 +273,7 @@ def _loader(prepared: Prepared, rows: OwnRows, sampler: Sampler, group: Group) -
 
 def range_is_known(config: Config, data: Dataset) -> bool:
     """Whether the inputs of a view are known to be from 0 to 1: they are pixels, and not yet preprocessed."""
-    return (config.data.preprocess_after_views or config.data.preprocess == "none") and are_pixels(data)
-
-
-def are_pixels(data: Dataset) -> bool:
-    """Whether the inputs are images of bytes or of numbers from 0 to 1."""
-    if not data.is_images or data.inputs.dtype == np.uint8:
-        return data.is_images
-    return all(piece.min() >= 0 and piece.max() <= 1 for piece in pieces(data.inputs, preprocess.CHUNK))
+    return (config.data.preprocess_after_views or config.data.preprocess == "none") and data.are_pixels
 
 
 def _evaluated_rows(prepared: Prepared, group: Group) -> dict[str, EvaluatedRows]:
