@@ -23,6 +23,7 @@ import os
 import sys
 import tempfile
 import time
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -48,7 +49,6 @@ SETTINGS |= {"gpu": 0, "distributed": False, "num_workers": max(1, len(os.sched_
 # What semilearn imports for tracking, text, audio and other networks: its FixMatch calls none of it.
 UNUSED = ("aim", "wandb", "torch.utils.tensorboard", "ruamel", "ruamel.yaml", "progress.bar", "tqdm", "skimage.util")
 UNUSED += ("timm.models.layers", "torchaudio", "transformers")
-BROKEN = (ImportError, OSError, RuntimeError)  # the last two if a package was built for another torch
 
 
 def labels_of(config: Config, data: Dataset) -> LabelChoice:
@@ -95,21 +95,17 @@ def trained(arguments: argparse.Namespace, data: Dataset) -> tuple[Config, dict]
 
 
 def import_semilearn() -> None:
-    """With placeholders, while it is imported, for packages that are not installed and that it does not need here."""
-    missing = []
-    for name in UNUSED:
-        try:
-            importlib.import_module(name)
-        except BROKEN:
-            sys.modules[name] = MagicMock()
-            missing.append(name)
+    """With placeholders, while it is imported, for what it does not need here: those packages may be missing, or fail."""
+    before = {name: sys.modules.get(name) for name in UNUSED}
+    sys.modules.update({name: MagicMock(__spec__=ModuleSpec(name, None)) for name in UNUSED})
     try:
         importlib.import_module("semilearn")
-    except BROKEN as error:
+    except (ImportError, OSError, RuntimeError) as error:  # the last two if a package was built for another torch
         advice = "pip install --no-deps semilearn==0.3.2, and the torchvision of your torch"
         raise MissingPackageError(f"semilearn cannot be imported ({one_line(error)}); {advice}.") from None
-    for name in missing:
-        del sys.modules[name]
+    finally:
+        for name, module in before.items():
+            sys.modules.pop(name) if module is None else sys.modules.update({name: module})
 
 
 def fixmatch(data: Dataset, labels: LabelChoice, seed: int, amp: bool, iterations: int) -> dict:
