@@ -243,6 +243,25 @@ def test_the_figure_has_times_of_runs_that_were_alone_and_the_peers(tmp_path, mo
     assert after == {**before, figure.PEER: [(200, 15)]}
 
 
+def test_the_figure_has_all_our_runs_with_4000_labels_and_no_other():
+    figure = script("error_time")
+    results = SCRIPTS.parent / "results"
+    runs = results / "runs/modern"
+    cells = ("cifar10-modern-4000", "cifar10-modern-4000-420-epochs", "cifar10-fast-4000")
+    records = [json.loads(path.read_text()) for cell in cells for path in (runs / cell).iterdir()]
+    drawn = figure.measured(figure.Store(results))[figure.OURS]
+    assert sorted(drawn) == sorted((record["seconds"], record["final_error"]) for record in records)
+
+
+def test_published_points_of_the_figure_are_those_of_the_page():
+    rows = (SCRIPTS.parent / "docs/modern.md").read_text().split("| | error % | time | source |")[1].splitlines()
+    for each in script("error_time").PUBLISHED:
+        time = f"{each.hours} h" if each.hours < 48 else f"{each.hours // 24} days"
+        found = [row for row in rows if row.startswith(f"| {each.name}, ") and f"| {time} on {each.cards}" in row]
+        assert len(found) == 1
+        assert f"| {each.error} " in found[0]
+
+
 def test_the_pace_of_the_pi_model_in_the_figure_is_the_measured_one():
     measured = (SCRIPTS.parent / "results/benchmarks/h200-conv13-cifar10.json").read_text()
     assert f'"images_per_second": {script("error_time").PI_IMAGES_PER_SECOND}.' in measured

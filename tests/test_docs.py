@@ -148,4 +148,44 @@ def test_figures_of_the_temporal_teacher_are_those_of_the_records(page, cell):
     records = [json.loads(path.read_text()) for path in cell.iterdir()]
     errors, seconds = ([record[name] for record in records] for name in ("final_error", "seconds"))
     error = f"**{statistics.mean(errors):.2f}**" + (f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else "")
-    assert re.search(rf"\| {re.escape(error)} \| {statistics.mean(seconds):.0f}( s)? \|", (ROOT / page).read_text())
+    figures = re.compile(rf"(.*)\| {re.escape(error)} \| {statistics.mean(seconds):.0f}( s)? \|")
+    (row,) = (found[1] for line in (ROOT / page).read_text().splitlines() if (found := figures.match(line)))
+    preset, labels, *epochs = re.fullmatch(r"(\w+-\w+)-(\d+)(?:-(\d+)-epochs)?", cell.name).groups()
+    assert f"{int(labels):,} |" in row
+    assert (f" {epochs[0]}" if epochs[0] else preset) in row
+
+
+ABLATION = {
+    "": "nothing",
+    "-memory-0.6": "α = 0.6",
+    "-memory-0.9": "α = 0.9",
+    "-single-pass": "no teacher",
+    "-unsharpened": "no sharpening",
+    "-unaligned": "no alignment",
+    "-weak-view": "no strong view",
+}
+
+
+@pytest.mark.parametrize("part", ABLATION)
+def test_figures_of_the_ablation_are_those_of_the_trials(part):
+    lines = [json.loads(line) for line in (ROOT / "results/modern-trials.jsonl").read_text().splitlines()]
+    errors = {line["trial"]: line["error"] for line in lines if (line["epochs"], line["seed"]) == (60, 100)}
+    table = (ROOT / "docs/modern.md").read_text().split("| changed | 4,000 labels | 250 labels |")[1].split("\n\n")[0]
+    (row,) = (line for line in table.splitlines() if line.startswith(f"| {ABLATION[part]}"))
+    cells = [cell.strip(" *") for cell in row.split("|")]
+    assert cells[2:4] == [f"{errors[labels + part]:.2f}" for labels in ("4000", "250")]
+
+
+def test_figures_of_the_peer_are_those_of_its_record():
+    (line,) = (json.loads(line) for line in (ROOT / "results/peer.jsonl").read_text().splitlines())
+    text = (ROOT / "docs/modern.md").read_text()
+    for each in (line["ours"], line["peer"]):
+        figures = "| **{error:.2f}** | {seconds:.0f} | {iterations:,} | {images_per_second:,} |"
+        assert figures.format(**each) in text
+    assert f"ends at {line['peer']['error']:.1f} %" in (ROOT / "README.md").read_text()
+
+
+def test_figures_of_own_images_on_a_gpu_are_those_of_the_record():
+    (record,) = json.loads((ROOT / "results/images-gpu.json").read_text())["records"]
+    text = " ".join((ROOT / "docs/data.md").read_text().split())
+    assert f"one draw has been measured: {record['ours']:.1f} % in {record['seconds']:.0f} s" in text
