@@ -196,7 +196,7 @@ def resume(
                 console.finish(whole, show, baselines, report, quiet)
                 return
             except SelfensError as error:
-                show.warn(f"this could not be written: {console.sentence(error)}")
+                show.warn(f"this could not be written: {error}")
         console.say_result(before, quiet, repr(verdict).splitlines() if verdict else [])
         return
     moved = before.dataset(source=data) if data else None
@@ -520,7 +520,7 @@ def main(arguments: list[str] | None = None) -> None:
         if code == 130:  # typer has swallowed an interrupt
             raise KeyboardInterrupt
     except SelfensError as error:
-        complain(f"error: {console.sentence(error)}")
+        complain(f"error: {error}")
         code = 1
     except MistypedCommand as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "selfens")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from selfens.core import launcher
-from selfens.errors import ConfigError, SelfensError, UntrustedCodeError, root_cause, visible
+from selfens.errors import ConfigError, root_cause, visible
 
 if TYPE_CHECKING:
     from selfens.runs.run import Run
@@ -148,8 +148,3 @@ def complain(text: str) -> None:
     """In one line, whatever the names in it hold: a control character would be obeyed by the terminal."""
     name = f"process {launcher.rank()}: " if launcher.rank() else ""
     print(visible(f"{name}{text}"), file=sys.stderr)  # noqa: T201
-
-
-def sentence(error: SelfensError) -> str:
-    """What went wrong, and the option that helps."""
-    return f"{error}{' On the command line: --trust-code.' if isinstance(error, UntrustedCodeError) else ''}"

@@ -38,11 +38,7 @@ class DataError(SelfensError, ValueError):
 
 
 class RunError(SelfensError):
-    """A run that is in use, incomplete, damaged, of another configuration, or that lost one of its processes."""
-
-
-class UntrustedCodeError(RunError):
-    """A run that names code, which is imported only for those who say that they trust it."""
+    """A run that is in use, incomplete, damaged, of another configuration, not trusted, or that lost one of its processes."""
 
 
 class MissingPackageError(SelfensError, ImportError):

@@ -871,7 +871,7 @@ def test_a_run_whose_photos_moved_is_resumed(typed):
     Path("photos").rename("moved")
     words = ("resume", "run", "--data", "moved", "--quiet", "--no-report")
     code, _, err = typed(*words)
-    assert (code, "On the command line: --trust-code." in err) == (1, True)
+    assert (code, "on the command line: --trust-code)." in err) == (1, True)
     code, out, err = typed(*words, "--trust-code")
     assert (code, "after 4 epochs" in out) == (0, True), err
 
@@ -916,12 +916,14 @@ def test_a_command_imports_the_backbone_of_a_run_only_if_it_is_trusted(typed):
         code, _, err = typed(*words)
         assert (code, Path("imported").exists()) == (1, False)
         assert "names code for its backbone, 'tiny:Tiny', which is imported only if you trust it" in err
-        assert err.endswith("(trust_code). On the command line: --trust-code.\n")
+        assert err.endswith("(trust_code=True; on the command line: --trust-code).\n")
         assert len(err.splitlines()) == 1
     code, _, err = typed("report", "run")
     assert (code, "--trust-code adds it" in err, Path("imported").exists()) == (0, True, False)
-    assert "only if you trust it (trust_code)." in Path("report.html").read_text()
-    with pytest.raises(RunError, match=r"\(trust_code\)"):
+    assert (
+        "only if you trust it (trust_code=True; on the command line: --trust-code)." in Path("report.html").read_text()
+    )
+    with pytest.raises(RunError, match=r"\(trust_code=True; on the command line: --trust-code\)"):
         resume("run")
 
 

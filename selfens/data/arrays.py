@@ -149,10 +149,14 @@ def as_trained(
     raw = standard_inputs(inputs, layout=layout, what=what, bytes_allowed=takes_bytes)
     if tuple(raw.shape[1:]) != input_shape:
         raise DataError(f"{what} have shape {tuple(raw.shape[1:])} per row; {where} was trained on {input_shape}.")
-    if takes_bytes and raw.dtype != np.uint8 and raw.max() > 1:
+    if takes_bytes and raw.dtype != np.uint8 and not 0 <= raw.min() <= raw.max() <= 1:
         raise DataError(
-            f"{what} are {raw.dtype} up to {raw.max():g}, but {where} was trained on bytes; give uint8 images, or floats from "
-            "0 to 1."
+            f"{what} are from {raw.min():g} to {raw.max():g}, but {where} was trained on bytes; give uint8 images, or floats "
+            "from 0 to 1."
+        )
+    if not takes_bytes and raw.ndim > 2 and getattr(inputs, "dtype", None) == np.uint8:
+        raise DataError(
+            f"{what} are bytes, but {where} was not trained on bytes; scale them as the training images were."
         )
     return raw
 

@@ -198,16 +198,14 @@ class Dataset:
     @cached_property
     def are_pixels(self) -> bool:
         """Whether the inputs are images of bytes or of floats from 0 to 1, some in the upper half: else white is not known."""
-        if not self.is_images:
-            return False
-        bright = False
-        for piece in pieces(self.inputs, PIECE):
-            if piece.dtype != np.uint8 and (piece.min() < 0 or piece.max() > 1):
+        white, brightest = 255 if self.inputs.dtype == np.uint8 else 1, 0.0
+        for piece in pieces(self.inputs, PIECE) if self.is_images else ():
+            brightest = max(brightest, float(piece.max()))
+            if piece.min() < 0 or brightest > white:
                 return False
-            bright = bright or bool(piece.max() > (127 if piece.dtype == np.uint8 else 0.5))
-            if bright and piece.dtype == np.uint8:
-                return True
-        return bright
+            if white == 255 and brightest > white / 2:
+                break  # bytes are never out of range
+        return brightest > white / 2
 
     def shown(self, *, test: bool = False) -> Source:
         """What the rows look like: the images behind features, else the inputs themselves."""

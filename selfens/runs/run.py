@@ -27,7 +27,7 @@ from selfens.data.labels import LabelChoice
 from selfens.data.rows import Source, pieces
 from selfens.data.table_files import named
 from selfens.data.tabular import Columns
-from selfens.errors import DataError, RunError, UntrustedCodeError
+from selfens.errors import DataError, RunError
 from selfens.networks.backbone import is_code
 from selfens.runs.directory import RunDirectory
 
@@ -150,8 +150,9 @@ class Run:
     def check_code(self) -> None:
         """Refuse to import code that the run names, which may be anybody's, unless the caller trusts it."""
         for part, name in self.code.items() if not self._trust_code else ():
-            raise UntrustedCodeError(
-                f"{self.path} names code for its {part}, '{name}', which is imported only if you trust it (trust_code)."
+            raise RunError(
+                f"{self.path} names code for its {part}, '{name}', which is imported only if you trust it (trust_code=True; "
+                "on the command line: --trust-code)."
             )
 
     @cached_property
