@@ -33,7 +33,7 @@ class Point(NamedTuple):
 class Published(NamedTuple):
     name: str
     hours: int
-    cards: str
+    cards: str | None
     error: float
     above: bool = False  # its name, so that names do not meet
 
@@ -42,7 +42,7 @@ PUBLISHED = (  # docs/modern.md names the sources
     Published("FixMatch", 6, "one A100", 4.23),
     Published("FixMatch", 16, "four V100", 4.38, above=True),
     Published("MixMatch", 20, "one V100", 6.24, above=True),
-    Published("FixMatch", 96, "one GPU", 4.26),
+    Published("FixMatch", 96, None, 4.26),
 )
 PI_IMAGES_PER_SECOND = 37_256  # alone on an H200: docs/speed.md
 TICKS = {
@@ -102,7 +102,8 @@ def draw(groups: dict[str, list[Point]], path: Path) -> None:
             f"{each.hours} h" if each.hours < 48 else f"{each.hours // 24} days",
         )
         axes.scatter(*point, facecolors="none", edgecolors="black", s=28, zorder=3)
-        name, offset = f"{each.name}\n{time} on {each.cards}", (0, 6 if each.above else -25)
+        name = f"{each.name}\n{time}" + (f" on {each.cards}" if each.cards else "")
+        offset = (0, 6 if each.above else -25)
         axes.annotate(name, point, xytext=offset, textcoords="offset points", fontsize=8, ha="center")
     axes.scatter([], [], facecolors="none", edgecolors="black", label="published, on other cards")
     axes.set(xscale="log", yscale="log", xlabel="training time", ylabel="test error, %", ylim=(3.2, 24))
