@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from selfens.errors import RunError, SelfensError
-from selfens.experiments.records import Store
+from selfens.experiments.records import DAMAGE, Store, one_line
 from selfens.experiments.tables import CIFAR10, MODERN, Cell
 
 ROOT = Path(__file__).parents[1]
@@ -81,9 +81,12 @@ def measured(store: Store) -> dict[str, list[Point]]:
 
 def peer(path: Path) -> list[Point]:
     """The peer's runs with so many labels."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    found = [line["peer"] for line in lines if line["ours"]["config"]["data"]["labels"] == LABELS]
-    return [Point(each["seconds"], each["error"]) for each in found]
+    try:
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        found = [line["peer"] for line in lines if line["ours"]["config"]["data"]["labels"] == LABELS]
+        return [Point(each["seconds"], each["error"]) for each in found]
+    except DAMAGE as error:
+        raise RunError(f"{path} is damaged ({one_line(error)}); make it again with benchmarks/peer.py.") from None
 
 
 def draw(groups: dict[str, list[Point]], path: Path) -> None:
@@ -124,8 +127,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     parser.add_argument("--output", type=Path, default=ROOT / "docs/images/error-time.svg")
     arguments = parser.parse_args()
-    if not arguments.output.parent.is_dir():
-        parser.error(f"{arguments.output.parent} is no folder; make it first, or give another --output.")
+    if arguments.output.suffix != ".svg" or not arguments.output.parent.is_dir():
+        parser.error(f"--output is {arguments.output}; expected an .svg file in a folder that exists.")
     try:
         found = {**measured(Store(arguments.results)), PEER: peer(arguments.results / "peer.jsonl")}
         groups = {name: each for name, each in found.items() if each}

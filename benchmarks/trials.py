@@ -159,8 +159,12 @@ def main() -> None:
     options, failed = parser.parse_args(), []
     if unknown := [name for name in options.names if name not in TRIALS]:
         parser.error(f"there is no trial '{unknown[0]}'; expected some of {', '.join(TRIALS)}.")
-    if options.jobs < 1 or not options.output.parent.is_dir():
-        parser.error("--jobs must be at least 1, and the folder of --output must exist.")
+    if options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}; expected at least 1.")
+    if options.seed < 100:
+        parser.error(f"--seed is {options.seed}; expected 100 or more: those below are for final runs.")
+    if not options.output.parent.is_dir():
+        parser.error(f"--output is {options.output}, and there is no folder {options.output.parent}; make it first.")
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         running = {pool.submit(run, name, options): name for name in options.names}
         for done in as_completed(running):

@@ -235,7 +235,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.input_shape_ = dataset.input_shape
         if self.columns_ is None:
             self.n_features_in_ = int(np.prod(dataset.input_shape))
-        self.takes_bytes_ = dataset.inputs.dtype == np.uint8
+        self.takes_bytes_ = dataset.takes_bytes
 
     def _checked_inputs(self, X: ArrayLike) -> Inputs:
         """X as the network was trained on it. Of a DataFrame the columns are found by their names; the count of features in an

@@ -129,21 +129,24 @@ def full_name(name: str) -> str | None:
 
 
 def get(name: str, method: str | None = None) -> Config:
-    """The config of a preset, or of its data set with another method.
+    """The config of a preset; with another method, that of the preset of its data set for the method. If there is none, a preset
+    that is not named after its method keeps its other settings.
 
     >>> get("digits", "mean-teacher") == get("digits-mean-teacher")
+    True
+    >>> get("cifar10-modern", "fixmatch").optimizer == get("cifar10-modern").optimizer
     True
     """
     found = full_name(name)
     if found is None:
         raise ConfigError(unknown_name("preset", name, PRESETS))
-    data = found.partition("-")[0]
-    if method is not None and method != method_of(found):
-        found = next((name for name in PRESETS if name.startswith(f"{data}-") and method_of(name) == method), "")
+    data, preset, overrides = found.partition("-")[0], PRESETS[found], PRESETS[found].overrides
+    if method not in (None, method_of(found)):
+        own = tuple(text for text in overrides if preset.method and not text.startswith("method."))
+        named = (PRESETS[name] for name in PRESETS if name.startswith(f"{data}-") and method_of(name) == method)
+        overrides = next((preset.overrides for preset in named), own)
     config = Config(data=DataConfig(name=data)).with_overrides(DATA_SETS[data][1])
-    config = with_method(config, method or method_of(found), images=True)
-    preset = PRESETS.get(found)
-    return config if preset is None else config.with_overrides(preset.overrides)
+    return with_method(config, method or method_of(found), images=True).with_overrides(overrides)
 
 
 def method_of(name: str) -> str:

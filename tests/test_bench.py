@@ -243,6 +243,34 @@ def test_the_figure_has_times_of_runs_that_were_alone_and_the_peers(tmp_path, mo
     assert after == {**before, figure.PEER: [(200, 15)]}
 
 
+def test_the_figure_refuses_what_it_cannot_read_or_write(tmp_path, monkeypatch, capsys):
+    figure = script("error_time")
+    (tmp_path / "peer.jsonl").write_text('{"ours": ')
+    monkeypatch.setattr(sys, "argv", ["error_time", "--results", str(tmp_path)])
+    with pytest.raises(SystemExit, match="peer.jsonl is damaged"):
+        figure.main()
+    monkeypatch.setattr(sys, "argv", ["error_time", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        figure.main()
+    assert "expected an .svg file in a folder that exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--jobs", "0"], "--jobs is 0; expected at least 1"),
+        (["--seed", "3"], "--seed is 3; expected 100 or more"),
+        (["--output", "nowhere/t.jsonl"], "there is no folder nowhere"),
+        (["no-trial"], "there is no trial 'no-trial'"),
+    ],
+)
+def test_trials_say_what_is_wrong_with_an_option(words, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["trials", *words])
+    with pytest.raises(SystemExit, match="2"):
+        script("trials").main()
+    assert said in capsys.readouterr().err
+
+
 def test_the_figure_has_all_our_runs_with_4000_labels_and_no_other():
     figure = script("error_time")
     results = SCRIPTS.parent / "results"

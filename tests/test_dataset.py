@@ -360,6 +360,7 @@ RAMP = np.linspace(0, 1, 40 * 16, dtype=np.float32).reshape(40, 4, 4)
         (RAMP.astype(np.float64), True),
         ((255 * RAMP).astype(np.uint8), True),
         ((255 * RAMP).astype(int), True),
+        (1.001 * RAMP, True),  # rounding
         (2 * RAMP - 1, False),
         (np.where(np.arange(40) < 39, RAMP.T, 1.5).T, False),  # the last image only
         (RAMP / 16, False),  # dark: grey would be far outside
@@ -369,3 +370,21 @@ RAMP = np.linspace(0, 1, 40 * 16, dtype=np.float32).reshape(40, 4, 4)
 )
 def test_images_are_pixels_if_white_is_known(inputs, pixels):
     assert Dataset.from_arrays(inputs, np.arange(40) % 2).are_pixels == pixels
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "reason"),
+    [
+        (
+            (255 * RAMP).astype(np.uint8),
+            (65535 * RAMP).astype(np.uint16),
+            "255, and the test images are from 0 to 65535",
+        ),
+        (RAMP, 255 * RAMP, "from 0 to 1, and the test images are not"),
+        (RAMP, 2 * RAMP - 1, "from 0 to 1, and the test images are not"),
+    ],
+)
+def test_test_images_on_another_scale_are_refused(train, test, reason):
+    with pytest.raises(DataError, match=f"{reason}.*; give both on the same scale"):
+        Dataset.from_arrays(train, np.arange(40) % 2, test, np.arange(40) % 2)
+    Dataset.from_arrays(test, np.arange(40) % 2, train, np.arange(40) % 2)  # a scale that is not known is not doubted

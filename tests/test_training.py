@@ -681,8 +681,16 @@ def test_colours_of_pixels_are_changed_and_others_are_preprocessed_first(tmp_pat
             losses.append(selfens.train(settings, tmp_path / str(later), dataset=data).history[0]["total"])
         said = [str(each.message) for each in caught if "strong views change no colours" in str(each.message)]
         assert bool(said) == (not known or not later)
-        assert all(("set data.preprocess_after_views=true" if known else "scaled to 0 to 1") in each for each in said)
+        assert all(("set data.preprocess_after_views=true" if known else "give them as bytes") in each for each in said)
     assert (losses[0] == losses[1]) == (not known)
+
+
+def test_dark_images_are_said_to_be_dark(tmp_path):
+    data = selfens.Dataset.from_arrays(BYTES // 4, images().labels)
+    with pytest.warns(
+        UserWarning, match=r"the brightest pixel has 2\d% of white, so their range is not known; brighten them"
+    ):
+        selfens.train(config("fixmatch", *SMALL_IMAGES, epochs=1), tmp_path / "run", dataset=data)
 
 
 def test_a_threshold_that_nothing_passes_is_warned_of_at_the_end(tmp_path):
@@ -694,7 +702,7 @@ def test_a_threshold_that_nothing_passes_is_warned_of_at_the_end(tmp_path):
     said = [str(each.message) for each in caught]
     assert [record["kept"] for record in run.history] == [0, 0]
     assert len(said) == 1
-    assert said[0].endswith("unlabeled rows taught nothing; lower method.threshold (it is 1).")
+    assert said[0].endswith("unlabeled rows taught nothing; lower method.threshold (it is 1.0).")
 
 
 # The caller's process

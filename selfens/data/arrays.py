@@ -20,6 +20,7 @@ from selfens.errors import DataError
 from selfens.files import check_regular
 
 CHANNEL_COUNTS = (1, 3, 4)
+ROUNDING = 0.01  # by which floats from 0 to 1 may be outside
 PIECE = 5000  # rows read at a time of what may not fit into memory
 
 Inputs = NDArray[Any]
@@ -99,6 +100,11 @@ def fits_bytes(inputs: ArrayLike) -> bool:
     return x.dtype == np.uint8 or bool(x.min() >= 0 and x.max() <= 255)
 
 
+def in_unit_range(inputs: Inputs) -> bool:
+    """Whether these, in one of our two forms, are bytes, or floats from 0 to 1."""
+    return inputs.dtype == np.uint8 or bool(inputs.min() >= -ROUNDING and inputs.max() <= 1 + ROUNDING)
+
+
 def check_same_scale(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
     """Bytes are divided by 255 and floats are not, so one of each would be on different scales."""
     train, test = np.asarray(inputs), np.asarray(test_inputs)
@@ -106,6 +112,11 @@ def check_same_scale(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
         raise DataError(
             f"the training images are {train.dtype} and the test images {test.dtype}; integers are taken as bytes "
             "and scaled to 0..1, floats are not, so give both in the same type."
+        )
+    if train.ndim > 2 and fits_bytes(train) and not fits_bytes(test):
+        raise DataError(
+            f"the training images are whole numbers from 0 to 255, and the test images are from {test.min()} to {test.max()}; "
+            "give both on the same scale."
         )
 
 
@@ -149,14 +160,10 @@ def as_trained(
     raw = standard_inputs(inputs, layout=layout, what=what, bytes_allowed=takes_bytes)
     if tuple(raw.shape[1:]) != input_shape:
         raise DataError(f"{what} have shape {tuple(raw.shape[1:])} per row; {where} was trained on {input_shape}.")
-    if takes_bytes and raw.dtype != np.uint8 and not 0 <= raw.min() <= raw.max() <= 1:
+    if takes_bytes and not in_unit_range(raw):
         raise DataError(
-            f"{what} are from {raw.min():g} to {raw.max():g}, but {where} was trained on bytes; give uint8 images, or floats "
-            "from 0 to 1."
-        )
-    if not takes_bytes and raw.ndim > 2 and getattr(inputs, "dtype", None) == np.uint8:
-        raise DataError(
-            f"{what} are bytes, but {where} was not trained on bytes; scale them as the training images were."
+            f"{what} are from {raw.min():g} to {raw.max():g}, but {where} was trained on bytes, or floats from 0 to 1; give "
+            "one of the two."
         )
     return raw
 
@@ -176,7 +183,7 @@ def is_channels_last(shape: tuple[int, ...], layout: str = "auto", what: str = "
     if shape[3] not in CHANNEL_COUNTS and shape[1] not in CHANNEL_COUNTS:
         raise DataError(
             f"{what} have shape {shape}, and neither the second nor the last number is a count of channels "
-            "(1, 3 or 4); say layout='NHWC' or layout='NCHW'."
+            "(1, 3 or 4); say layout='NHWC' or layout='NCHW' to Dataset.from_arrays, in Python."
         )
     return shape[3] in CHANNEL_COUNTS
 

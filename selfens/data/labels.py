@@ -169,7 +169,7 @@ def _check_enough(labels: Labels, classes: tuple[str, ...], wanted: NDArray[Any]
         number = int(short[0])
         raise DataError(
             f"{count} labels were asked for, {wanted[number]} of them of class '{classes[number]}', which has only "
-            f"{have[number]}; ask for at most {int(have.min()) * len(classes)}."
+            f"{have[number]}; ask for at most {int(have.min()) * len(classes)}, or for all."
         )
 
 

@@ -56,7 +56,7 @@ def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfi
 
 def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
     """Five layers for images from 4x4; `options.width` channels (24), doubled after the pooling."""
-    _check_images("small", input_shape, 4, "network.name=mlp for features")
+    _check_images("small", input_shape, 4, "network.name=mlp for features or smaller images")
     conv, dense = _layers(options)
     channels, width = input_shape[0], options.width or 24
     # fmt: off
@@ -111,7 +111,7 @@ def wrn28(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
     """The wide residual network of 28 layers that is today's usual one for 32x32 images; `options.width` channels in its
     first group (32: WRN-28-2), doubled in the second and third. 1,467,610 parameters for RGB and 10 classes.
     """
-    _check_images("wrn-28-2", input_shape, 4, "network.name=mlp for features")
+    _check_images("wrn-28-2", input_shape, 4, "network.name=mlp for features or smaller images")
     width = options.width or 32
     layers: list[nn.Module] = [GaussianNoise(options.noise), nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False)]
     channels = 16

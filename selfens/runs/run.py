@@ -229,7 +229,7 @@ class Run:
             inputs, _ = self.columns.encode(named(inputs))
         if self.features is not None:
             return self.predict_rows(self.features.features(self.features.of_images(inputs)))
-        takes_bytes = self.about["input_type"] == "uint8"
+        takes_bytes = self.about.get("takes_bytes", self.about["input_type"] == "uint8")
         return self.predict_rows(as_trained(inputs, self.input_shape, takes_bytes, str(self.path)))
 
     def predict(self, inputs: ArrayLike) -> NDArray[np.str_]:

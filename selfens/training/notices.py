@@ -65,9 +65,11 @@ def warn_before(parts: Parts, progress: Progress) -> None:
     """Say so if self-ensembling cannot be working."""
     data, options = parts.prepared.data, parts.method.options
     if "strong" in parts.method.views and data.is_images and not range_is_known(parts.config, data):
-        why = "because the range of the inputs is not known; give them as bytes, or scaled to 0 to 1"
+        why = "because the images are not from 0 to 1; scale them, or give them as bytes"
         if data.are_pixels:
             why = "because the inputs are preprocessed before; set data.preprocess_after_views=true"
+        elif data.brightness is not None:
+            why = f"because the brightest pixel has {data.brightness:.0%} of white, so their range is not known; brighten them"
         progress.warn(f"strong views change no colours, {why}.")
     if parts.method.uses_unlabeled and isinstance(options, WeightedOptions) and parts.weight_max < NEGLIGIBLE_WEIGHT:
         progress.warn(
@@ -83,7 +85,7 @@ def warn_after(parts: Parts, losses: dict[str, float], progress: Progress) -> No
     if threshold is not None and unlabeled and losses.get("kept") == 0:
         progress.warn(
             f"no prediction of the last epoch was confident enough to learn from, so unlabeled rows taught nothing; "
-            f"lower method.threshold (it is {threshold:g})."
+            f"lower method.threshold (it is {threshold})."
         )
 
 
