@@ -129,8 +129,8 @@ def full_name(name: str) -> str | None:
 
 
 def get(name: str, method: str | None = None) -> Config:
-    """The config of a preset; with another method, that of the preset of its data set for the method. If there is none, a preset
-    that is not named after its method keeps its other settings.
+    """The config of a preset; with another method, that of the preset of its data set for the method. If there is none, a
+    preset that is not named after its method keeps its other settings.
 
     >>> get("digits", "mean-teacher") == get("digits-mean-teacher")
     True
