@@ -105,7 +105,10 @@ def import_semilearn() -> None:
         raise MissingPackageError(f"semilearn cannot be imported ({one_line(error)}); {advice}.") from None
     finally:
         for name, module in before.items():
-            sys.modules.pop(name) if module is None else sys.modules.update({name: module})
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
 
 
 def fixmatch(data: Dataset, labels: LabelChoice, seed: int, amp: bool, iterations: int) -> dict:

@@ -235,7 +235,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.input_shape_ = dataset.input_shape
         if self.columns_ is None:
             self.n_features_in_ = int(np.prod(dataset.input_shape))
-        self.takes_bytes_ = dataset.takes_bytes
+        self.takes_bytes_, self.input_range_ = dataset.inputs.dtype == np.uint8, dataset.value_range
 
     def _checked_inputs(self, X: ArrayLike) -> Inputs:
         """X as the network was trained on it. Of a DataFrame the columns are found by their names; the count of features in an
@@ -254,7 +254,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             checked = validate_data(self, X, reset=False)
         else:
             checked = check_array(X, allow_nd=True)
-        return as_trained(checked, self.input_shape_, self.takes_bytes_, "this classifier", "X's rows")
+        limits = getattr(self, "input_range_", None)  # a classifier that an earlier version pickled has none
+        return as_trained(checked, self.input_shape_, limits, self.takes_bytes_, "this classifier", "X's rows")
 
 
 def _without_missing(y: Any) -> Any:

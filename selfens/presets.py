@@ -129,8 +129,8 @@ def full_name(name: str) -> str | None:
 
 
 def get(name: str, method: str | None = None) -> Config:
-    """The config of a preset; with another method, that of the preset of its data set for the method. If there is none, a
-    preset that is not named after its method keeps its other settings.
+    """The config of a preset; with another method, that of the preset of its data set for the method. If there is none, the
+    other settings are kept where they suit both methods.
 
     >>> get("digits", "mean-teacher") == get("digits-mean-teacher")
     True
@@ -140,11 +140,12 @@ def get(name: str, method: str | None = None) -> Config:
     found = full_name(name)
     if found is None:
         raise ConfigError(unknown_name("preset", name, PRESETS))
-    data, preset, overrides = found.partition("-")[0], PRESETS[found], PRESETS[found].overrides
+    data, overrides = found.partition("-")[0], PRESETS[found].overrides
     if method not in (None, method_of(found)):
-        own = tuple(text for text in overrides if preset.method and not text.startswith("method."))
-        named = (PRESETS[name] for name in PRESETS if name.startswith(f"{data}-") and method_of(name) == method)
-        overrides = next((preset.overrides for preset in named), own)
+        suit = {method, method_of(found)} <= STRONG_METHODS.keys()
+        own = tuple(text for text in overrides if suit and not text.startswith("method."))
+        named = (other for other in PRESETS if other.startswith(f"{data}-") and method_of(other) == method)
+        overrides = next((PRESETS[other].overrides for other in named), own)
     config = Config(data=DataConfig(name=data)).with_overrides(DATA_SETS[data][1])
     return with_method(config, method or method_of(found), images=True).with_overrides(overrides)
 

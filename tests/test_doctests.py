@@ -2,24 +2,19 @@
 
 import doctest
 import importlib
+from pathlib import Path
 
 import pytest
 
-MODULES = [
-    *(
-        "core.targets",
-        "core.losses",
-        "core.schedules",
-        "core.teacher",
-        "settings",
-        "config",
-    ),
-    *("methods", "errors", "training.progress", "tools.audit", "report.render", "report.measures", "estimator"),
-]
+import selfens
+
+PACKAGE = Path(selfens.__file__).parent
+MODULES = sorted(path.relative_to(PACKAGE.parent) for path in PACKAGE.rglob("*.py") if ">>> " in path.read_text())
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_examples_of_the_module_hold(name):
-    results = doctest.testmod(importlib.import_module(f"selfens.{name}"))
+@pytest.mark.parametrize("path", MODULES, ids=str)
+def test_examples_of_the_module_hold(path):
+    name = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    results = doctest.testmod(importlib.import_module(name))
     assert results.attempted > 0
     assert results.failed == 0

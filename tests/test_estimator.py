@@ -226,15 +226,28 @@ def test_bytes_and_floats_from_0_to_1_are_predicted_alike_by_a_model_of_either(k
     model = classifier(epochs=2, config=SMALL | {"network.width": 4}).fit(bright_corners(kind=kind)[0], y)
     for same in (x / 255.0, x.astype(int), x.tolist()):
         assert model.predict_proba(same) == pytest.approx(model.predict_proba(x), abs=1e-5)
+    assert model.predict_proba(1.1 * x / 255).shape == (60, 2)
     for other in (x.astype(float), x / 127.5 - 1, x.astype(int) * 257):
-        with pytest.raises(DataError, match="was trained on bytes, or floats from 0 to 1; give one of the two"):
+        with pytest.raises(DataError, match="trained on bytes, or floats from 0 to 1; give them on the same scale"):
             model.predict(other)
 
 
-def test_floats_and_the_same_as_whole_numbers_are_predicted_alike():
+@pytest.mark.parametrize("mask", [False, True])
+def test_whole_numbers_are_taken_as_they_are_if_they_are_on_the_scale_of_the_floats(mask):
     x, y, _ = bright_corners()
+    x = (x > 100).astype("uint8") if mask else x
     model = classifier(epochs=2, config=SMALL | {"network.width": 4}).fit(x.astype(float), y)
-    assert (model.predict_proba(x) == model.predict_proba(x.astype(float))).all()
+    for same in (x, x.astype(int), x.tolist()):
+        assert (model.predict_proba(same) == model.predict_proba(x.astype(float))).all()
+
+
+def test_bytes_are_refused_by_a_model_of_standardised_images():
+    x, y, _ = bright_corners()
+    model = classifier(epochs=2, config=SMALL | {"network.width": 4}).fit((x - 60.0) / 50, y)
+    with pytest.raises(
+        DataError, match=r"from 0 to 219, but this classifier was trained on images from -1.2 to 3.18; give"
+    ):
+        model.predict(x)
 
 
 def test_images_of_another_shape_are_refused():

@@ -681,16 +681,37 @@ def test_colours_of_pixels_are_changed_and_others_are_preprocessed_first(tmp_pat
             losses.append(selfens.train(settings, tmp_path / str(later), dataset=data).history[0]["total"])
         said = [str(each.message) for each in caught if "strong views change no colours" in str(each.message)]
         assert bool(said) == (not known or not later)
-        assert all(("set data.preprocess_after_views=true" if known else "give them as bytes") in each for each in said)
+        assert all(
+            ("set data.preprocess_after_views=true" if known else "white is 1, or 255 of bytes") in each
+            for each in said
+        )
     assert (losses[0] == losses[1]) == (not known)
 
 
-def test_dark_images_are_said_to_be_dark(tmp_path):
-    data = selfens.Dataset.from_arrays(BYTES // 4, images().labels)
+def test_test_images_on_another_scale_are_doubted(tmp_path):
+    labels, x = images().labels, BYTES / 255
+    data = selfens.Dataset.from_arrays(x, labels, 255 * x[:20], labels[:20])
     with pytest.warns(
-        UserWarning, match=r"the brightest pixel has 2\d% of white, so their range is not known; brighten them"
+        UserWarning, match=r"to 0.858824, and the test images from 0 to 219; are they on the same scale\?"
     ):
-        selfens.train(config("fixmatch", *SMALL_IMAGES, epochs=1), tmp_path / "run", dataset=data)
+        selfens.train(config("supervised", *SMALL_IMAGES, epochs=1), tmp_path / "run", dataset=data)
+
+
+def test_a_run_on_floats_from_0_to_1_takes_bytes(tmp_path):
+    data = selfens.Dataset.from_arrays(BYTES / 255, images().labels)
+    selfens.train(config("supervised", *SMALL_IMAGES, epochs=1), tmp_path / "run", dataset=data)
+    run, about = selfens.load_run(tmp_path / "run"), tmp_path / "run" / "run.json"
+    assert run.predict_proba(BYTES) == pytest.approx(run.predict_proba(BYTES / 255), abs=1e-5)
+    with pytest.raises(selfens.errors.DataError, match="give them on the same scale"):
+        run.predict(2 * BYTES / 255 - 1)
+    known = json.loads(about.read_text())
+    del known["input_range"]  # as earlier versions wrote it
+    about.write_text(json.dumps(known))
+    before = selfens.load_run(tmp_path / "run")
+    assert (before.predict_proba(BYTES) == before.predict_proba(BYTES.astype(float))).all()
+    about.write_text(json.dumps(known | {"input_range": [0]}))
+    with pytest.raises(selfens.errors.RunError, match="damaged|cannot be read|expected"):
+        selfens.load_run(tmp_path / "run")
 
 
 def test_a_threshold_that_nothing_passes_is_warned_of_at_the_end(tmp_path):

@@ -20,10 +20,12 @@ from selfens.errors import DataError
 from selfens.files import check_regular
 
 CHANNEL_COUNTS = (1, 3, 4)
+PIXELS = (0.0, 1.0)  # the range of bytes, too, once they are floats
 ROUNDING = 0.01  # by which floats from 0 to 1 may be outside
 PIECE = 5000  # rows read at a time of what may not fit into memory
 
 Inputs = NDArray[Any]
+Range = tuple[float, float]
 
 
 # Files
@@ -100,9 +102,22 @@ def fits_bytes(inputs: ArrayLike) -> bool:
     return x.dtype == np.uint8 or bool(x.min() >= 0 and x.max() <= 255)
 
 
-def in_unit_range(inputs: Inputs) -> bool:
-    """Whether these, in one of our two forms, are bytes, or floats from 0 to 1."""
-    return inputs.dtype == np.uint8 or bool(inputs.min() >= -ROUNDING and inputs.max() <= 1 + ROUNDING)
+def value_range(images: Source) -> Range:
+    """The least and the greatest number in images; of bytes those that they can have."""
+    if images.dtype == np.uint8:
+        return 0.0, 255.0
+    found = [(float(piece.min()), float(piece.max())) for piece in pieces(images, PIECE)]
+    return min(low for low, _ in found), max(high for _, high in found)
+
+
+def from_0_to_1(limits: Range) -> bool:
+    return limits[0] >= -ROUNDING and limits[1] <= 1 + ROUNDING
+
+
+def same_scale(limits: Range, others: Range) -> bool:
+    """Whether `others` lie within the limits, or not as far outside as these are apart. Dark pixels are taken for any pixels."""
+    low, high = PIXELS if from_0_to_1(limits) else limits
+    return low - (high - low) < others[0] and others[1] < high + (high - low)
 
 
 def check_same_scale(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
@@ -112,11 +127,6 @@ def check_same_scale(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
         raise DataError(
             f"the training images are {train.dtype} and the test images {test.dtype}; integers are taken as bytes "
             "and scaled to 0..1, floats are not, so give both in the same type."
-        )
-    if train.ndim > 2 and fits_bytes(train) and not fits_bytes(test):
-        raise DataError(
-            f"the training images are whole numbers from 0 to 255, and the test images are from {test.min()} to {test.max()}; "
-            "give both on the same scale."
         )
 
 
@@ -152,20 +162,39 @@ def standard_inputs(
 
 
 def as_trained(
-    inputs: ArrayLike, input_shape: tuple[int, ...], takes_bytes: bool, where: str, what: str = "the inputs"
+    inputs: ArrayLike,
+    input_shape: tuple[int, ...],
+    limits: Range | None,
+    of_bytes: bool,
+    where: str,
+    what: str = "the inputs",
 ) -> Inputs:
-    """Inputs to predict on, as the network was trained on them: `where` names it in a refusal."""
+    """Inputs to predict on, as the network was trained on them: `where` names it in a refusal.
+
+    limits  of the images that it was trained on; None if they are not known, or for vectors. Whole numbers are taken as they
+            are if that is on the same scale, else as bytes if the limits are those of pixels.
+    """
     shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), input_shape
     layout = {input_shape: "NCHW", (*sides, channels): "NHWC"}.get(shape, "auto")
-    raw = standard_inputs(inputs, layout=layout, what=what, bytes_allowed=takes_bytes)
+    if len(shape) == 3 and layout == "auto":
+        raise DataError(f"{what} have shape {shape} per row; {where} was trained on {input_shape}.")
+    raw = standard_inputs(inputs, layout=layout, what=what)
     if tuple(raw.shape[1:]) != input_shape:
         raise DataError(f"{what} have shape {tuple(raw.shape[1:])} per row; {where} was trained on {input_shape}.")
-    if takes_bytes and not in_unit_range(raw):
-        raise DataError(
-            f"{what} are from {raw.min():g} to {raw.max():g}, but {where} was trained on bytes, or floats from 0 to 1; give "
-            "one of the two."
-        )
-    return raw
+    if of_bytes or (limits is not None and from_0_to_1(limits)):
+        limits = PIXELS
+    given = float(raw.min()), float(raw.max())
+    if raw.dtype == np.uint8:
+        if limits is None or (not of_bytes and same_scale(limits, given)):
+            return raw.astype(np.float32)
+        if limits == PIXELS:
+            return raw
+    elif limits != PIXELS or same_scale(PIXELS, given):
+        return raw
+    trained = "bytes, or floats from 0 to 1" if limits == PIXELS else f"images from {limits[0]:g} to {limits[1]:g}"
+    raise DataError(
+        f"{what} are from {given[0]:g} to {given[1]:g}, but {where} was trained on {trained}; give them on the same scale."
+    )
 
 
 def is_channels_last(shape: tuple[int, ...], layout: str = "auto", what: str = "the inputs") -> bool:

@@ -19,13 +19,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from selfens.data.arrays import (
     PIECE,
+    Range,
     check_same_scale,
     fits_bytes,
-    in_unit_range,
+    from_0_to_1,
     matching,
     read_npy,
     read_npz,
     standard_inputs,
+    value_range,
 )
 from selfens.data.rows import LazyRows, Source, pieces
 from selfens.errors import DataError
@@ -129,13 +131,7 @@ class Dataset:
             lacks = lacks if strange is None else f"the label '{strange}', which no training row has"
             rows = f"{unknown.count(strange):,} test row{'s have' if unknown.count(strange) > 1 else ' has'}"
             raise DataError(f"{rows} {lacks}; give each a label of the training rows, or leave it out.")
-        made = cls(inputs=x, labels=y, test_inputs=test_x, test_labels=test_y, classes=names, name=name)
-        floats = len(test_x) and test_x.dtype != np.uint8
-        if floats and made.are_pixels and not all(in_unit_range(piece) for piece in pieces(test_x, PIECE)):
-            raise DataError(
-                "the training images are from 0 to 1, and the test images are not; give both on the same scale."
-            )
-        return made
+        return cls(inputs=x, labels=y, test_inputs=test_x, test_labels=test_y, classes=names, name=name)
 
     @classmethod
     def from_npz(cls, path: str | Path) -> Dataset:
@@ -211,27 +207,18 @@ class Dataset:
         return self.inputs.ndim == 4
 
     @cached_property
-    def brightness(self) -> float | None:
-        """That of the brightest pixel, 1 for white, if the inputs are images of bytes or of floats from 0 to 1. Bytes are read
-        only until one is in the upper half."""
-        brightest, white = 0.0, 255 if self.inputs.dtype == np.uint8 else 1
-        for piece in pieces(self.inputs, PIECE) if self.is_images else ():
-            if not in_unit_range(piece):
-                return None
-            brightest = max(brightest, float(piece.max()) / white)
-            if white == 255 and brightest > 0.5:
-                break
-        return brightest if self.is_images else None
+    def value_range(self) -> Range | None:
+        """Of images."""
+        return value_range(self.inputs) if self.is_images else None
 
-    @property
+    @cached_property
     def are_pixels(self) -> bool:
-        """Whether the range of the inputs is known: that of bytes, or 0 to 1, and some are in its upper half."""
-        return self.brightness is not None and self.brightness > 0.5
-
-    @property
-    def takes_bytes(self) -> bool:
-        """Whether bytes are on the scale of the inputs."""
-        return self.inputs.dtype == np.uint8 or self.are_pixels
+        """Whether the inputs are images of bytes or of floats from 0 to 1, some in the upper half: else white is not known."""
+        if self.value_range is None:
+            return False
+        if self.inputs.dtype == np.uint8:
+            return any(bool(piece.max() > 127) for piece in pieces(self.inputs, PIECE))
+        return from_0_to_1(self.value_range) and self.value_range[1] > 0.5
 
     def shown(self, *, test: bool = False) -> Source:
         """What the rows look like: the images behind features, else the inputs themselves."""

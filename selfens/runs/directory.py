@@ -284,7 +284,15 @@ def _is_sound(about: dict[str, Any]) -> bool:
             has_names = all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
             has_shape = len(sides) in (1, 2, 3) and all(type(side) is int and side > 0 for side in sides)
             has_rest = all(isinstance(about.get(key), kind) for key, kind in SIMPLE.items())
-            return has_names and has_shape and has_rest and 1 <= threads <= MAX_THREADS
+            return has_names and has_shape and has_rest and _has_range(about) and 1 <= threads <= MAX_THREADS
+    return False
+
+
+def _has_range(about: dict[str, Any]) -> bool:
+    """Two numbers, or none: of vectors, and of a run of an earlier version."""
+    match about.get("input_range"):
+        case None | [int() | float(), int() | float()]:
+            return True
     return False
 
 

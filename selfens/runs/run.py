@@ -229,8 +229,8 @@ class Run:
             inputs, _ = self.columns.encode(named(inputs))
         if self.features is not None:
             return self.predict_rows(self.features.features(self.features.of_images(inputs)))
-        takes_bytes = self.about.get("takes_bytes", self.about["input_type"] == "uint8")
-        return self.predict_rows(as_trained(inputs, self.input_shape, takes_bytes, str(self.path)))
+        limits, of_bytes = self.about.get("input_range"), self.about["input_type"] == "uint8"
+        return self.predict_rows(as_trained(inputs, self.input_shape, limits, of_bytes, str(self.path)))
 
     def predict(self, inputs: ArrayLike) -> NDArray[np.str_]:
         """The name of the most probable class of each row."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from selfens.core.device import environment
 from selfens.data import sources
+from selfens.data.arrays import same_scale, value_range
 from selfens.errors import visible
 from selfens.methods.base import WeightedOptions
 from selfens.runs.directory import RunDirectory
@@ -54,6 +55,12 @@ def warn_about_data(parts: Parts, progress: Progress) -> None:
     spelt = Counter(" ".join(name.casefold().split()) for name in data.classes)
     if alike := [f"'{name}'" for name in data.classes if spelt[" ".join(name.casefold().split())] > 1]:
         progress.warn(f"classes that differ only in case or spaces: {', '.join(alike[:8])}; are they meant to be one?")
+    limits, test = data.value_range, value_range(data.test_inputs) if len(data.test_inputs) else None
+    if limits is not None and test is not None and not same_scale(limits, test):
+        progress.warn(
+            f"the training images are from {limits[0]:g} to {limits[1]:g}, and the test images from {test[0]:g} to "
+            f"{test[1]:g}; are they on the same scale?"
+        )
     for name in (config.name, config.extra or "") if parts.given.dataset is None else ():
         if doubt := sources.doubt(name, config.folder):
             progress.warn(doubt)
@@ -65,11 +72,11 @@ def warn_before(parts: Parts, progress: Progress) -> None:
     """Say so if self-ensembling cannot be working."""
     data, options = parts.prepared.data, parts.method.options
     if "strong" in parts.method.views and data.is_images and not range_is_known(parts.config, data):
-        why = "because the images are not from 0 to 1; scale them, or give them as bytes"
+        why = (
+            "because the images are not known to be from 0 to 1; scale all of them so that white is 1, or 255 of bytes"
+        )
         if data.are_pixels:
             why = "because the inputs are preprocessed before; set data.preprocess_after_views=true"
-        elif data.brightness is not None:
-            why = f"because the brightest pixel has {data.brightness:.0%} of white, so their range is not known; brighten them"
         progress.warn(f"strong views change no colours, {why}.")
     if parts.method.uses_unlabeled and isinstance(options, WeightedOptions) and parts.weight_max < NEGLIGIBLE_WEIGHT:
         progress.warn(

@@ -203,7 +203,7 @@ class Parts:
             "classes": list(data.classes),
             "input_shape": list(data.input_shape),
             "input_type": str(data.inputs.dtype),
-            "takes_bytes": data.takes_bytes,
+            "input_range": data.value_range,
             "unreadable": list(data.unreadable),
             "backbone": data.origin and data.origin.backbone,
             "processes": self.group.size,
