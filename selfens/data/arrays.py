@@ -115,7 +115,7 @@ def from_0_to_1(limits: Range) -> bool:
 
 
 def same_scale(limits: Range, others: Range) -> bool:
-    """Whether `others` lie within the limits, or not as far outside as these are apart. Dark pixels are taken for any pixels."""
+    """Whether `others` lie within the limits, or not as far outside as these are apart; dark pixels count as any pixels."""
     low, high = PIXELS if from_0_to_1(limits) else limits
     return low - (high - low) < others[0] and others[1] < high + (high - low)
 
