@@ -37,6 +37,11 @@ class Published(NamedTuple):
     error: float
     above: bool = False  # its name, so that names do not meet
 
+    @property
+    def time(self) -> str:
+        time = f"{self.hours} h" if self.hours < 48 else f"{self.hours // 24} days"
+        return time + (f" on {self.cards}" if self.cards else "")
+
 
 PUBLISHED = (  # docs/modern.md names the sources
     Published("FixMatch", 6, "one A100", 4.23),
@@ -100,13 +105,9 @@ def draw(groups: dict[str, list[Point]], path: Path) -> None:
     for name, each in groups.items():
         axes.scatter(*zip(*each, strict=True), color=COLORS[name], label=name, s=28, zorder=3)
     for each in PUBLISHED:
-        point, time = (
-            Point(each.hours * HOUR, each.error),
-            f"{each.hours} h" if each.hours < 48 else f"{each.hours // 24} days",
-        )
+        point, offset = Point(each.hours * HOUR, each.error), (0, 6 if each.above else -25)
         axes.scatter(*point, facecolors="none", edgecolors="black", s=28, zorder=3)
-        name = f"{each.name}\n{time}" + (f" on {each.cards}" if each.cards else "")
-        offset = (0, 6 if each.above else -25)
+        name = f"{each.name}\n{each.time}"
         axes.annotate(name, point, xytext=offset, textcoords="offset points", fontsize=8, ha="center")
     axes.scatter([], [], facecolors="none", edgecolors="black", label="published, on other cards")
     axes.set(xscale="log", yscale="log", xlabel="training time", ylabel="test error, %", ylim=(3.2, 24))

@@ -87,6 +87,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, help="written after each draw")
     options = parser.parse_args()
+    if options.output and not options.output.parent.is_dir():
+        parser.error(f"--output is {options.output}, and there is no folder {options.output.parent}; make it first.")
     arrays, records = read(options.folder), []
     for seed in range(options.seeds):
         drawn = draw(arrays, seed, options.rows, options.labels)
