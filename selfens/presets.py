@@ -142,8 +142,7 @@ def get(name: str, method: str | None = None) -> Config:
         raise ConfigError(unknown_name("preset", name, PRESETS))
     data, overrides = found.partition("-")[0], PRESETS[found].overrides
     if method not in (None, method_of(found)):
-        suit = {method, method_of(found)} <= STRONG_METHODS.keys()
-        own = tuple(text for text in overrides if suit and not text.startswith("method."))
+        own = overrides if {method, method_of(found)} <= STRONG_METHODS.keys() else ()
         named = (other for other in PRESETS if other.startswith(f"{data}-") and method_of(other) == method)
         overrides = next((PRESETS[other].overrides for other in named), own)
     config = Config(data=DataConfig(name=data)).with_overrides(DATA_SETS[data][1])

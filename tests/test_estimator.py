@@ -241,6 +241,15 @@ def test_whole_numbers_are_taken_as_they_are_if_they_are_on_the_scale_of_the_flo
         assert (model.predict_proba(same) == model.predict_proba(x.astype(float))).all()
 
 
+def test_dark_images_do_not_change_the_scale():
+    x, y, _ = bright_corners()
+    of_bytes = classifier(epochs=2, config=SMALL | {"network.width": 4}).fit(x, y)
+    black = (x > 100).astype("uint8")
+    assert of_bytes.predict_proba(black) == pytest.approx(of_bytes.predict_proba(black / 255), abs=1e-5)
+    of_dark = classifier(epochs=2, config=SMALL | {"network.width": 4}).fit(0.3 * x / 255, y)
+    assert of_dark.predict_proba(x) == pytest.approx(of_dark.predict_proba(x / 255), abs=1e-5)
+
+
 def test_bytes_are_refused_by_a_model_of_standardised_images():
     x, y, _ = bright_corners()
     model = classifier(epochs=2, config=SMALL | {"network.width": 4}).fit((x - 60.0) / 50, y)
@@ -253,7 +262,7 @@ def test_bytes_are_refused_by_a_model_of_standardised_images():
 def test_images_of_another_shape_are_refused():
     x, y, _ = bright_corners()
     model = classifier(epochs=1, config=SMALL | {"network.width": 4}).fit(x, y)
-    for other in (x[:, :6, :6], x.reshape(len(x), 64)):
+    for other in (x[:, :6, :6], x.reshape(len(x), 64), np.zeros((3, 5, 5, 2))):
         with pytest.raises(DataError, match="trained on"):
             model.predict(other)
 

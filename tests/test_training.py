@@ -697,6 +697,14 @@ def test_test_images_on_another_scale_are_doubted(tmp_path):
         selfens.train(config("supervised", *SMALL_IMAGES, epochs=1), tmp_path / "run", dataset=data)
 
 
+def test_brighter_test_images_are_not_doubted(tmp_path):
+    labels, x = images().labels, BYTES / 255
+    data = selfens.Dataset.from_arrays(0.3 * x, labels, x[:20], labels[:20])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        selfens.train(config("supervised", *SMALL_IMAGES, epochs=1), tmp_path / "run", dataset=data)
+
+
 def test_a_run_on_floats_from_0_to_1_takes_bytes(tmp_path):
     data = selfens.Dataset.from_arrays(BYTES / 255, images().labels)
     selfens.train(config("supervised", *SMALL_IMAGES, epochs=1), tmp_path / "run", dataset=data)
