@@ -208,7 +208,7 @@ class Dataset:
 
     @cached_property
     def value_range(self) -> Range | None:
-        """Of images."""
+        """Of images, the least and the greatest number; 0 and 255 of bytes, whichever there are."""
         return value_range(self.inputs) if self.is_images else None
 
     @cached_property

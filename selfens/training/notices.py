@@ -55,8 +55,8 @@ def warn_about_data(parts: Parts, progress: Progress) -> None:
     spelt = Counter(" ".join(name.casefold().split()) for name in data.classes)
     if alike := [f"'{name}'" for name in data.classes if spelt[" ".join(name.casefold().split())] > 1]:
         progress.warn(f"classes that differ only in case or spaces: {', '.join(alike[:8])}; are they meant to be one?")
-    limits, test = data.value_range, value_range(data.test_inputs) if len(data.test_inputs) else None
-    if limits is not None and test is not None and not same_scale(limits, test):
+    limits = data.value_range if len(data.test_inputs) else None  # None for vectors, too
+    if limits is not None and not same_scale(limits, test := value_range(data.test_inputs)):
         progress.warn(
             f"the training images are from {limits[0]:g} to {limits[1]:g}, and the test images from {test[0]:g} to "
             f"{test[1]:g}; are they on the same scale?"
