@@ -72,9 +72,7 @@ def warn_before(parts: Parts, progress: Progress) -> None:
     """Say so if self-ensembling cannot be working."""
     data, options = parts.prepared.data, parts.method.options
     if "strong" in parts.method.views and data.is_images and not range_is_known(parts.config, data):
-        why = (
-            "because the images are not known to be from 0 to 1; scale all of them so that white is 1, or 255 of bytes"
-        )
+        why = "because the images are not known to be from 0 to 1; scale them so that white is 1, or 255 of bytes"
         if data.are_pixels:
             why = "because the inputs are preprocessed before; set data.preprocess_after_views=true"
         progress.warn(f"strong views change no colours, {why}.")
