@@ -120,7 +120,7 @@ def same_scale(limits: Range, others: Range) -> bool:
     return low - (high - low) < others[0] and others[1] < high + (high - low)
 
 
-def check_same_scale(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
+def check_same_kind(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
     """Bytes are divided by 255 and floats are not, so one of each would be on different scales."""
     train, test = np.asarray(inputs), np.asarray(test_inputs)
     if train.ndim > 2 and (train.dtype.kind in "iu") != (test.dtype.kind in "iu"):
@@ -181,17 +181,18 @@ def as_trained(
     raw = standard_inputs(inputs, layout=layout, what=what)
     if tuple(raw.shape[1:]) != input_shape:
         raise DataError(f"{what} have shape {tuple(raw.shape[1:])} per row; {where} was trained on {input_shape}.")
-    if of_bytes or (limits is not None and from_0_to_1(limits)):
-        limits = PIXELS
-    given = float(raw.min()), float(raw.max())
+    limits = PIXELS if of_bytes else limits
+    if limits is None:
+        return raw.astype(np.float32, copy=False)
+    given, pixels = (float(raw.min()), float(raw.max())), from_0_to_1(limits)
     if raw.dtype == np.uint8:
-        if limits is None or (not of_bytes and same_scale(limits, given)):
+        if not of_bytes and same_scale(limits, given):
             return raw.astype(np.float32)
-        if limits == PIXELS:
+        if pixels:
             return raw
-    elif limits != PIXELS or same_scale(PIXELS, given):
+    elif not pixels or same_scale(limits, given):
         return raw
-    trained = "bytes, or floats from 0 to 1" if limits == PIXELS else f"images from {limits[0]:g} to {limits[1]:g}"
+    trained = "bytes, or floats from 0 to 1" if pixels else f"images from {limits[0]:g} to {limits[1]:g}"
     raise DataError(
         f"{what} are from {given[0]:g} to {given[1]:g}, but {where} was trained on {trained}; give them on the same scale."
     )

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from selfens.data.arrays import (
     PIECE,
     Range,
-    check_same_scale,
+    check_same_kind,
     fits_bytes,
     from_0_to_1,
     matching,
@@ -122,7 +122,7 @@ class Dataset:
                     f"the test inputs have shape {test_x.shape[1:]} per row and the training inputs {x.shape[1:]}; "
                     "they must agree."
                 )
-            check_same_scale(inputs, test_inputs)
+            check_same_kind(inputs, test_inputs)
         names, numbers = _number_labels(given, test_given, classes)
         y, test_y = numbers[: len(given)], numbers[len(given) :]
         if names and (unknown := [test_given[row] for row in np.flatnonzero(test_y == UNLABELED)]):
