@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from reference import operations
 from reference.images import flip_and_shift as twin
 
+from selfens.core import views as core_views
 from selfens.core.views import COLOURS, GEOMETRIC, OPERATIONS, Views, apply_operations, cut_out, flip_and_shift
 from selfens.errors import ConfigError
 
@@ -224,6 +225,58 @@ def test_a_strong_view_compiles_to_the_same_values(backend, options):
                 assert differs.float().mean() < 0.001
 
 
+# crop
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 9)])
+def test_a_crop_is_its_twin(shape):
+    """Area, shape and place from the smallest to the largest, mirrored or not."""
+    corners = [
+        (a, s, x, y, flip) for a in (0, 0.5, 1) for s in (0, 1) for x in (0, 0.7) for y in (0.2, 1) for flip in (0, 1)
+    ]
+    images, draws = textured(len(corners), *shape), torch.tensor(corners).T
+    result = core_views.crop(images, draws[:4], draws[4] > 0, fill=0.5)
+    for i, corner in enumerate(corners):
+        expected = operations.crop(images[i].double().numpy(), *corner, fill=0.5)
+        np.testing.assert_allclose(result[i], expected, atol=2e-5, err_msg=str(corner))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colours_of_a_crop_are_changed_as_the_twins(channels):
+    images = textured(30, channels, 5, 6)
+    draws = torch.from_numpy(np.random.default_rng(1).random((4, 30))).float()
+    result = core_views.change_colours(images, draws)
+    for i, image in enumerate(images):
+        np.testing.assert_allclose(
+            result[i], operations.coloured(image.double().numpy(), *draws[:, i].tolist()), atol=2e-5
+        )
+
+
+def test_crops_are_drawn_for_each_image_and_view_and_some_have_no_colour():
+    torch.manual_seed(0)
+    images = textured(1, 3, 8, 8).expand(500, -1, -1, -1)
+    first, second = Views((3, 8, 8), pixels=True).of(images, ("crop", "crop"))
+    assert len(torch.unique(torch.cat([first, second]).flatten(1), dim=0)) == 1000
+    assert first.amin() >= 0
+    assert first.amax() <= 1
+    grey = (first.amax(dim=1) - first.amin(dim=1)).amax(dim=(1, 2)) < 1e-6
+    assert 70 < int(grey.sum()) < 130  # 100 expected, deviation 9
+
+
+def test_crops_are_mirrored_only_if_flips_are_on():
+    ramp = torch.linspace(0, 1, 8).expand(200, 1, 8, 8)
+    for flip in (False, True):
+        (crop,) = Views((1, 8, 8), flip=flip).of(ramp, ("crop",))
+        rising = int((crop[:, 0, 4, 6] > crop[:, 0, 4, 1]).sum())
+        assert 60 < rising < 140 if flip else rising == 200
+
+
+def test_crops_of_inputs_whose_range_is_not_known_keep_their_colours():
+    images = torch.full((50, 3, 8, 8), 7.0)
+    (crop,) = Views((3, 8, 8)).of(images, ("crop",))
+    assert torch.allclose(crop[:, :, 2:6, 2:6], images[:, :, 2:6, 2:6])
+
+
 # vectors, noise, none
 
 
@@ -282,4 +335,6 @@ def test_unknown_views_and_strong_views_of_tables_are_refused():
         Views((7,)).check(("weak", "string"))
     with pytest.raises(ConfigError, match=r"a strong view was asked for of inputs of shape \(2, 3\)"):
         Views((2, 3)).check(("strong",))
+    with pytest.raises(ConfigError, match=r"a crop was asked for of inputs of shape \(7,\); expected images"):
+        Views((7,)).check(("crop",))
     Views((2, 3)).check(("weak", "noise", "none"))

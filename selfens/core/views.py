@@ -2,6 +2,7 @@
 
     weak    images: horizontal flip and translation, borders reflected, as in the paper; vectors: as they are
     strong  images: weak, then random operations (`OPERATIONS`) and a square cut out; vectors: noise and feature dropout
+    crop    images: a part of the image at full size, its colours changed or removed, for learning without labels
     noise   Gaussian noise
     none    as they are
 
@@ -23,10 +24,12 @@ from torch.nn import functional
 
 from selfens.errors import ConfigError, unknown_name
 
-VIEWS = ("weak", "strong", "noise", "none")
+VIEWS = ("weak", "strong", "crop", "noise", "none")
 MAX_ANGLE, MAX_SHEAR, MAX_SHIFT = math.pi / 6, 0.3, 0.3
 MAX_CHANGE = 0.9  # of brightness, contrast, saturation and sharpness
 MIN_BITS = 4  # left by posterize
+SMALLEST_CROP, MAX_STRETCH, MAX_JITTER, MAX_HUE = 0.2, 4 / 3, 0.4, math.pi / 5
+COLOURED, GREYED = 0.64, 0.2  # shares of the crops whose colours are changed, or removed
 GREY = (0.299, 0.587, 0.114)
 
 
@@ -73,6 +76,10 @@ class Views:
                     f"a strong view was asked for of inputs of shape {self.input_shape}; expected images (channels, height, "
                     "width) or vectors."
                 )
+            if name == "crop" and not self.is_images:
+                raise ConfigError(
+                    f"a crop was asked for of inputs of shape {self.input_shape}; expected images (channels, height, width)."
+                )
 
     def of(self, inputs: Tensor, names: Sequence[str]) -> tuple[Tensor, ...]:
         """The views of these names, in their order."""
@@ -82,6 +89,8 @@ class Views:
     def _view(self, name: str, inputs: Tensor) -> Tensor:
         if name == "strong":
             return self._strong_image(inputs) if self.is_images else self._strong_vector(inputs)
+        if name == "crop":
+            return self._crop(inputs)
         return self._noisy(inputs) if name == "noise" else inputs
 
     def _moved(self, inputs: Tensor, count: int) -> tuple[Tensor, ...]:
@@ -123,6 +132,15 @@ class Views:
             return images
         return cut_out(images, torch.rand(2, count, device=device), self.cutout, 0.5 if self.pixels else 0.0)
 
+    def _crop(self, images: Tensor) -> Tensor:
+        uniform = torch.rand(10, len(images), device=images.device)
+        cropped = crop(images, uniform[:4], self._flips(uniform[4]), 0.5 if self.pixels else 0.0)
+        if not self.pixels:
+            return cropped
+        coloured, chosen = change_colours(cropped, uniform[5:9]), uniform[9].view(-1, 1, 1, 1)
+        grey = _grey(cropped).expand_as(cropped)
+        return torch.where(chosen < GREYED, grey, torch.where(chosen < GREYED + COLOURED, coloured, cropped))
+
 
 def flip_and_shift(images: Tensor, flips: Tensor, down: Tensor, right: Tensor) -> Tensor:
     """Image i mirrored if flips[i], then read from `down[i]` rows and `right[i]` columns further on."""
@@ -147,6 +165,36 @@ def cut_out(images: Tensor, uniform: Tensor, part: float, fill: float) -> Tensor
     inside_rows = (rows - uniform[0, :, None] * height).abs() <= half
     inside_columns = (columns - uniform[1, :, None] * width).abs() <= half
     return torch.where(inside_rows[:, None, :, None] & inside_columns[:, None, None, :], fill, images)
+
+
+def crop(images: Tensor, uniform: Tensor, flips: Tensor, fill: float) -> Tensor:
+    """Of each image a rectangle at the size of the image, mirrored if flips[i], from four numbers between 0 and 1 each: area,
+    shape and place."""
+    area = SMALLEST_CROP + (1 - SMALLEST_CROP) * uniform[0]
+    stretch = MAX_STRETCH ** (2 * uniform[1] - 1)
+    width, height = (area * stretch).sqrt().clamp(max=1), (area / stretch).sqrt().clamp(max=1)
+    right, down = (2 * uniform[2] - 1) * (1 - width), (2 * uniform[3] - 1) * (1 - height)
+    zero = torch.zeros_like(width)
+    top = torch.stack([torch.where(flips, -width, width), zero, right], dim=1)
+    return _warp(images, torch.stack([top, torch.stack([zero, height, down], dim=1)], dim=1), fill)
+
+
+def change_colours(images: Tensor, uniform: Tensor) -> Tensor:
+    """Brightness, contrast, saturation and hue of each image changed, from four numbers between 0 and 1 each. Images of other
+    than three channels have no hue."""
+    strengths = (2 * uniform - 1).view(4, -1, 1, 1, 1)
+    for name, strength in zip(("brightness", "contrast", "saturation"), strengths, strict=False):
+        images = COLOURS[name](images, strength * MAX_JITTER / MAX_CHANGE).clamp(0, 1)
+    return turn_hue(images, strengths[3] * MAX_HUE).clamp(0, 1) if images.shape[1] == 3 else images
+
+
+def turn_hue(images: Tensor, angle: Tensor) -> Tensor:
+    """Colours turned about the axis of the greys, by an angle for each image."""
+    red, green, blue = images.split(1, dim=1)
+    same, other = (1 + 2 * angle.cos()) / 3, (1 - angle.cos()) / 3
+    less, more = other - angle.sin() / math.sqrt(3), other + angle.sin() / math.sqrt(3)
+    turned = (same * red + less * green + more * blue, more * red + same * green + less * blue)
+    return torch.cat([*turned, less * red + more * green + same * blue], dim=1)
 
 
 # Operations of the strong view. Each takes images [rows, channels, height, width] and a strength from -1 to 1 per image.

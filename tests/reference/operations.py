@@ -22,6 +22,16 @@ def bilinear(image, source, fill):
     return result
 
 
+def crop(image, area, shape, across, along, mirrored, fill):
+    """A rectangle of 0.2 to 1 of the area, up to 4/3 times as wide as high or as high as wide, at the size of the image."""
+    area, stretch = 0.2 + 0.8 * area, (4 / 3) ** (2 * shape - 1)
+    wide, high = min(math.sqrt(area * stretch), 1), min(math.sqrt(area / stretch), 1)
+    right = (across - 0.5) * (1 - wide) * image.shape[2]
+    down = (along - 0.5) * (1 - high) * image.shape[1]
+    sign = -1 if mirrored else 1
+    return bilinear(image, lambda y, x: (down + high * y, right + sign * wide * x), fill)
+
+
 def rotate(image, strength, fill):
     angle = math.radians(30) * strength
     c, s = math.cos(angle), math.sin(angle)
@@ -65,6 +75,19 @@ def contrast(image, strength):
 
 def saturation(image, strength):
     return away_from(image, np.stack([grey(image)] * len(image)), strength)
+
+
+def coloured(image, bright, contrasted, saturated, turned):
+    """Brightness, contrast and saturation up to 0.4 more or less, then hues turned by up to 36 degrees, each from 0 to 1."""
+    image = brightness(image, (2 * bright - 1) * 0.4 / 0.9)
+    image = contrast(image, (2 * contrasted - 1) * 0.4 / 0.9)
+    image = saturation(image, (2 * saturated - 1) * 0.4 / 0.9)
+    if len(image) != 3:
+        return image
+    axis, angle = np.ones(3) / math.sqrt(3), math.radians(36) * (2 * turned - 1)
+    cross = np.array([[0, -axis[2], axis[1]], [axis[2], 0, -axis[0]], [-axis[1], axis[0], 0]])
+    rotation = np.eye(3) + math.sin(angle) * cross + (1 - math.cos(angle)) * cross @ cross  # Rodrigues
+    return np.clip(np.einsum("ij,jyx->iyx", rotation, image), 0, 1)
 
 
 def sharpness(image, strength):
