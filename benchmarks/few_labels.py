@@ -1,6 +1,6 @@
 """CIFAR-10 with 40 labels: the temporal teacher after some epochs of learning without labels.
 
-    python benchmarks/few_labels.py --data-dir D --seed 0 [--output results/few-labels.jsonl]
+    python benchmarks/few_labels.py --data-dir D --seed 0 [--output results/runs/modern/few-labels.jsonl]
     python benchmarks/few_labels.py --data-dir D --seed 100 --held-out --epochs 80 --set network.width=64
 
 A method of one's own in one file, and a network with a second head, trained by `selfens.train`. In the first part of the run
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--pretraining", type=float, default=PRETRAINING, help="part of the epochs without labels")
     parser.add_argument("--held-out", action="store_true", help="test on held-out training rows, not on test rows")
     parser.add_argument("--set", nargs="*", default=[], metavar="SECTION.FIELD=VALUE")
-    parser.add_argument("--output", type=Path, default=Path("results/few-labels.jsonl"))
+    parser.add_argument("--output", type=Path, default=Path("results/runs/modern/few-labels.jsonl"))
     options = parser.parse_args()
     if options.held_out != (options.seed >= 100):
         parser.error(f"--seed is {options.seed}; seeds from 100 on are for --held-out, those below for final runs.")

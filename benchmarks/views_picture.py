@@ -50,9 +50,9 @@ def examples(image: Tensor, count: int) -> dict[str, Tensor]:
     """[count, 3, side, side] random views of the image, by their names."""
     torch.manual_seed(4)
     images, views = image.expand(count, -1, -1, -1), Views(tuple(image.shape), pixels=True, flip=True, translation=4)
-    weak, strong = views.of(images, ("weak", "strong"))
+    weak, strong, crop = views.of(images, ("weak", "strong", "crop"))
     cut = cut_out(images, torch.rand(2, count), views.cutout, 0.5)
-    return {"cutout": cut, "weak view": weak, "strong view": strong}
+    return {"cutout": cut, "weak view": weak, "strong view": strong, "crop": crop}
 
 
 class Picture:

@@ -150,7 +150,7 @@ def test_figures_of_own_images_are_those_of_the_records(page, file, names):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/modern.md"])
-@pytest.mark.parametrize("cell", sorted((ROOT / "results/runs/modern").iterdir()), ids=lambda cell: cell.name)
+@pytest.mark.parametrize("cell", sorted((ROOT / "results/runs/modern").glob("*/")), ids=lambda cell: cell.name)
 def test_figures_of_the_temporal_teacher_are_those_of_the_records(page, cell):
     records = [json.loads(path.read_text()) for path in cell.iterdir()]
     errors, seconds = ([record[name] for record in records] for name in ("final_error", "seconds"))
@@ -160,6 +160,36 @@ def test_figures_of_the_temporal_teacher_are_those_of_the_records(page, cell):
     preset, labels, *epochs = re.fullmatch(r"(\w+-\w+)-(\d+)(?:-(\d+)-epochs)?", cell.name).groups()
     assert f"{int(labels):,} |" in row
     assert (f" {epochs[0]}" if epochs[0] else preset) in row
+
+
+def lines_of(path):
+    return [json.loads(line) for line in (ROOT / path).read_text().splitlines()]
+
+
+def test_figures_of_forty_labels_are_those_of_the_records():
+    records = lines_of("results/runs/modern/few-labels.jsonl")
+    errors, seconds = ([record[name] for record in records] for name in ("error", "seconds"))
+    assert [record["seed"] for record in records] == [0, 1, 2]
+    assert {(record["labels"], record["held_out"]) for record in records} == {(40, False)}
+    figures = f"**{statistics.mean(errors):.2f}** ± {statistics.stdev(errors):.2f} | {statistics.mean(seconds):.0f}"
+    for page in ("README.md", "docs/modern.md"):
+        (row,) = (line for line in (ROOT / page).read_text().splitlines() if figures in line)
+        assert "few_labels.py" in row
+    text = " ".join((ROOT / "docs/modern.md").read_text().split())
+    assert "ends at {:.1f}, {:.1f} and {:.1f} %".format(*errors) in text
+    assert f"by {statistics.median(errors) - 20:.1f} points" in text
+    for epoch, words in (
+        ("60", "after 60 epochs, of that last layer, is {} to {} %"),
+        ("80", "after 80 it is {} to {},"),
+    ):
+        reached = [record["errors"][epoch] for record in records]
+        assert words.format(round(min(reached)), round(max(reached))) in text
+
+
+def test_figures_of_the_trials_at_forty_labels_are_those_of_the_records():
+    table = (ROOT / "docs/modern.md").read_text().split("| changed | seed 100 | seed 101 |")[1].split("\n\n")[0]
+    shown = sorted(re.findall(r"\d\d\.\d\d", table))
+    assert shown == sorted(f"{line['error']:.2f}" for line in lines_of("results/modern-trials-40.jsonl"))
 
 
 ABLATION = {
@@ -175,7 +205,7 @@ ABLATION = {
 
 @pytest.mark.parametrize("part", ABLATION)
 def test_figures_of_the_ablation_are_those_of_the_trials(part):
-    lines = [json.loads(line) for line in (ROOT / "results/modern-trials.jsonl").read_text().splitlines()]
+    lines = lines_of("results/modern-trials.jsonl")
     errors = {line["trial"]: line["error"] for line in lines if (line["epochs"], line["seed"]) == (60, 100)}
     table = (ROOT / "docs/modern.md").read_text().split("| changed | 4,000 labels | 250 labels |")[1].split("\n\n")[0]
     (row,) = (line for line in table.splitlines() if line.startswith(f"| {ABLATION[part]}"))
@@ -184,7 +214,7 @@ def test_figures_of_the_ablation_are_those_of_the_trials(part):
 
 
 def test_figures_of_the_peer_are_those_of_its_record():
-    (line,) = (json.loads(line) for line in (ROOT / "results/peer.jsonl").read_text().splitlines())
+    (line,) = lines_of("results/peer.jsonl")
     text = (ROOT / "docs/modern.md").read_text()
     for each in (line["ours"], line["peer"]):
         figures = "| **{error:.2f}** | {seconds:.0f} | {iterations:,} | {images_per_second:,} |"
