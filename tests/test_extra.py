@@ -73,6 +73,16 @@ def written(tmp_path, kind, shown):
 KINDS = ("npy", "npy channels last", "npy of int64", "npz", "folder")
 
 
+def test_extra_images_on_another_scale_are_refused():
+    pixels = np.random.default_rng(0).random((20, 3, 8, 8)).astype(np.float32)
+    main = Dataset.from_arrays(pixels, np.arange(20) % 2)
+    assert main.with_extra(pixels[:5] * 0.1, name="dark.npy").extra_rows == 5
+    with pytest.raises(
+        DataError, match=r"loud.npy holds images from .* to 2\d\d.*, and the training images are from 0"
+    ):
+        main.with_extra(pixels[:5] * 255, name="loud.npy")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_extra_rows_come_after_the_main_ones_unlabeled_and_unchanged(tmp_path, kind):
     main, shown = coloured(), bytes_like((7, 3, 32, 32))

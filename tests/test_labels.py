@@ -184,6 +184,8 @@ def test_split_follows_the_split_seed_alone():
 def test_fewer_labels_than_classes_are_refused(kind):
     with pytest.raises(DataError, match="3 labels were asked for and there are 4 classes"):
         chosen(dataset(), labels=3, label_choice=kind)
+    with pytest.raises(DataError, match="1 label was asked for"):
+        chosen(dataset(), labels=1, label_choice=kind)
 
 
 @pytest.mark.parametrize("kind", ["balanced", "original"])

@@ -436,6 +436,10 @@ def make_an_end(input_shape, num_classes):
     raise SystemExit(0)
 
 
+def make_an_error(input_shape, num_classes):
+    raise ValueError("six is too few")
+
+
 def test_factory_of_ones_own_builds_the_network():
     network = networks.build(NetworkConfig(name=f"{__name__}:make_linear"), (6,), 4)
     assert (network.in_features, network.out_features) == (6, 4)
@@ -449,6 +453,7 @@ def test_factory_of_ones_own_builds_the_network():
         (f"{__name__}:make_nothing", r"returned a NoneType; expected a torch\.nn\.Module"),
         (f"{__name__}:make_without_arguments", r"\(input_shape, num_classes\) failed"),
         (f"{__name__}:make_an_end", r"failed: SystemExit: 0\."),
+        (f"{__name__}:make_an_error", r"failed: ValueError: six is too few\."),
     ],
 )
 def test_factory_that_does_not_work_is_refused(factory, message):

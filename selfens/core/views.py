@@ -190,7 +190,7 @@ def change_colours(images: Tensor, uniform: Tensor) -> Tensor:
 
 def turn_hue(images: Tensor, angle: Tensor) -> Tensor:
     """Colours turned about the axis of the greys, by an angle for each image."""
-    red, green, blue = images.split(1, dim=1)
+    red, green, blue = (images[:, channel : channel + 1] for channel in range(3))
     same, other = (1 + 2 * angle.cos()) / 3, (1 - angle.cos()) / 3
     less, more = other - angle.sin() / math.sqrt(3), other + angle.sin() / math.sqrt(3)
     turned = (same * red + less * green + more * blue, more * red + same * green + less * blue)

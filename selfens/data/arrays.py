@@ -241,6 +241,11 @@ def matching(extra: Source, main: Source, name: str) -> Source:
             f"{main.dtype}; expected the same: arrays are not resized (the images of a folder are), and integers from 0 to 255 "
             "are bytes, which are scaled to 0..1, while floats are not."
         )
+    if main.ndim == 4 and len(extra) and not same_scale(limits := value_range(main), others := value_range(extra)):
+        raise DataError(
+            f"{name} holds images from {others[0]:g} to {others[1]:g}, and the training images are from {limits[0]:g} to "
+            f"{limits[1]:g}; bring them to the same scale."
+        )
     return extra
 
 

@@ -160,9 +160,8 @@ def original_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: in
 
 def _check_enough(labels: Labels, classes: tuple[str, ...], wanted: NDArray[Any], count: int) -> None:
     if count < len(classes):
-        raise DataError(
-            f"{count} labels were asked for and there are {len(classes)} classes; ask for at least one each."
-        )
+        asked = "1 label was" if count == 1 else f"{count} labels were"
+        raise DataError(f"{asked} asked for and there are {len(classes)} classes; ask for at least one each.")
     have = np.bincount(labels[labels != UNLABELED], minlength=len(classes))
     short = np.flatnonzero(have < wanted)
     if len(short):

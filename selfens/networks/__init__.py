@@ -96,7 +96,7 @@ def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> 
     factory = import_factory(path, "network")
     try:
         network = factory(input_shape, num_classes)
-    except (TypeError, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
         raise ConfigError(f"{path}(input_shape, num_classes) failed: {root_cause(error)}.") from error
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{path} returned a {type(network).__name__}; expected a torch.nn.Module.")

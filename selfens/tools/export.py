@@ -122,7 +122,7 @@ def model_card(run: Run) -> dict[str, Any]:
         "test_error_percent": None if step else run.test_error,
         "test_rows": run.about.get("test_rows"),
         "backbone": run.about.get("backbone"),
-        "input": {"name": INPUT, "type": kind, "shape": ["batch", *shape]},
+        "input": {"name": INPUT, "type": kind, "shape": ["batch", *shape], "range": run.about.get("input_range")},
         "selfens": __version__,
     }
 
