@@ -1,13 +1,13 @@
-"""CIFAR-10 with 40 labels: the temporal teacher after some epochs of learning without labels.
+"""CIFAR-10 with 40 labels: the temporal teacher after pretraining without labels (docs/modern.md, "Forty labels").
 
-    python benchmarks/few_labels.py --data-dir D --seed 0 [--output results/runs/modern/few-labels.jsonl]
-    python benchmarks/few_labels.py --data-dir D --seed 100 --held-out --epochs 80 --set network.width=64
+    python benchmarks/few_labels.py --data-dir D --seed 0 >> results/runs/modern/few-labels.jsonl
+    python benchmarks/few_labels.py --data-dir D --seed 100 --held-out --epochs 80 --width 64
 
-A method of one's own in one file, and a network with a second head, trained by `selfens.train`. In the first part of the run
-the network learns which two crops are of the same image (contrast, as in SimCLR and MoCo); the labels train only the last
-layer, on features that they do not change. Then it is the temporal teacher, with the settings of cifar10-modern but for the
-learning rate. With --held-out, the error is that of 5,000 training rows held out with their labels, as in trials.py, by which
-the settings were chosen; seeds below 100 are for final runs. Each run appends a line of JSON.
+A custom method and a network with a second head, in one file, trained by `selfens.train`. While pretraining, the network
+learns which two crops are of the same image (contrast, as in SimCLR and MoCo); the labels train only the last layer, and do not
+change its features. Then it is the temporal teacher. Settings are those of cifar10-modern but for the learning rate, the
+epochs and the teacher's decay while pretraining. Prints a line of JSON. With --held-out, the error is that of 5,000 training
+rows held out with their labels, as in trials.py; seeds below 100 are for final runs.
 """
 
 from __future__ import annotations
@@ -25,29 +25,27 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from trials import held_out
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.trials import held_out
 from selfens import core, networks, presets
 from selfens.config import Config
 from selfens.core.batch import Batch
 from selfens.core.targets import Targets
 from selfens.data import sources
 from selfens.data.dataset import Dataset
+from selfens.errors import SelfensError
 from selfens.methods import Losses, Method
 from selfens.methods.base import TrainingRows, UnscaledOptions
 from selfens.methods.temporal_teacher import PREDICTED_MOMENTUM
 from selfens.settings import setting
 from selfens.training.loop import train
 
-SETTINGS = ("data.labels=40", "optimizer.learning_rate=0.05", "training.evaluate_every=10")
-EPOCHS, PRETRAINING = 160, 0.4  # the part of the epochs that is without labels
+EPOCHS, PRETRAINING, LEARNING_RATE = 160, 0.4, 0.05  # pretraining is a part of the epochs
 KEY_SIZE, TEMPERATURE = 128, 0.2  # of contrast
 
 
 class TwoHeads(nn.Module):
-    """A sequential network whose last layer gives logits, and a second head that gives keys: points on a sphere."""
+    """A sequential network whose last layer gives logits, and a second head that gives unit vectors."""
 
     def __init__(self, network: nn.Sequential) -> None:
         super().__init__()
@@ -58,22 +56,22 @@ class TwoHeads(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.dense(self.body(x))
 
-    def keys(self, features: Tensor) -> Tensor:
+    def project(self, features: Tensor) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
             return functional.normalize(self.head(features.float()), dim=1)
 
 
-class ContrastFirst(Method):
-    """In the first epochs the teacher sees a crop of each unlabeled row and the network another one, whose key must be
-    nearer to the teacher's than to the keys of the batch's other rows. Then teacher and network see the weak and the strong
-    view, and it is the temporal teacher."""
+class Pretrained(Method):
+    """While pretraining, the teacher sees a crop of each unlabeled row and the network another one, whose vector must be
+    nearer to the teacher's than to the vectors of the batch's other rows. Then they see the weak and the strong view, and it
+    is the temporal teacher. Both parts are computed in every step, so that it can be captured, and one is chosen."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(UnscaledOptions):
-        name: ClassVar[str] = "contrast-first"
-        epochs: int = setting(0, "Epochs of learning without labels.", at_least=0)
-        decay: float = setting(0.999, "Momentum of the teacher's weights.", at_least=0, below=1)
-        first_decay: float = setting(0.99, "The same, without labels.", at_least=0, below=1)
+        name: ClassVar[str] = "pretrained"
+        pretraining_epochs: int = setting(0, "Epochs of pretraining.", at_least=0)
+        pretraining_decay: float = setting(0.99, "Momentum of the teacher's weights in these.", at_least=0, below=1)
+        decay: float = setting(0.999, "Momentum of the teacher's weights afterwards.", at_least=0, below=1)
         temperature: float = setting(0.5, "Targets are raised to the power 1/temperature.", above=0, at_most=1)
 
     views = ("weak", "strong", "crop", "crop")
@@ -83,29 +81,34 @@ class ContrastFirst(Method):
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.teacher = core.teacher.EmaTeacher(network, self.options.decay)
         self.teacher.network.eval()
-        self.decay = self.teacher.decay = torch.tensor(self.options.first_decay, device=rows.device)
         self.wanted = (rows.class_counts + 1) / (rows.class_counts + 1).sum()
         self.predicted = self.wanted.clone()
         self.epoch = torch.zeros((), dtype=torch.int64, device=rows.device)
+        self.decay = self.teacher.decay = torch.zeros((), device=rows.device)
+        self.set_decay()
+
+    def set_decay(self) -> None:
+        pretraining = int(self.epoch) < self.options.pretraining_epochs
+        self.decay.fill_(self.options.pretraining_decay if pretraining else self.options.decay)
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
-        weak, strong, crop, other_crop = batch.views
+        weak, strong, teachers_crop, students_crop = batch.views
         u, first, half = batch.unlabelled, batch.first, batch.first // 2
-        pretrained = self.epoch >= self.options.epochs
-        seen = torch.where(pretrained, strong[u], other_crop[u])
+        pretrained = self.epoch >= self.options.pretraining_epochs
+        seen = torch.where(pretrained, strong[u], students_crop[u])
         features = network.body(torch.cat([weak[:half], strong[half:first], seen]))
         labelled = torch.where(pretrained, features[:first], features[:first].detach())
         logits = network.dense(torch.cat([labelled, features[first:]]))
         with torch.no_grad():
             teacher = self.teacher.network
-            taught_features = teacher.body(torch.where(pretrained, weak[u], crop[u]))
+            taught_features = teacher.body(torch.where(pretrained, weak[u], teachers_crop[u]))
             taught = teacher.dense(taught_features).float().softmax(dim=1)
-            keys = teacher.keys(taught_features)
+            keys = teacher.project(taught_features)
             aligned = core.losses.align(taught, self.predicted, self.wanted)
             sharp = core.losses.sharpen(aligned, self.options.temperature)
         supervised = core.losses.supervised(logits, batch)
         unsupervised = core.losses.soft_cross_entropy(logits[u], sharp, torch.ones_like(sharp[:, 0], dtype=torch.bool))
-        contrast = contrasted(network.keys(features[first:]), keys)
+        contrast = info_nce(network.project(features[first:]), keys)
         parts = {"supervised": supervised, "unsupervised": unsupervised, "contrast": contrast}
         total = supervised + torch.where(pretrained, weight * unsupervised, contrast)
         return Losses(total, parts, torch.cat([logits[:first].detach().float().softmax(dim=1), taught]))
@@ -116,15 +119,14 @@ class ContrastFirst(Method):
 
     def end_epoch(self) -> None:
         self.epoch += 1
-        if self.epoch >= self.options.epochs:
-            self.decay.fill_(self.options.decay)
+        self.set_decay()
 
     def evaluated(self, network: nn.Module) -> nn.Module:
         return self.teacher.network
 
 
-def contrasted(queries: Tensor, keys: Tensor) -> Tensor:
-    """Cross-entropy of each query's own key among all keys (InfoNCE)."""
+def info_nce(queries: Tensor, keys: Tensor) -> Tensor:
+    """Cross-entropy of each query's own key among all keys. (In bf16, the product is rounded to that.)"""
     scores = queries @ keys.T / TEMPERATURE
     return (scores.logsumexp(dim=1) - scores.diagonal()).mean()
 
@@ -132,7 +134,8 @@ def contrasted(queries: Tensor, keys: Tensor) -> Tensor:
 def run(config: Config, data: Dataset, pretraining: float) -> dict:
     torch.manual_seed(config.seed.base)
     network = TwoHeads(networks.build(config.network, data.input_shape, data.num_classes))
-    method = ContrastFirst(ContrastFirst.Options(epochs=round(pretraining * config.schedule.epochs)))
+    epochs = round(pretraining * config.schedule.epochs)
+    method = Pretrained(Pretrained.Options(pretraining_epochs=epochs))
     with tempfile.TemporaryDirectory() as folder:
         trained = train(config, Path(folder) / "run", dataset=data, network=network, method=method)
         history, environment = trained.history, trained.about["environment"]
@@ -141,42 +144,46 @@ def run(config: Config, data: Dataset, pretraining: float) -> dict:
     return {
         "labels": config.data.labels,
         "epochs": len(history),
-        "pretraining_epochs": method.options.epochs,
+        "pretraining_epochs": epochs,
         "seed": config.seed.base,
         "error": history[-1]["test_error"],
         "errors": {each["epoch"] + 1: each["test_error"] for each in history if each.get("test_error") is not None},
-        "contrast": [round(each["contrast"], 3) for each in history],
+        "contrast": [round(each["contrast"], 3) for each in history[:epochs]],
         "seconds": round(sum(seconds), 1),
         "seconds_per_epoch": round(median, 3),
         "overhead": round(sum(seconds) - len(seconds) * median, 1),
         "commit": os.environ.get("SELFENS_COMMIT", ""),
         "environment": environment,
+        "config": config.to_dict(),
+        "method": repr(method.options),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir")
+    parser.add_argument("--labels", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--pretraining", type=float, default=PRETRAINING, help="part of the epochs without labels")
     parser.add_argument("--held-out", action="store_true", help="test on held-out training rows, not on test rows")
-    parser.add_argument("--set", nargs="*", default=[], metavar="SECTION.FIELD=VALUE")
-    parser.add_argument("--output", type=Path, default=Path("results/runs/modern/few-labels.jsonl"))
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--pretraining", type=float, default=PRETRAINING, help="part of the epochs")
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
+    parser.add_argument("--width", type=int, default=128, help="channels of the first layers")
     options = parser.parse_args()
     if options.held_out != (options.seed >= 100):
         parser.error(f"--seed is {options.seed}; seeds from 100 on are for --held-out, those below for final runs.")
-    if not options.output.parent.is_dir():
-        parser.error(f"--output is {options.output}, and there is no folder {options.output.parent}; make it first.")
-    given = [f"schedule.epochs={options.epochs}", f"seed.base={options.seed}", *options.set]
-    config = presets.get("cifar10-modern").with_overrides([*SETTINGS, *given])
-    data = sources.load("cifar10", data_dir=options.data_dir)
-    result = run(config, held_out(data) if options.held_out else data, options.pretraining)
-    result |= {"held_out": options.held_out, "set": options.set}
-    line = json.dumps(result)
-    print(line, flush=True)
-    with options.output.open("a") as file:
-        file.write(line + "\n")
+    if not 0 <= options.pretraining < 1:
+        parser.error(f"--pretraining is {options.pretraining}; expected a part of the epochs, from 0 to below 1.")
+    try:
+        config = presets.get("cifar10-modern").with_values("training", evaluate_every=10)
+        config = config.with_values("data", labels=options.labels).with_values("seed", base=options.seed)
+        config = config.with_values("schedule", epochs=options.epochs).with_values("network", width=options.width)
+        config = config.with_values("optimizer", learning_rate=options.learning_rate)
+        data = sources.load("cifar10", data_dir=options.data_dir)
+        result = run(config, held_out(data) if options.held_out else data, options.pretraining)
+    except SelfensError as error:
+        sys.exit(str(error))
+    print(json.dumps(result | {"held_out": options.held_out}), flush=True)
 
 
 if __name__ == "__main__":

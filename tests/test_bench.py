@@ -12,21 +12,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from selfens import presets
 from selfens.bench import steps, write_json
+from selfens.core.batch import Batch
 from selfens.data import sources
 from selfens.data.labels import LabelChoice
 from selfens.errors import ConfigError, DataError, MissingPackageError, RunError
 from selfens.experiments.records import Record
 from selfens.methods import METHODS
+from selfens.methods.base import TrainingRows
 from selfens.methods.temporal import Temporal
+from selfens.methods.temporal_teacher import TemporalTeacher
 from selfens.training.loop import train
 from selfens.training.progress import Silent
 from selfens.training.step import Step
 
 CPU = torch.device("cpu")
 SCRIPTS = Path(__file__).parent.parent / "benchmarks"
+sys.path.append(str(SCRIPTS))  # where scripts find each other
 
 
 def script(name):
@@ -118,7 +123,7 @@ def test_each_script_says_what_it_does(name, monkeypatch, capsys):
         script(name).main()
     assert not end.value.code
     said = capsys.readouterr().out
-    assert ("--cache" if name == "own_data" else "--output") in said
+    assert {"own_data": "--cache", "few_labels": "--held-out"}.get(name, "--output") in said
 
 
 def test_the_hand_written_loop_computes_what_our_step_computes(digits):
@@ -270,6 +275,65 @@ def test_trials_say_what_is_wrong_with_an_option(words, said, monkeypatch, capsy
     with pytest.raises(SystemExit, match="2"):
         script("trials").main()
     assert said in capsys.readouterr().err
+
+
+def test_a_run_with_few_labels_is_pretrained_and_then_the_temporal_teacher(digits, monkeypatch):
+    few = script("few_labels")
+    decays, genuine = [], few.Pretrained.end_epoch
+    monkeypatch.setattr(few.Pretrained, "end_epoch", lambda self: (decays.append(float(self.decay)), genuine(self)))
+    changed = [
+        "data.labels=30",
+        "schedule.epochs=10",
+        "network.width=8",
+        "training.threads=1",
+        "training.evaluate_every=5",
+    ]
+    record = few.run(presets.get("digits-modern").with_overrides(changed), digits, 0.6)
+    assert (record["pretraining_epochs"], len(record["contrast"])) == (6, 6)
+    assert record["contrast"][5] < 0.9 * record["contrast"][0]  # it learns which crops belong together
+    assert record["error"] == record["errors"][10] < 60
+    assert decays == [pytest.approx(0.99)] * 6 + [pytest.approx(0.999)] * 4
+
+
+def test_without_pretraining_its_loss_is_the_temporal_teachers():
+    few = script("few_labels")
+    torch.manual_seed(0)
+    network = few.TwoHeads(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)))
+    labels = torch.tensor([0, 1, 2, 1, -1, -1, -1, -1])
+    batch = Batch(torch.arange(8), tuple(torch.randn(4, 8, 6)), labels, labels >= 0, 4)
+    rows = TrainingRows(8, ("a", "b", "c"), labels, torch.tensor([1.0, 2, 1]), torch.device("cpu"), lambda: ())
+
+    def losses(method, used):
+        method.setup(network, rows)
+        return method.losses(network, used, None, torch.tensor(0.7))
+
+    expected = losses(TemporalTeacher(), batch._replace(views=batch.views[:2]))
+    ours = losses(few.Pretrained(), batch)
+    torch.testing.assert_close(ours.total, expected.total)
+    torch.testing.assert_close(ours.predictions[4:], expected.predictions[4:])
+    pretraining = losses(few.Pretrained(few.Pretrained.Options(pretraining_epochs=1)), batch)
+    gradients = torch.autograd.grad(pretraining.parts["supervised"], [*network.parameters()], allow_unused=True)
+    assert [gradient is not None and bool(gradient.any()) for gradient in gradients] == [False] * 2 + [True] * 2 + [
+        False
+    ] * 4
+    expected = pretraining.parts["supervised"] + pretraining.parts["contrast"]
+    torch.testing.assert_close(pretraining.total, expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seed", "100"], "--seed is 100; seeds from 100 on are for --held-out"),
+        (["--seed", "3", "--held-out"], "--seed is 3; seeds from 100 on are for --held-out"),
+        (["--pretraining", "1"], "--pretraining is 1.0; expected a part of the epochs"),
+        (["--epochs", "0"], "schedule.epochs is 0; expected"),
+    ],
+)
+def test_few_labels_says_what_is_wrong_with_an_option(words, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["few_labels", *words])
+    with pytest.raises(SystemExit) as ended:
+        script("few_labels").main()
+    assert said in capsys.readouterr().err + str(ended.value)
 
 
 def test_the_figure_has_all_our_runs_with_4000_labels_and_no_other():

@@ -178,18 +178,38 @@ def test_figures_of_forty_labels_are_those_of_the_records():
     text = " ".join((ROOT / "docs/modern.md").read_text().split())
     assert "ends at {:.1f}, {:.1f} and {:.1f} %".format(*errors) in text
     assert f"by {statistics.median(errors) - 20:.1f} points" in text
-    for epoch, words in (
-        ("60", "after 60 epochs, of that last layer, is {} to {} %"),
-        ("80", "after 80 it is {} to {},"),
-    ):
+    for epoch, words in (("60", "the error is {} to {} %;"), ("80", "after 80 it is {} to {}.")):
         reached = [record["errors"][epoch] for record in records]
         assert words.format(round(min(reached)), round(max(reached))) in text
 
 
+TRIALS_AT_FORTY = {
+    "nothing": "base",
+    "SoftMatch's weighting": "soft",
+    "threshold 0.95": "threshold",
+    "threshold 0.95, learning rate 0.05": "thr-0.05",
+    "contrast first": "moco",
+    "contrast first, for 48 epochs": "moco-0.6",
+    "contrast first, kept afterwards at a weight of 0.3": "moco-kept",
+    "contrast first, SoftMatch's weighting": "moco-soft",
+    "contrast first, half of a target from the 20 nearest rows": "moco-near",
+    "prototypes first (256, from crops)": "proto",
+    "contrast first, learning rate 0.05": "moco-0.05",
+    "contrast first, learning rate 0.05, threshold 0.95": "moco-thr-0.05",
+    "the same, contrast kept afterwards at a weight of 0.3": "moco-thr-kept-0.05",
+}
+
+
 def test_figures_of_the_trials_at_forty_labels_are_those_of_the_records():
+    errors = {line["trial"].removeprefix("40-"): line["error"] for line in lines_of("results/modern-trials-40.jsonl")}
+    errors["threshold@101"] = errors.pop("thr@101")
     table = (ROOT / "docs/modern.md").read_text().split("| changed | seed 100 | seed 101 |")[1].split("\n\n")[0]
-    shown = sorted(re.findall(r"\d\d\.\d\d", table))
-    assert shown == sorted(f"{line['error']:.2f}" for line in lines_of("results/modern-trials-40.jsonl"))
+    rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert [row[0] for row in rows] == list(TRIALS_AT_FORTY)
+    for name, *shown in rows:
+        trial = TRIALS_AT_FORTY[name]
+        assert shown == [f"{errors.pop(key):.2f}" if key in errors else "" for key in (trial, f"{trial}@101")]
+    assert not errors
 
 
 ABLATION = {

@@ -138,8 +138,7 @@ class Views:
         if not self.pixels:
             return cropped
         coloured, chosen = change_colours(cropped, uniform[5:9]), uniform[9].view(-1, 1, 1, 1)
-        grey = _grey(cropped).expand_as(cropped)
-        return torch.where(chosen < GREYED, grey, torch.where(chosen < GREYED + COLOURED, coloured, cropped))
+        return torch.where(chosen < GREYED, _grey(cropped), torch.where(chosen < GREYED + COLOURED, coloured, cropped))
 
 
 def flip_and_shift(images: Tensor, flips: Tensor, down: Tensor, right: Tensor) -> Tensor:
@@ -183,7 +182,7 @@ def change_colours(images: Tensor, uniform: Tensor) -> Tensor:
     """Brightness, contrast, saturation and hue of each image changed, from four numbers between 0 and 1 each. Images of other
     than three channels have no hue."""
     strengths = (2 * uniform - 1).view(4, -1, 1, 1, 1)
-    for name, strength in zip(("brightness", "contrast", "saturation"), strengths, strict=False):
+    for name, strength in zip(("brightness", "contrast", "saturation"), strengths[:3], strict=True):
         images = COLOURS[name](images, strength * MAX_JITTER / MAX_CHANGE).clamp(0, 1)
     return turn_hue(images, strengths[3] * MAX_HUE).clamp(0, 1) if images.shape[1] == 3 else images
 

@@ -229,7 +229,7 @@ MODERN = Table(
         _modern_cell("cifar10-modern", 4000, seeds=1, epochs=420),
         _modern_cell("cifar10-fast", 4000, seeds=3),
         _modern_cell("cifar10-modern", 250, seeds=2),
-        _modern_cell("cifar10-modern", 40, seeds=2),
+        _modern_cell("cifar10-modern", 40, seeds=3),
         _modern_cell("svhn-modern", 1000, seeds=1),
         _modern_cell("cifar100-modern", 10_000, seeds=1),
     ),
