@@ -828,7 +828,7 @@ def test_one_file_holds_preprocessing_backbone_and_head(typed):
     loaded = load_run(run, trust_code=True)
     assert card["backbone"] == loaded.about["backbone"]
     assert card["backbone"]["licence"] == "cc0-1.0"
-    assert card["input"] == {"name": "inputs", "type": "uint8", "shape": ["batch", 3, SIZE, SIZE]}
+    assert card["input"] == {"name": "inputs", "type": "uint8", "shape": ["batch", 3, SIZE, SIZE], "range": [0, 255]}
     (found,) = session.run(["probabilities"], {"inputs": pixels(50)})
     np.testing.assert_allclose(found, loaded.predict_proba(pixels(50)), atol=TOLERANCE)
 

@@ -110,6 +110,7 @@ def _system_error(error: BaseException | None) -> OSError | None:
 def model_card(run: Run) -> dict[str, Any]:
     """What someone who has only the file wants to know about it."""
     (epoch, step), (shape, kind) = run.directory.reached(), _input(run)
+    limits = [0, 255] if kind == "uint8" else run.about.get("input_range")
     return {
         "data": Path(run.about.get("data", run.config.data.name)).name,
         "training_rows": run.about["rows"],
@@ -122,7 +123,7 @@ def model_card(run: Run) -> dict[str, Any]:
         "test_error_percent": None if step else run.test_error,
         "test_rows": run.about.get("test_rows"),
         "backbone": run.about.get("backbone"),
-        "input": {"name": INPUT, "type": kind, "shape": ["batch", *shape], "range": run.about.get("input_range")},
+        "input": {"name": INPUT, "type": kind, "shape": ["batch", *shape], "range": limits},
         "selfens": __version__,
     }
 
