@@ -313,9 +313,8 @@ def test_without_pretraining_its_loss_is_the_temporal_teachers():
     torch.testing.assert_close(ours.predictions[4:], expected.predictions[4:])
     pretraining = losses(few.Pretrained(few.Pretrained.Options(pretraining_epochs=1)), batch)
     gradients = torch.autograd.grad(pretraining.parts["supervised"], [*network.parameters()], allow_unused=True)
-    assert [gradient is not None and bool(gradient.any()) for gradient in gradients] == [False] * 2 + [True] * 2 + [
-        False
-    ] * 4
+    learns = [gradient is not None and bool(gradient.any()) for gradient in gradients]
+    assert learns == [False] * 2 + [True] * 2 + [False] * 4  # body, last layer, second head
     expected = pretraining.parts["supervised"] + pretraining.parts["contrast"]
     torch.testing.assert_close(pretraining.total, expected)
 

@@ -71,12 +71,12 @@ def warn_about_data(parts: Parts, progress: Progress) -> None:
 def warn_before(parts: Parts, progress: Progress) -> None:
     """Say so if self-ensembling cannot be working."""
     data, options = parts.prepared.data, parts.method.options
-    coloured = [name for name in ("strong view", "crop") if name.split()[0] in parts.method.views]
-    if coloured and data.is_images and not range_is_known(parts.config, data):
+    varied = next((name for name in ("strong", "crop") if name in parts.method.views), None)
+    if varied and data.is_images and not range_is_known(parts.config, data):
         why = "because the images are not known to be from 0 to 1; scale them so that white is 1, or 255 of bytes"
         if data.are_pixels:
             why = "because the inputs are preprocessed before; set data.preprocess_after_views=true"
-        progress.warn(f"{coloured[0]}s change no colours, {why}.")
+        progress.warn(f"{varied} views change no colours, {why}.")
     if parts.method.uses_unlabeled and isinstance(options, WeightedOptions) and parts.weight_max < NEGLIGIBLE_WEIGHT:
         progress.warn(
             f"the unsupervised weight reaches only {parts.weight_max:.2g}, so this is supervised training in all but "
