@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from selfens.core.targets import Targets
 from selfens.data import sources
 from selfens.data.dataset import Dataset
 from selfens.errors import SelfensError
+from selfens.experiments.worker import current_commit
 from selfens.methods import Losses, Method
 from selfens.methods.base import TrainingRows, UnscaledOptions
 from selfens.methods.temporal_teacher import PREDICTED_MOMENTUM
@@ -152,7 +152,7 @@ def run(config: Config, data: Dataset, pretraining: float) -> dict:
         "seconds": round(sum(seconds), 1),
         "seconds_per_epoch": round(median, 3),
         "overhead": round(sum(seconds) - len(seconds) * median, 1),
-        "commit": os.environ.get("SELFENS_COMMIT", ""),
+        "commit": current_commit(),
         "environment": environment,
         "config": config.to_dict(),
         "method": repr(method.options),

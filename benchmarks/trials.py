@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from selfens.core.batch import Batch
 from selfens.core.targets import Targets
 from selfens.data import sources
 from selfens.data.dataset import Dataset
+from selfens.experiments.worker import current_commit
 from selfens.methods import Losses, Method
 from selfens.methods.base import TrainingRows
 from selfens.methods.temporal_teacher import PREDICTED_MOMENTUM, TemporalTeacher
@@ -143,7 +143,7 @@ def run(name: str, options: argparse.Namespace) -> dict:
         "images_per_second": round(history[-1]["images_per_second"]),
         "from_start": round(time.time() - began, 1),
         "at_a_time": options.jobs,
-        "commit": os.environ.get("SELFENS_COMMIT", ""),
+        "commit": current_commit(),
         "environment": device,
     }
 

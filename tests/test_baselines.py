@@ -206,9 +206,7 @@ def test_uneven_classes_show_the_balanced_error_beside_the_error():
 def test_a_model_that_gives_most_rows_one_class_is_told_by_its_words():
     truth, names = np.arange(100) % 10, [f"Class {n}" for n in range(10)]
     words = one_class(np.where(np.arange(100) < 93, 3, truth), truth, names)
-    assert words.startswith(
-        "The model predicts 'Class 3' for 94 % of the rows, while 10 % of the labels are of that class"
-    )
+    assert words.startswith("The model predicts 'Class 3' for 94 % of the rows, while 10 % should be of that class")
     assert one_class(truth, truth, names) == ""
     rare = np.r_[np.zeros(95, int), np.ones(5, int)]
     assert one_class(rare, rare, names) == ""  # most rows are of one class, rightly

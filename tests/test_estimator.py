@@ -250,13 +250,15 @@ def test_dark_images_do_not_change_the_scale():
     assert of_dark.predict_proba(x) == pytest.approx(of_dark.predict_proba(x / 255), abs=1e-5)
 
 
-def test_bytes_are_refused_by_a_model_of_standardised_images():
+def test_pixels_are_refused_by_a_model_of_standardised_images():
     x, y, _ = bright_corners()
     model = classifier(epochs=2, config=SMALL | {"network.width": 4}).fit((x - 60.0) / 50, y)
-    with pytest.raises(
-        DataError, match=r"from 0 to 219, but this classifier was trained on images from -1.2 to 3.18; give"
-    ):
-        model.predict(x)
+    for pixels in (x, x.astype(float)):
+        with pytest.raises(
+            DataError, match=r"from 0 to 219, but this classifier was trained on images from -1.2 to 3.18; give"
+        ):
+            model.predict(pixels)
+    assert model.predict((x - 60.0) / 40).shape == y.shape
 
 
 def test_images_of_another_shape_are_refused():

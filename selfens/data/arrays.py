@@ -190,7 +190,7 @@ def as_trained(
             return raw.astype(np.float32)
         if pixels:
             return raw
-    elif not pixels or same_scale(limits, given):
+    elif same_scale(limits, given):
         return raw
     trained = "bytes, or floats from 0 to 1" if pixels else f"images from {limits[0]:g} to {limits[1]:g}"
     raise DataError(

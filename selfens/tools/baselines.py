@@ -205,10 +205,10 @@ def one_class(predicted: Labels, expected: Labels, classes: Sequence[str]) -> st
     share, fair = float((predicted == most).mean()), float((expected == most).mean())
     if share <= 0.5 or 1 - share >= (1 - fair) / 2:
         return ""
-    labelled = f"{100 * fair:.0f}" if fair >= 0.01 else "less than 1"
+    wanted = f"{100 * fair:.0f}" if fair >= 0.01 else "less than 1"
     return (
-        f"The model predicts '{classes[most]}' for {100 * share:.0f} % of the rows, while {labelled} % of the labels are of "
-        "that class; it hardly tells the classes apart."
+        f"The model predicts '{classes[most]}' for {100 * share:.0f} % of the rows, while {wanted} % should be of that class; "
+        "it hardly tells the classes apart."
     )
 
 
