@@ -72,7 +72,7 @@ DRAWN = {
 METHOD_DRAWN = {
     "weight_max": st.floats(0, 1e6),
     "decay": momentum,
-    "threshold": st.floats(0, 1),
+    "threshold": st.floats(0, 1, exclude_max=True),  # which the temporal teacher refuses
     "memory": st.floats(0, 0.9999),
     "neighbours": st.floats(0, 1),
     "temperature": st.floats(0.01, 1),
