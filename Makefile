@@ -18,7 +18,7 @@ types: install
 	$(BIN)/mypy
 
 # Two processes of one thread each share the test files: on two cores, more threads slow each other down. Tests that measure
-# time run afterwards, alone.
+# time run afterward, alone.
 pytest: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not alone"
 	$(BIN)/python -m pytest -q -m alone

@@ -1,4 +1,4 @@
-"""How well wrong labels are found: area under the ROC curve of the scores, on digits with every row labelled.
+"""How well wrong labels are found: area under the ROC curve of the scores, on digits with every row labeled.
 
     python benchmarks/audit.py [--seeds 5] [--output results/benchmarks/audit.json]
 
@@ -7,7 +7,7 @@ class-dependent 40 %   four tenths of each class flipped to the next one (3 beco
 
 in-sample      probabilities of the rows trained on: the ensemble, or the supervised network's predictions
 folds          out of sample: each fifth of the labels hidden in turn
-cleanlab       its self-confidence, normalised margin and confident learning over the same probabilities; and its own
+cleanlab       its self-confidence, normalized margin and confident learning over the same probabilities; and its own
                recipe, out-of-sample probabilities of a logistic regression by cross_val_predict
 
 cleanlab is not a dependency of selfens. If it cannot be imported, its rows are left out; to include them:

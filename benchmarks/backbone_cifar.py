@@ -6,7 +6,7 @@
 
 The features are computed once, by the command's own path, and kept in the user's cache. The head is trained as `selfens train
 --backbone` trains it, with its defaults, on all training rows. A draw is a seed of the labels, equally many per class, and of
-the training. Logistic regression (C = 1) sees the same labelled rows, scaled by the mean and deviation of all training rows.
+the training. Logistic regression (C = 1) sees the same labeled rows, scaled by the mean and deviation of all training rows.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def draw(groups: dict[str, list[Point]], path: Path) -> None:
     axes.minorticks_off()
     axes.set_xlim(25, 12 * 24 * HOUR)
     axes.grid(alpha=0.2)
-    axes.set_title(f"CIFAR-10, {LABELS:,} labels; coloured: one H200")
+    axes.set_title(f"CIFAR-10, {LABELS:,} labels; colored: one H200")
     axes.legend(frameon=False, fontsize=8, loc="upper right")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})

@@ -3,7 +3,7 @@
     python benchmarks/estimator.py [--seeds 10] [--output results/benchmarks/estimator.json]
 
 Four data sets of scikit-learn, three label counts each. A seed draws the split (a quarter of the rows for testing,
-stratified), the labelled rows (equally many per class) and the training. All see standardised features. The defaults
+stratified), the labeled rows (equally many per class) and the training. All see standardized features. The defaults
 were chosen on seeds from 100 on, at the smallest and largest label counts; the seeds here are 0 to 9.
 """
 

@@ -71,12 +71,12 @@ class Pretrained(Method):
         name: ClassVar[str] = "pretrained"
         pretraining_epochs: int = setting(0, "Epochs of pretraining.", at_least=0)
         pretraining_decay: float = setting(0.99, "Momentum of the teacher's weights in these.", at_least=0, below=1)
-        decay: float = setting(0.999, "Momentum of the teacher's weights afterwards.", at_least=0, below=1)
+        decay: float = setting(0.999, "Momentum of the teacher's weights afterward.", at_least=0, below=1)
         temperature: float = setting(0.5, "Targets are raised to the power 1/temperature.", above=0, at_most=1)
 
     views = ("weak", "strong", "crop", "crop")
     parts = ("supervised", "unsupervised", "contrast")
-    labelled_share = 0.2
+    labeled_share = 0.2
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.teacher = core.teacher.EmaTeacher(network, self.options.decay)
@@ -93,12 +93,12 @@ class Pretrained(Method):
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         weak, strong, teachers_crop, students_crop = batch.views
-        u, first, half = batch.unlabelled, batch.first, batch.first // 2
+        u, first, half = batch.unlabeled, batch.first, batch.first // 2
         pretrained = self.epoch >= self.options.pretraining_epochs
         seen = torch.where(pretrained, strong[u], students_crop[u])
         features = network.body(torch.cat([weak[:half], strong[half:first], seen]))
-        labelled = torch.where(pretrained, features[:first], features[:first].detach())
-        logits = network.dense(torch.cat([labelled, features[first:]]))
+        labeled = torch.where(pretrained, features[:first], features[:first].detach())
+        logits = network.dense(torch.cat([labeled, features[first:]]))
         with torch.no_grad():
             teacher = self.teacher.network
             taught_features = teacher.body(torch.where(pretrained, weak[u], teachers_crop[u]))

@@ -4,7 +4,7 @@
     python benchmarks/images.py /usr/share/datasets/fashion-mnist --device cuda --output results/images-gpu.json
 
 The folder holds the four files of Fashion-MNIST as published (Debian: the package dataset-fashion-mnist). A draw is 10,000
-training rows, 100 of them labelled, the same number per class; all 10,000 test rows. Seconds are those of the command, from
+training rows, 100 of them labeled, the same number per class; all 10,000 test rows. Seconds are those of the command, from
 its start to its end, without report and baselines. The alternatives are measured on a CPU only: the draws are the same.
 Settings were chosen on draws 100 and 101, on a CPU.
 """

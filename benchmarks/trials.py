@@ -6,7 +6,7 @@
 labels drawn by seed 100 and on. A name of `TRIALS` says which preset, how many labels and what is changed. One line of JSON
 per trial. Several at a time share one GPU, so their seconds say little; start NVIDIA's multi-process service first. The
 records of commit d858313 were made with memory 0.6 as the default, and with options that are gone; those of commit dad9dd8
-with full batch normalisation and SGD in cifar10-fast.
+with full batch normalization and SGD in cifar10-fast.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SinglePass(Method):
     epochs before."""
 
     Options = TemporalTeacher.Options
-    views, parts, labelled_share = TemporalTeacher.views, TemporalTeacher.parts, TemporalTeacher.labelled_share
+    views, parts, labeled_share = TemporalTeacher.views, TemporalTeacher.parts, TemporalTeacher.labeled_share
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.ensemble = core.targets.EnsembleTargets(rows.num_rows, rows.num_classes, self.options.memory, rows.device)
@@ -87,7 +87,7 @@ class SinglePass(Method):
         return self.ensemble.get(rows)
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets, weight: Tensor) -> Losses:
-        (weak, strong), u, half = batch.views, batch.unlabelled, batch.first // 2
+        (weak, strong), u, half = batch.views, batch.unlabeled, batch.first // 2
         logits = network(core.losses.joined(weak[:half], strong[half:]))
         aligned = core.losses.align(targets.probabilities, self.predicted, self.wanted)
         sharp = core.losses.sharpen(aligned, self.options.temperature)

@@ -15,7 +15,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from selfens.core.views import COLOURS, GEOMETRIC, OPERATIONS, Views, apply_operations, cut_out
+from selfens.core.views import COLORS, GEOMETRIC, OPERATIONS, Views, apply_operations, cut_out
 
 STRENGTHS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 TILE, GAP, LABEL, HEAD = 96, 4, 104, 26
@@ -75,7 +75,7 @@ class Picture:
 
 
 def draw(image: Tensor) -> Image.Image:
-    names = [name for name in (*GEOMETRIC, *COLOURS) if name != "identity"]
+    names = [name for name in (*GEOMETRIC, *COLORS) if name != "identity"]
     each = -(-len(names) // COLUMNS)
     width = LABEL + len(STRENGTHS) * (TILE + GAP)
     below = examples(image, COLUMNS * len(STRENGTHS) + 1)

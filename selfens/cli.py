@@ -152,8 +152,8 @@ def train(
     def begin(show: Progress) -> Run:
         if limit is None:
             return loop.train(config, directory, progress=show, note=note)
-        afterwards = max(MIN_REPORT, REPORT_SHARE * limit) if report or baselines is not False else 0.0
-        spent = time.perf_counter() - began + START_UP + afterwards
+        afterward = max(MIN_REPORT, REPORT_SHARE * limit) if report or baselines is not False else 0.0
+        spent = time.perf_counter() - began + START_UP + afterward
         if spent >= limit:
             raise ConfigError(
                 f"--time-limit is {limit:g} s, and starting, comparing and reporting take {spent:.0f} s; allow more, or leave "

@@ -63,7 +63,7 @@ class DataConfig(Section):
     )
     label_choice: Literal["balanced", "original", "file", "added"] = setting(
         "balanced",
-        "Which rows are labelled: drawn per class, drawn as the authors' code draws them, read from labels_file, or drawn "
+        "Which rows are labeled: drawn per class, drawn as the authors' code draws them, read from labels_file, or drawn "
         "per class with those of labels_file added.",
     )
     labels_file: str | None = setting(None, "Rows, or row,label pairs, to use as the labels (text or CSV).")
@@ -72,18 +72,18 @@ class DataConfig(Section):
     )
     validation: float = setting(
         0.0,
-        "Fraction of the labelled rows held out of training to estimate the error without the test set.",
+        "Fraction of the labeled rows held out of training to estimate the error without the test set.",
         **FRACTION,
     )
     preprocess: Literal["zca", "image", "channel", "none"] = setting(
         "none", "ZCA whitening, zero mean and unit variance per image, the same per channel or feature, or nothing."
     )
-    preprocess_rows: Literal["all", "labelled"] = setting(
-        "all", "Fit preprocessing on all training rows of the main set, or only on the labelled ones."
+    preprocess_rows: Literal["all", "labeled"] = setting(
+        "all", "Fit preprocessing on all training rows of the main set, or only on the labeled ones."
     )
     preprocess_after_views: bool = setting(
         False,
-        "Preprocess each view instead of the whole set before, so that colour operations see pixels (bytes, or 0 to 1).",
+        "Preprocess each view instead of the whole set before, so that color operations see pixels (bytes, or 0 to 1).",
     )
     extra: str | None = setting(
         None,
@@ -165,10 +165,10 @@ class NetworkConfig(Section):
     dropout: float = setting(0.5, "Probability of dropping a unit.", **FRACTION)
     normalization: Literal["mean", "full"] = setting(
         "mean",
-        "conv13, small, mlp: the paper's weight normalisation with mean-only batch normalisation, or full batch normalisation.",
+        "conv13, small, mlp: the paper's weight normalization with mean-only batch normalization, or full batch normalization.",
     )
     mean_momentum: float = setting(
-        0.999, "Momentum of the running means (and variances) of batch normalisation.", **FRACTION
+        0.999, "Momentum of the running means (and variances) of batch normalization.", **FRACTION
     )
     width: int | None = setting(
         None,
@@ -281,24 +281,24 @@ class ScheduleConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Section):
-    """How steps are carried out. Batch size, rows, labelled_per_batch and means change the result; precision, residence,
+    """How steps are carried out. Batch size, rows, labeled_per_batch and means change the result; precision, residence,
     threads, compile and kernels only its last digits; the others do not."""
 
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
-    labelled_per_batch: int | None = setting(
+    labeled_per_batch: int | None = setting(
         None,
-        "Begin each batch with this many labelled rows, at most as many as there are, and fill it with rows of the whole set "
+        "Begin each batch with this many labeled rows, at most as many as there are, and fill it with rows of the whole set "
         "whose labels are ignored; none: what the method wants, which for the paper's is one shuffle of all rows.",
         at_least=1,
     )
     min_steps_per_epoch: int = setting(
         1,
-        "If batches begin with labelled rows: an epoch has at least this many steps, and visits rows as often as that needs.",
+        "If batches begin with labeled rows: an epoch has at least this many steps, and visits rows as often as that needs.",
         at_least=1,
         at_most=100_000,
     )
-    rows: Literal["all", "labelled"] = setting("all", "Visit all rows, or only the labelled ones.")
+    rows: Literal["all", "labeled"] = setting("all", "Visit all rows, or only the labeled ones.")
     residence: Literal["auto", "device", "ram", "file"] = setting(
         "auto",
         "Where the inputs are: on the device, or in RAM or a file from which they are prefetched; auto: on the device if "
@@ -328,16 +328,16 @@ class TrainingConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.labelled_per_batch is None:
+        if self.labeled_per_batch is None:
             return
-        if self.labelled_per_batch >= self.batch_size:
+        if self.labeled_per_batch >= self.batch_size:
             raise ConfigError(
-                f"training.labelled_per_batch is {self.labelled_per_batch} and training.batch_size {self.batch_size}; "
+                f"training.labeled_per_batch is {self.labeled_per_batch} and training.batch_size {self.batch_size}; "
                 "expected fewer, so that a batch has other rows too."
             )
-        if self.rows == "labelled":
+        if self.rows == "labeled":
             raise ConfigError(
-                "training.labelled_per_batch is set with training.rows=labelled, but it fills batches with rows of the whole "
+                "training.labeled_per_batch is set with training.rows=labeled, but it fills batches with rows of the whole "
                 "set; leave training.rows at all."
             )
 
@@ -383,13 +383,13 @@ class Config:
                 f"method is {type(self.method).__qualname__}, but no method has these options by name; pass a method of your "
                 "own, with its options, to train(..., method=...)."
             )
-        if self.training.rows == "labelled" and self.data.extra is not None:
+        if self.training.rows == "labeled" and self.data.extra is not None:
             raise ConfigError(
-                "training.rows is 'labelled', which visits no unlabeled rows; leave out data.extra or set rows=all."
+                "training.rows is 'labeled', which visits no unlabeled rows; leave out data.extra or set rows=all."
             )
-        if self.training.labelled_per_batch is not None and self.data.extra_per_epoch is not None:
+        if self.training.labeled_per_batch is not None and self.data.extra_per_epoch is not None:
             raise ConfigError(
-                "training.labelled_per_batch and data.extra_per_epoch are both set; each says which rows an epoch visits, so "
+                "training.labeled_per_batch and data.extra_per_epoch are both set; each says which rows an epoch visits, so "
                 "leave one out."
             )
 

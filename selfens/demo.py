@@ -1,4 +1,4 @@
-"""The demo: several methods on scikit-learn's digits with 50 labels, same labelled rows, several seeds.
+"""The demo: several methods on scikit-learn's digits with 50 labels, same labeled rows, several seeds.
 
 The settings are those of the digits presets and were chosen on seeds from 100 on, none of which is shown here.
 """

@@ -49,10 +49,10 @@ CHECKPOINT_EVERY = 100  # epochs; a temporary run needs none but the last
 
 
 class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """A network trained on labelled and unlabeled rows together, by self-ensembling.
+    """A network trained on labeled and unlabeled rows together, by self-ensembling.
 
-    Rows labelled -1 are unlabeled, as in `sklearn.semi_supervised`, and so are those labelled None or "". X is a matrix of
-    features, which are standardised, an array of images [rows, height, width(, channels)], bytes or floats, or a pandas
+    Rows labeled -1 are unlabeled, as in `sklearn.semi_supervised`, and so are those labeled None or "". X is a matrix of
+    features, which are standardized, an array of images [rows, height, width(, channels)], bytes or floats, or a pandas
     DataFrame: its numbers and dates are scaled, its categories encoded, its missing cells filled, and a column that differs in
     each row and is named id, or is of texts, is not used.
 
@@ -78,7 +78,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     run_dir : str, Path or None
         Keep the run there, ready for `selfens.load_run`; if a run is there, in the first free of NAME-2, NAME-3 and so on.
     baselines : bool
-        Also train on five folds of the labelled rows (fewer if there are fewer), beside chance, logistic regression
+        Also train on five folds of the labeled rows (fewer if there are fewer), beside chance, logistic regression
         and self-training with it, each fold predicted by models that did not see it.
     verbose : bool
         Show progress.
@@ -93,7 +93,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     label_distributions_ : array of shape (rows, classes)
         What training made of its own rows: the ensemble, if the method keeps one, the network's predictions otherwise.
     transduction_ : array of shape (rows,)
-        The class that `label_distributions_` favours. It may contradict a label that was given: see `selfens.tools.audit`.
+        The class that `label_distributions_` favors. It may contradict a label that was given: see `selfens.tools.audit`.
     history_ : list of dict
         Losses, learning rate and weight of each epoch.
     config_ : Config
@@ -146,16 +146,16 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             inputs, given = check_X_y(vectors, known, ensure_min_samples=2)
         else:
             inputs, given = validate_data(self, X, known, allow_nd=True, ensure_min_samples=2)
-        labelled = is_labelled(given)
-        self.classes_, numbers = _numbered(_known(given, labelled))
+        labeled = is_labeled(given)
+        self.classes_, numbers = _numbered(_known(given, labeled))
         labels = np.full(len(given), UNLABELED)
-        labels[labelled] = numbers
+        labels[labeled] = numbers
         dataset = Dataset.from_arrays(inputs, labels, classes=[str(name) for name in self.classes_])
         dataset = replace(dataset, columns=self.columns_, table=table, notes=tuple(notes))
         self.config_ = self._config(dataset)
         if self.baselines and usual_folds(labels) < 2:
             raise DataError(
-                "no class has more than one labelled row, so none can be hidden; leave baselines out, or label more rows."
+                "no class has more than one labeled row, so none can be hidden; leave baselines out, or label more rows."
             )
         options, place = self.config_.method, self.config_.method.place
         if self.run_dir is None and place and getattr(options, place) not in IN_MEMORY:
@@ -194,13 +194,13 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return np.asarray(self.classes_[best])
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Accuracy over the rows that have a label; those labelled -1 are left out."""
+        """Accuracy over the rows that have a label; those labeled -1 are left out."""
         given = column_or_1d(_without_missing(y))
-        labelled = is_labelled(given)
-        if not labelled.any():
+        labeled = is_labeled(given)
+        if not labeled.any():
             raise DataError("no row has a label to compare with; every one of y is -1.")
-        weights = None if sample_weight is None else np.asarray(sample_weight)[labelled]
-        return float(accuracy_score(_known(given, labelled), self.predict(X)[labelled], sample_weight=weights))
+        weights = None if sample_weight is None else np.asarray(sample_weight)[labeled]
+        return float(accuracy_score(_known(given, labeled), self.predict(X)[labeled], sample_weight=weights))
 
     # What fit is made of
 
@@ -265,19 +265,19 @@ def _without_missing(y: Any) -> Any:
     return np.where(missing, UNLABELED, labels) if missing.any() else y
 
 
-def is_labelled(y: NDArray[Any]) -> NDArray[np.bool_]:
+def is_labeled(y: NDArray[Any]) -> NDArray[np.bool_]:
     """Which labels are known: not -1, nor the "-1" that numpy makes of it in an array of strings, nor None, "" or NaN.
 
-    >>> is_labelled(np.array(["cat", -1, "dog"], dtype=object))
+    >>> is_labeled(np.array(["cat", -1, "dog"], dtype=object))
     array([ True, False,  True])
     """
     unknown = (UNLABELED, str(UNLABELED), None, "", "nan")  # numpy makes "nan" of NaN in an array of strings
     return np.array([value not in unknown and value == value for value in y.tolist()], dtype=bool)
 
 
-def _known(y: NDArray[Any], labelled: NDArray[np.bool_]) -> NDArray[Any]:
+def _known(y: NDArray[Any], labeled: NDArray[np.bool_]) -> NDArray[Any]:
     """The labels that are known; numbers among None come as objects and become numbers again."""
-    labels = y[labelled]
+    labels = y[labeled]
     if labels.dtype != object or any(isinstance(label, str) for label in labels):
         return labels
     return np.array(labels.tolist())

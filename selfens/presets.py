@@ -57,7 +57,7 @@ DATA_SETS: dict[str, tuple[str, tuple[str, ...]]] = {
 """A title, and what all presets of the data set have in common."""
 
 WEIGHT_30, WEIGHT_60, WEIGHT_100 = ((f"method.weight_max={weight}",) for weight in (30, 60, 100))
-FIXMATCH = ("method.decay=0.99", "augment.cutout=0.25", "training.labelled_per_batch=20")
+FIXMATCH = ("method.decay=0.99", "augment.cutout=0.25", "training.labeled_per_batch=20")
 TEACHER = (  # what goes with the temporal teacher on images; docs/modern.md says how it was chosen
     "network.normalization=full",
     "network.noise=0",
@@ -75,7 +75,7 @@ MODERN = (
     *("data.preprocess=channel", "data.preprocess_after_views=true", "augment.translation=4", "schedule.epochs=200"),
     *TEACHER,
 )
-FAST = (  # the paper's normalisation and Adam learn faster at first
+FAST = (  # the paper's normalization and Adam learn faster at first
     *MODERN,
     *("network.normalization=mean", "optimizer.name=adam", "optimizer.learning_rate=0.003", "optimizer.weight_decay=0"),
     "schedule.epochs=30",
@@ -165,7 +165,7 @@ def about(name: str) -> str:
 def with_method(config: Config, method: str, *, images: bool) -> Config:
     """`config` with another method, with that method's own options."""
     if images and "strong" in methods.find(method).views and config.data.preprocess == "channel":
-        config = config.with_values("data", preprocess_after_views=True)  # so that colours can be changed
+        config = config.with_values("data", preprocess_after_views=True)  # so that colors can be changed
     return config.with_values("method", name=method)
 
 
@@ -227,7 +227,7 @@ def for_images(name: str, side: int, rows: int, method: str, chosen: ImageSettin
     config = with_method(Config(data=DataConfig(name=name, preprocess="channel")), method, images=True)
     config = config.with_overrides((*chosen.overrides, *STRONG_METHODS[method]))
     steps = max(chosen.steps * 32**2 // max(side, 32) ** 2, chosen.steps // 3)
-    rows_per_step = round(config.training.batch_size * (1 - methods.find(method).labelled_share))
+    rows_per_step = round(config.training.batch_size * (1 - methods.find(method).labeled_share))
     epochs = max(-(-steps // max(rows // rows_per_step, chosen.steps_per_epoch)), 3)
     training = {"evaluate_every": -(-epochs // 20), "min_steps_per_epoch": chosen.steps_per_epoch}
     config = config.with_values("training", **training)

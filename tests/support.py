@@ -31,8 +31,8 @@ def blobs(rows: int = ROWS, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Feature vectors around one point per class, classes in turn."""
     random = np.random.default_rng(seed)
     labels = np.arange(rows) % CLASSES
-    centres = np.random.default_rng(99).normal(size=(CLASSES, FEATURES))
-    return (centres[labels] + 0.7 * random.normal(size=(rows, FEATURES))).astype(np.float32), labels
+    centers = np.random.default_rng(99).normal(size=(CLASSES, FEATURES))
+    return (centers[labels] + 0.7 * random.normal(size=(rows, FEATURES))).astype(np.float32), labels
 
 
 def features(rows: int = ROWS, test_rows: int = 30) -> Dataset:
@@ -50,7 +50,7 @@ def images(rows: int = ROWS, side: int = 8) -> Dataset:
 
 
 def write_npz(path: Path, **changes: Any) -> Path:
-    """The blobs as a user's file, a third of the rows labelled."""
+    """The blobs as a user's file, a third of the rows labeled."""
     x, y = blobs()
     x_test, y_test = blobs(30, seed=1)
     y = np.where(np.arange(len(y)) < len(y) // 3, y, -1)

@@ -54,7 +54,7 @@ def test_scores_against_a_loop(seed):
 
 
 @given(some.integers(0, 10**6))
-def test_the_disputed_are_those_below_zero_and_every_labelled_row_is_ranked_once(seed):
+def test_the_disputed_are_those_below_zero_and_every_labeled_row_is_ranked_once(seed):
     labels, probabilities = random_problem(seed)
     ranked = audit.rank(labels, probabilities)
     assert sorted(ranked.rows) == np.flatnonzero(labels != UNLABELED).tolist()
@@ -104,12 +104,12 @@ def test_suggestions_take_the_classes_in_turn_and_the_least_certain_first():
 def test_suggestions_are_unlabeled_rows_each_once_and_spread(seed, count):
     labels, probabilities = random_problem(seed)
     labels[1::2] = -1
-    labelled = labels != -1
+    labeled = labels != -1
     got = audit.suggest(labels, probabilities, count)
-    assert len(got.rows) == len(set(got.rows.tolist())) == min(count, int((~labelled).sum()))
-    assert not labelled[got.rows].any()
+    assert len(got.rows) == len(set(got.rows.tolist())) == min(count, int((~labeled).sum()))
+    assert not labeled[got.rows].any()
     taken = np.bincount(got.predicted, minlength=4)
-    available = np.bincount(probabilities[~labelled].argmax(axis=1), minlength=4)
+    available = np.bincount(probabilities[~labeled].argmax(axis=1), minlength=4)
     exhausted = taken == available
     assert exhausted.all() or taken.max() - taken[~exhausted].min() <= 1
 
@@ -270,7 +270,7 @@ def test_the_only_label_of_a_class_is_never_hidden():
     assert found.rows == len(ranked.rows)
     assert found.notes[0] == "Never held out, because the class has only one label: '2'."
     alone = np.where(np.isin(np.arange(60), [np.flatnonzero(labels == n)[0] for n in range(3)]), labels, -1)
-    with pytest.raises(DataError, match="no class has more than one labelled row"):
+    with pytest.raises(DataError, match="no class has more than one labeled row"):
         folds.compare_folds(few, replace(dataset, labels=alone), 2)
     assert [folds.usual_folds(np.array(given)) for given in ([0, 1, -1], [0, 0, 1], [0, 0, 1] * 9)] == [0, 2, 5]
 

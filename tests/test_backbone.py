@@ -214,7 +214,7 @@ def raising():
 def wanting(a):
     return a
 '''
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
+COLORS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
 QUICKLY = ("--method", "supervised", "--epochs", "3", "--quiet", "--no-report")
 
 
@@ -231,14 +231,14 @@ def here(tmp_path, monkeypatch):
 
 
 def photos(root=Path("photos"), each=6, seed=0):
-    """Three classes that differ in colour, and some of each without a label."""
+    """Three classes that differ in color, and some of each without a label."""
     random = np.random.default_rng(seed)
-    for name, colour in COLOURS.items():
+    for name, color in COLORS.items():
         for number in range(2 * each):
             path = root / (name if number < each else "unlabeled") / f"{name}{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             noise = random.integers(-25, 25, size=(12, 16, 3))
-            Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8)).save(path)
+            Image.fromarray((np.array(color) + noise).clip(0, 255).astype(np.uint8)).save(path)
     return root
 
 
@@ -305,9 +305,9 @@ def test_arrays_are_resized_as_files_are():
     np.testing.assert_array_equal(of.of_images((images / 255).astype(np.float32)), of.digests(from_files))
 
 
-def test_grey_images_become_coloured_ones():
-    grey, of = pixels(3)[:, :1], store()
-    np.testing.assert_array_equal(of.of_images(grey), of.digests(np.repeat(grey, 3, axis=1)))
+def test_gray_images_become_colored_ones():
+    gray, of = pixels(3)[:, :1], store()
+    np.testing.assert_array_equal(of.of_images(gray), of.digests(np.repeat(gray, 3, axis=1)))
 
 
 @pytest.mark.parametrize(
@@ -543,8 +543,8 @@ def saved(path, changed=lambda tensors: tensors):
 def test_weights_of_a_file_replace_those_of_the_backbone(here, name, more):
     path = saved(here / name, lambda tensors: tensors | more)
     found, plain = backbone.build("tiny:Tiny", str(path)), backbone.build("tiny:Tiny")
-    assert (found.about["weights"], found.about["licence"]) == (name, None)
-    assert (plain.about["weights"], plain.about["licence"]) == ("tiny-v1", "cc0-1.0")
+    assert (found.about["weights"], found.about["license"]) == (name, None)
+    assert (plain.about["weights"], plain.about["license"]) == ("tiny-v1", "cc0-1.0")
     assert found.about["sha256"] != plain.about["sha256"]
     torch.testing.assert_close(next(found.parameters()), 2 * next(plain.parameters()))
 
@@ -732,7 +732,7 @@ def test_a_folder_is_trained_on_and_the_run_says_with_what(typed):
     run = load_run(trained(typed), trust_code=True)
     assert run.input_shape == (FEATURES,)
     about = run.about["backbone"]
-    assert (about["name"], about["weights"], about["licence"]) == ("tiny:Tiny", "tiny-v1", "cc0-1.0")
+    assert (about["name"], about["weights"], about["license"]) == ("tiny:Tiny", "tiny-v1", "cc0-1.0")
     assert re.fullmatch("[0-9a-f]{64}", about["sha256"])
     assert (about["size"], about["mean"], about["std"]) == (8, [0.2, 0.3, 0.4], [0.5, 0.6, 0.7])
     assert run.network is not None
@@ -805,7 +805,7 @@ def test_galleries_show_the_photos(typed):
     picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown[1]))))
     original = decode(Path(first["file"]), SIZE).transpose(1, 2, 0).astype(float)
     assert np.abs(picture - original * 255 / picture.max()).mean() < 30
-    assert picture.mean(axis=(0, 1)).argmax() == list(COLOURS).index(first["label"])
+    assert picture.mean(axis=(0, 1)).argmax() == list(COLORS).index(first["label"])
     assert typed("suggest", run, "-n", "3", "--trust-code")[0] == 0
     assert "data:image/png" in Path("suggestions.html").read_text()
 
@@ -827,7 +827,7 @@ def test_one_file_holds_preprocessing_backbone_and_head(typed):
     card = json.loads(session.get_modelmeta().custom_metadata_map["model_card"])
     loaded = load_run(run, trust_code=True)
     assert card["backbone"] == loaded.about["backbone"]
-    assert card["backbone"]["licence"] == "cc0-1.0"
+    assert card["backbone"]["license"] == "cc0-1.0"
     assert card["input"] == {"name": "inputs", "type": "uint8", "shape": ["batch", 3, SIZE, SIZE], "range": [0, 255]}
     (found,) = session.run(["probabilities"], {"inputs": pixels(50)})
     np.testing.assert_allclose(found, loaded.predict_proba(pixels(50)), atol=TOLERANCE)
@@ -963,7 +963,7 @@ def test_with_real_pretrained_weights_the_whole_way_works(typed, lite0):
     code, _, err = typed(*words, "--labels", "12", "--no-report")
     assert code == 0, err
     run = load_run("run", trust_code=True)
-    assert (run.input_shape, run.about["backbone"]["licence"]) == ((1280,), "apache-2.0")
+    assert (run.input_shape, run.about["backbone"]["license"]) == ((1280,), "apache-2.0")
     assert run.about["backbone"]["weights"] == "efficientnet-lite0-57934424"
     assert typed("predict", "run", "crops", "-o", "out.csv", "--trust-code")[0] == 0
     with open("out.csv", newline="") as file:

@@ -88,7 +88,7 @@ def test_much_data_is_thinned_out_and_said(monkeypatch):
     monkeypatch.setattr(baselines, "MAX_ITERATIONS", 20)
     x, y = blobs()
     _, notes = predictions(x, LABELS, x)
-    assert notes[:2] == ["They see 6 of the 12 labelled rows.", "Self-training sees 10 of 48 unlabeled rows."]
+    assert notes[:2] == ["They see 6 of the 12 labeled rows.", "Self-training sees 10 of 48 unlabeled rows."]
     monkeypatch.setattr(baselines, "WORK", 0)
     monkeypatch.setattr(baselines, "MIN_ITERATIONS", 2)
     assert predictions(x, y, x)[1][-1] == "Logistic regression was stopped after 2 iterations."
@@ -128,7 +128,7 @@ def test_a_win_is_said_in_one_sentence():
     won = verdict(180, 150, 100)
     others = f"logistic regression on the same 1,250 labels 25.00 %, {CHANCE} 50.00 %"
     assert won.numbers == f"This model misclassifies 10.00 % of 200 test rows; {others}."
-    assert won.judgement == "It is better than logistic regression by 15.00 points."
+    assert won.judgment == "It is better than logistic regression by 15.00 points."
     assert won.table == [("", "error %"), (OURS, "10.00"), (LOGISTIC, "25.00"), (CHANCE, "50.00")]
     assert CHANCE == "chance (largest class)"
     assert won.errors == {OURS: 10, LOGISTIC: 25, CHANCE: 50}
@@ -169,7 +169,7 @@ def test_a_win_is_said_in_one_sentence():
     ],
 )
 def test_a_loss_or_a_tie_says_so_and_what_to_try(rights, about, words):
-    assert words in verdict(*rights, **about).judgement
+    assert words in verdict(*rights, **about).judgment
 
 
 @pytest.mark.parametrize(("only_ours", "only_theirs"), [(0, 0), (0, 4), (0, 9), (3, 20), (10, 12), (40, 20)])
@@ -186,7 +186,7 @@ def test_a_clear_difference_is_one_by_the_exact_test_too(only_ours, only_theirs)
 
 def test_folds_are_not_called_test_rows():
     text = verdict(150, 100, 90, folds=5).numbers
-    assert "25.00 % of 200 labelled rows that it did not see; logistic regression on the same 5 folds 50.00 %" in text
+    assert "25.00 % of 200 labeled rows that it did not see; logistic regression on the same 5 folds 50.00 %" in text
 
 
 def test_uneven_classes_show_the_balanced_error_beside_the_error():
@@ -194,7 +194,7 @@ def test_uneven_classes_show_the_balanced_error_beside_the_error():
     named = {OURS: np.zeros(200, int), LOGISTIC: np.r_[np.ones(30, int), np.zeros(150, int), np.ones(20, int)]}
     found = judge(named, truth, labels=10)
     assert "misclassifies 10.00 % of 200 test rows (balanced error 50.00 %);" in found.numbers
-    assert found.judgement.startswith(
+    assert found.judgment.startswith(
         "By the balanced error logistic regression is better, 8.33 % against 50.00 %: use it"
     )
     assert found.table[1] == (OURS, "10.00", "50.00")
@@ -231,7 +231,7 @@ def test_a_run_is_compared_on_the_rows_and_labels_it_saw(trained):
     assert (found.labels, found.rows, found.folds) == (12, 30, 0)
 
 
-@pytest.mark.parametrize("setting", ["data.validation=0.25", "training.rows=labelled", "data.label_noise=50"])
+@pytest.mark.parametrize("setting", ["data.validation=0.25", "training.rows=labeled", "data.label_noise=50"])
 def test_held_out_rows_and_wrong_labels_are_as_the_run_had_them(tmp_path, monkeypatch, setting):
     given = []
     monkeypatch.setattr(baselines, "predictions", lambda *arrays, **how: given.append(arrays) or predictions(*arrays))
@@ -398,7 +398,7 @@ def test_the_estimator_compares_by_folds_if_asked_to():
     few = SelfEnsemblingClassifier(baselines=True, **fast).fit(x, np.where(np.arange(60) < 5, y, ""))
     assert (few.baselines_.folds, few.baselines_.rows) == (4, 4)  # the only Eel is always trained on
     one = SelfEnsemblingClassifier(baselines=True, **fast)
-    with pytest.raises(DataError, match="no class has more than one labelled row, .* leave baselines out"):
+    with pytest.raises(DataError, match="no class has more than one labeled row, .* leave baselines out"):
         one.fit(x, np.where(np.arange(60) < 3, y, ""))
     assert not hasattr(one, "network_")
 
@@ -435,7 +435,7 @@ def test_train_on_own_data_prints_a_table_and_a_sentence(typed, tmp_path):
     assert code == 0
     header = next(number for number, line in enumerate(lines) if line.strip() == "error %")
     assert repr(found).splitlines()[:5] == lines[header:][:5]
-    assert f"{found.numbers} {found.judgement}" in lines
+    assert f"{found.numbers} {found.judgment}" in lines
     assert "Warning" not in out + err
     page = (tmp_path / "run/report.html").read_text()
     assert page.index("<h1>This model misclassifies") < page.index("Training")
@@ -484,7 +484,7 @@ def test_without_test_rows_nothing_is_claimed_until_folds_are_asked_for(typed, t
     assert "logistic" not in out + (tmp_path / "run/report.html").read_text()
     code, out, _ = typed("evaluate", "run", "--folds", 3, "--quiet")
     assert code == 0
-    assert "of 20 labelled rows that it did not see" in out
+    assert "of 20 labeled rows that it did not see" in out
     typed("report", "run", "-o", "page.html")
     for page in ("page.html", "run/report.html"):
         assert "logistic regression on the same 3 folds" in (tmp_path / page).read_text()
@@ -495,10 +495,10 @@ def test_without_test_rows_nothing_is_claimed_until_folds_are_asked_for(typed, t
     )
 
 
-@pytest.mark.parametrize(("labelled", "advice"), [(3, ""), (4, "selfens evaluate run --folds 2"), (9, "--folds 5")])
-def test_folds_are_suggested_only_if_they_can_be_made(typed, tmp_path, labelled, advice):
+@pytest.mark.parametrize(("labeled", "advice"), [(3, ""), (4, "selfens evaluate run --folds 2"), (9, "--folds 5")])
+def test_folds_are_suggested_only_if_they_can_be_made(typed, tmp_path, labeled, advice):
     x, y = blobs(60)
-    write_npz(tmp_path / "my.npz", x_test=None, y_test=None, y_train=np.where(np.arange(60) < labelled, y, -1))
+    write_npz(tmp_path / "my.npz", x_test=None, y_test=None, y_train=np.where(np.arange(60) < labeled, y, -1))
     _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK, "--no-report")
     assert (advice in out, "--folds" in out) == (True, bool(advice))
     _, _, err = typed("evaluate", "run")
@@ -541,12 +541,12 @@ def test_a_comparison_that_fails_costs_a_warning_only(typed, tmp_path, monkeypat
     assert out.splitlines()[-1].startswith("to predict")
 
 
-def test_a_table_is_not_standardised_a_second_time():
+def test_a_table_is_not_standardized_a_second_time():
     random = np.random.default_rng(0)
     x = np.c_[random.normal(size=(60, 2)), random.random((60, 1)) < 0.05].astype(np.float32)
     y, labels = (x[:, 0] + 3 * x[:, 2] > 0).astype(np.int64), np.full(60, -1)
     labels[:20] = y[:20]
-    found, _ = predictions(x, labels, x, standardise=False)
+    found, _ = predictions(x, labels, x, standardize=False)
     expected = LogisticRegression(max_iter=1000).fit(x[:20].astype(np.float64), y[:20]).predict(x)
     np.testing.assert_array_equal(found["logistic regression"], expected)
 
@@ -556,6 +556,6 @@ def test_as_many_mistakes_with_a_lower_balanced_error_is_no_reason_to_change():
     ours, theirs = truth.copy(), truth.copy()
     ours[:2], theirs[8:] = 1, 0
     verdict = judge({OURS: ours, LOGISTIC: theirs}, truth, labels=10)
-    assert verdict.judgement == "Logistic regression makes as many mistakes, but its balanced error is higher."
+    assert verdict.judgment == "Logistic regression makes as many mistakes, but its balanced error is higher."
     verdict = judge({OURS: truth, LOGISTIC: truth}, truth, labels=10)
-    assert verdict.judgement == "Logistic regression makes no mistakes either."
+    assert verdict.judgment == "Logistic regression makes no mistakes either."

@@ -379,7 +379,7 @@ def finished(digits, tmp_path_factory):
         seed=3,
         quick=False,
         config=config,
-        labelled_rows=run.labels.digest(),
+        labeled_rows=run.labels.digest(),
         data=digits.fingerprint(),
         test_error=tuple(epoch["test_error"] for epoch in run.history),
         final_error=run.test_error,
@@ -415,7 +415,7 @@ def test_the_peer_gets_the_labels_of_our_run_and_counts_its_steps(digits, finish
     [
         ({"shared_device": True}, "shared its device"),
         ({"environment": {"device": "another"}}, "was made on another, and this is a card"),
-        ({"labelled_rows": "0" * 64}, "other images or labels"),
+        ({"labeled_rows": "0" * 64}, "other images or labels"),
         ({"data": "0" * 64}, "other images or labels"),
         ({"seconds": -1.0}, "is no record"),
     ],

@@ -79,7 +79,7 @@ def test_an_npz_file_is_trained(typed, npz):
     code, _, err = typed("train", "blobs.npz", *TINY)
     assert (code, err) == (0, "")
     run = load_run("runs/blobs-committee-seed0")
-    assert (run.config.network.name, run.finished, run.about["labelled"]) == ("committee", True, 20)
+    assert (run.config.network.name, run.finished, run.about["labeled"]) == ("committee", True, 20)
 
 
 def test_an_npz_file_of_images_is_trained(typed, here):
@@ -123,7 +123,7 @@ def test_set_is_stronger_than_the_other_options(typed, npz):
 def test_labels_all_uses_every_label_of_a_preset(typed, here):
     code, _, _ = typed("train", "digits", "--labels", "all", "--quiet", "--epochs", "1", *sets(["network.width=2"]))
     assert code == 0
-    assert load_run("runs/digits-temporal-seed0").about["labelled"] == 1297
+    assert load_run("runs/digits-temporal-seed0").about["labeled"] == 1297
 
 
 def test_the_method_of_a_preset_brings_its_rates(typed, here):
@@ -144,7 +144,7 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     lines = done.stdout.splitlines()
     assert len(lines) == 14
     assert lines.pop(2).startswith("chosen: method committee; ")
-    assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labelled, 30 to test on; run in run")
+    assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labeled, 30 to test on; run in run")
     assert lines[0].startswith("committee, committee (")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ rows/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
@@ -508,18 +508,18 @@ BAD_FILES = {
     "NaN in features": ({"x_train": nan_features()}, [], ["NaN or infinite", "1 row (the first is row 7)"]),
     "NaN in test features": ({"x_test": nan_features()[:30]}, [], ["the test inputs hold NaN"]),
     "infinite features": ({"x_train": nan_features() * np.inf}, [], ["NaN or infinite"]),
-    "no labelled rows": (
+    "no labeled rows": (
         {"y_train": np.full(ROWS, -1), "x_test": None, "y_test": None},
         [],
         ["no training row", "has a label"],
     ),
-    "no labelled rows, some asked for": (
+    "no labeled rows, some asked for": (
         {"y_train": np.full(ROWS, -1), "x_test": None, "y_test": None},
         ["--labels", "6"],
         ["no training row", "has a label"],
     ),
-    "no labelled rows but a test set": ({"y_train": np.full(ROWS, -1)}, [], ["label"]),
-    "a class without labels": ({"classes": np.array(["a", "b", "c", "d"])}, [], ["class 'd' has no labelled row"]),
+    "no labeled rows but a test set": ({"y_train": np.full(ROWS, -1)}, [], ["label"]),
+    "a class without labels": ({"classes": np.array(["a", "b", "c", "d"])}, [], ["class 'd' has no labeled row"]),
     "one class": ({"y_train": np.zeros(ROWS, int), "x_test": None, "y_test": None}, [], ["one class only"]),
     "more labels than a class has": ({}, ["--labels", "50"], ["50 labels were asked for", "which has only"]),
     "labels of the wrong length": ({"y_train": np.zeros(ROWS + 1, int)}, [], [f"are {ROWS + 1} for {ROWS} rows"]),

@@ -11,7 +11,7 @@ from support import At, differences, features, left_behind
 
 from selfens import SelfEnsemblingClassifier, methods, networks, presets, resume, train
 from selfens.config import NetworkConfig
-from selfens.core import losses, neighbours
+from selfens.core import losses, neighbors
 from selfens.core.batch import Batch
 from selfens.core.evaluate import logits
 from selfens.core.targets import EnsembleTargets
@@ -62,7 +62,7 @@ def predictions(epochs):
 
 def test_targets_are_those_of_the_twin(inputs, labels):
     method = set_up(inputs, labels, memory=0.7)
-    near = twin.neighbours(inputs.double().numpy(), neighbours.NEIGHBOURS)
+    near = twin.neighbors(inputs.double().numpy(), neighbors.NEIGHBORS)
     assert method.around.nearest.tolist() == near
     for done in range(1, 4):
         made = predictions(done)
@@ -130,23 +130,23 @@ def test_dropout_keeps_the_mean_and_draws_again():
     assert torch.equal(dropout.eval()(x), x)
 
 
-# Neighbours
+# Neighbors
 
 
 def test_vectors_of_many_features_are_compared_by_angle_in_fewer_dimensions():
     random = torch.Generator().manual_seed(0)
-    centres = torch.randn(20, 300, generator=random)
-    x = centres.repeat(5, 1) * (1 + torch.rand(100, 1, generator=random))  # others of a centre differ in length only
-    found = neighbours.nearest(neighbours.compared(lambda: x.split(33), 100), 4)
+    centers = torch.randn(20, 300, generator=random)
+    x = centers.repeat(5, 1) * (1 + torch.rand(100, 1, generator=random))  # others of a center differ in length only
+    found = neighbors.nearest(neighbors.compared(lambda: x.split(33), 100), 4)
     assert all({row % 20} == {other % 20 for other in others} for row, others in enumerate(found.tolist()))
-    again = neighbours.nearest(neighbours.compared(lambda: x.split(33), 100), 4)
+    again = neighbors.nearest(neighbors.compared(lambda: x.split(33), 100), 4)
     assert torch.equal(found, again)
 
 
-def test_very_many_rows_look_for_neighbours_among_a_selection(monkeypatch):
-    monkeypatch.setattr(neighbours, "CANDIDATES", 10)
-    monkeypatch.setattr(neighbours, "BLOCK", 35)
-    found = neighbours.nearest(torch.arange(30.0)[:, None], 2)
+def test_very_many_rows_look_for_neighbors_among_a_selection(monkeypatch):
+    monkeypatch.setattr(neighbors, "CANDIDATES", 10)
+    monkeypatch.setattr(neighbors, "BLOCK", 35)
+    found = neighbors.nearest(torch.arange(30.0)[:, None], 2)
     assert found[0].tolist() == [3, 6]
     assert sorted(found[7].tolist()) == [6, 9]
     assert (found % 3 == 0).all()
@@ -172,12 +172,12 @@ def interrupt():
 def test_many_classes_are_averaged_a_few_rows_at_a_time(monkeypatch):
     labels = torch.arange(30).where(torch.arange(30) < 9, -1)
     vectors = torch.randn(30, 4)
-    around = neighbours.Neighbourhood(lambda: [vectors], labels)
+    around = neighbors.Neighborhood(lambda: [vectors], labels)
     ensemble = EnsembleTargets(30, 10)
     ensemble.write(torch.arange(20), torch.rand(20, 10))
     ensemble.commit()
     expected, asked, genuine = around.all_averaged(ensemble, 0.5), [], ensemble.get
-    monkeypatch.setattr(neighbours, "AVERAGED", 500)  # of 10 classes and 10 neighbours, four rows
+    monkeypatch.setattr(neighbors, "AVERAGED", 500)  # of 10 classes and 10 neighbors, four rows
     monkeypatch.setattr(ensemble, "get", lambda rows: asked.append(len(rows)) or genuine(rows))
     assert torch.equal(around.all_averaged(ensemble, 0.5), expected)
     assert asked == [44] * 7 + [22]
@@ -217,7 +217,7 @@ def fit(x, y, **changes):
 
 
 @pytest.mark.parametrize("rows", [2, 3, 7, 11])
-def test_fewer_rows_than_neighbours(rows):
+def test_fewer_rows_than_neighbors(rows):
     x = np.arange(rows, dtype=float)[:, None] * [1, -2]
     y = np.full(rows, -1)
     y[0], y[-1] = 0, 1
@@ -240,7 +240,7 @@ def test_a_constant_column_changes_little():
     assert model.score(np.hstack([x, np.full((len(x), 1), 3.0)]), features().labels) > 0.8
 
 
-def test_rows_that_are_all_labelled():
+def test_rows_that_are_all_labeled():
     x, y = features().inputs, features().labels
     assert fit(x, y, epochs=10).score(x, y) > 0.8
 

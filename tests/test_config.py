@@ -74,7 +74,7 @@ METHOD_DRAWN = {
     "decay": momentum,
     "threshold": st.floats(0, 1, exclude_max=True),  # which the temporal teacher refuses
     "memory": st.floats(0, 0.9999),
-    "neighbours": st.floats(0, 1),
+    "neighbors": st.floats(0, 1),
     "temperature": st.floats(0.01, 1),
     "variance": st.booleans(),
     "alignment": st.booleans(),
@@ -83,7 +83,7 @@ METHOD_DRAWN = {
 """Options of any method, by name."""
 TOGETHER = {"data.labels_file", "data.extra", "data.extra_per_epoch", "data.label_column", "data.id_column"}
 TOGETHER |= {"data.backbone", "data.backbone_weights", "data.backbone_size", "data.feature_cache"}
-TOGETHER |= {"training.labelled_per_batch", "training.min_steps_per_epoch"}
+TOGETHER |= {"training.labeled_per_batch", "training.min_steps_per_epoch"}
 """Settings that go only with others."""
 
 
@@ -232,7 +232,7 @@ def test_seeds_not_set_are_the_base_seed():
         ("optimiser.beta2=0.9", "no section 'optimiser'; did you mean 'optimizer'"),
         ("optimizer.beta_2=0.9", "no optimizer field 'beta_2'; did you mean 'beta2'"),
         ("data.lables=4", "'lables'; did you mean 'labels'"),
-        ("data.preprocess_rows=labeled", r"no choice for data\.preprocess_rows 'labeled'; did you mean 'labelled'"),
+        ("data.preprocess_rows=labelled", r"no choice for data\.preprocess_rows 'labelled'; did you mean 'labeled'"),
         ("data.preprocess=zac", r"no choice for data\.preprocess 'zac'; did you mean 'zca'"),
         ("method.consistency=square", r"method\.consistency 'square'; did you mean 'squared'"),
         ("training.device=gpu", r"training\.device 'gpu'.*Known: auto, cpu, cuda"),
@@ -275,7 +275,7 @@ def test_what_is_not_an_override_is_refused(override):
         ("optimizer.multipliers=head:nan", "optimizer.multipliers holds 'head:nan'"),
         ("optimizer.multipliers=head:x", "optimizer.multipliers is 'x'; expected a number"),
         ("method.targets=RAM", "method.targets is 'RAM'; expected device, ram or the path of a file"),
-        ("training.labelled_per_batch=100", "labelled_per_batch is 100 and training.batch_size 100; expected fewer"),
+        ("training.labeled_per_batch=100", "labeled_per_batch is 100 and training.batch_size 100; expected fewer"),
     ],
 )
 def test_mistyped_overrides_are_refused_with_their_path(override, message):
@@ -321,7 +321,7 @@ OUT_OF_RANGE = [
     ("data.extra_per_epoch", 0), ("augment.operations", -1), ("augment.cutout", 1.5),
     ("augment.noise", -0.1), ("augment.feature_dropout", 1.0), ("optimizer.weight_decay", -0.1),
     ("optimizer.momentum", 1.0), ("schedule.warmup_epochs", 301.0), ("schedule.weight_rampup_epochs", -1.0),
-    ("schedule.rampup_constant", -5.0), ("schedule.rampdown_constant", -5.0), ("training.labelled_per_batch", 0),
+    ("schedule.rampup_constant", -5.0), ("schedule.rampdown_constant", -5.0), ("training.labeled_per_batch", 0),
 ]  # fmt: skip
 
 
@@ -383,11 +383,11 @@ def test_json_that_is_no_config_is_refused(text, message):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["training.labelled_per_batch=5", "training.rows=labelled"], "leave training.rows at all"),
-        (["training.labelled_per_batch=5", "data.extra_per_epoch=9"], "are both set"),
+        (["training.labeled_per_batch=5", "training.rows=labeled"], "leave training.rows at all"),
+        (["training.labeled_per_batch=5", "data.extra_per_epoch=9"], "are both set"),
         (
-            ["data.extra=digits", "training.rows=labelled"],
-            "training.rows is 'labelled', which visits no unlabeled rows",
+            ["data.extra=digits", "training.rows=labeled"],
+            "training.rows is 'labeled', which visits no unlabeled rows",
         ),
     ],
 )
@@ -512,7 +512,7 @@ def test_other_methods_on_vectors_have_the_network_and_schedule_they_always_had(
     config = presets.for_arrays("mine", images_side=None, rows=1000, method=method)
     assert (config.method, config.network.name) == (methods.options(method), "mlp")
     assert (config.optimizer.name, config.schedule.name, config.schedule.epochs) == ("adam", "paper", 200)
-    assert (config.training.batch_size, config.training.labelled_per_batch) == (100, None)
+    assert (config.training.batch_size, config.training.labeled_per_batch) == (100, None)
 
 
 @pytest.mark.parametrize(("rows", "epochs"), [(2, 50), (150, 50), (5120, 50), (10_000, 25), (50_000, 10), (10**6, 10)])

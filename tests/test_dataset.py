@@ -19,7 +19,7 @@ def pixels(*shape, kind=np.uint8):
     return np.random.default_rng(0).integers(0, 256, shape).astype(kind)
 
 
-def labelled(labels, **options):
+def labeled(labels, **options):
     return Dataset.from_arrays(np.zeros((len(labels), 2)), labels, **options)
 
 
@@ -43,7 +43,7 @@ def test_layout_decides_where_the_shape_does_not():
     np.testing.assert_array_equal(standard_inputs(many, layout="NCHW"), many)
 
 
-def test_grey_images_get_a_channel():
+def test_gray_images_get_a_channel():
     x = pixels(3, 5, 4)
     np.testing.assert_array_equal(standard_inputs(x), x[:, None])
 
@@ -122,7 +122,7 @@ def test_unknown_layout_is_refused():
      np.array([0, 2, 1, None], dtype=object), [0, 2, 1, ""]],
 )  # fmt: skip
 def test_integer_labels_in_every_form(labels):
-    data = labelled(labels)
+    data = labeled(labels)
     assert data.labels.tolist() == [0, 2, 1, -1]
     assert data.classes == ("0", "1", "2")
     assert data.labels.dtype == np.int64
@@ -136,27 +136,27 @@ def test_integer_labels_in_every_form(labels):
      list(np.array(["dog", "cat", "", "dog"])), [np.str_("dog"), "cat", "", "dog"], ["dog", "cat", -1, "dog"]],
 )  # fmt: skip
 def test_string_labels_in_every_form(labels):
-    data = labelled(labels)
+    data = labeled(labels)
     assert data.classes == ("cat", "dog")
     assert data.labels.tolist() == [1, 0, -1, 1]
 
 
 def test_class_numbers_are_closed_up_in_order():
-    data = labelled([7, 3, -1, 40, 3])
+    data = labeled([7, 3, -1, 40, 3])
     assert data.classes == ("3", "7", "40")
     assert data.labels.tolist() == [1, 0, -1, 2, 0]
 
 
 def test_given_classes_name_positions_or_strings():
-    assert labelled([2, 0, -1], classes=["x", "y", "z"]).labels.tolist() == [2, 0, -1]
-    assert labelled(["z", "x", ""], classes=["x", "y", "z"]).labels.tolist() == [2, 0, -1]
-    assert labelled(list(np.array(["z", "x"])), classes=["x", "y", "z"]).labels.tolist() == [2, 0]
-    assert labelled([1, 0], classes=["x", "y", "z"]).classes == ("x", "y", "z")
+    assert labeled([2, 0, -1], classes=["x", "y", "z"]).labels.tolist() == [2, 0, -1]
+    assert labeled(["z", "x", ""], classes=["x", "y", "z"]).labels.tolist() == [2, 0, -1]
+    assert labeled(list(np.array(["z", "x"])), classes=["x", "y", "z"]).labels.tolist() == [2, 0]
+    assert labeled([1, 0], classes=["x", "y", "z"]).classes == ("x", "y", "z")
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 50)), min_size=1, max_size=30))
 def test_labels_can_be_read_back_through_the_class_names(labels):
-    data = labelled(labels)
+    data = labeled(labels)
     back = [None if number == -1 else int(data.classes[number]) for number in data.labels]
     assert back == labels
 
@@ -182,7 +182,7 @@ def test_labels_that_cannot_be_meant_are_refused(labels, message):
 @pytest.mark.parametrize(("label", "classes"), [(3, ["x", "y", "z"]), ("w", ["x", "y", "z"])])
 def test_label_outside_the_classes_is_refused(label, classes):
     with pytest.raises(DataError, match=f"the label {label!r} is not one of the 3 classes x, y, z"):
-        labelled([label, label], classes=classes)
+        labeled([label, label], classes=classes)
 
 
 # the test set
@@ -244,11 +244,11 @@ def test_properties_describe_the_data():
     assert (images.num_rows, images.num_classes, images.input_shape) == (4, 3, (3, 6, 5))
     assert images.is_images
     assert images.name == "mine"
-    assert not labelled([0, 1]).is_images
+    assert not labeled([0, 1]).is_images
 
 
 def test_other_labels_make_another_dataset():
-    data = labelled([0, 1, 1])
+    data = labeled([0, 1, 1])
     other = data.with_labels(np.array([1, -1, 0]))
     assert other.labels.tolist() == [1, -1, 0]
     assert data.labels.tolist() == [0, 1, 1]
@@ -365,7 +365,7 @@ RAMP = np.linspace(0, 1, 40 * 16, dtype=np.float32).reshape(40, 4, 4)
         (RAMP - 0.001, True),
         (2 * RAMP - 1, False),
         (np.where(np.arange(40) < 39, RAMP.T, 1.5).T, False),  # the last image only
-        (RAMP / 16, False),  # dark: grey would be far outside
+        (RAMP / 16, False),  # dark: gray would be far outside
         ((16 * RAMP).astype(np.uint8), False),
         (RAMP.reshape(40, 16), False),
     ],

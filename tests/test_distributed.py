@@ -141,9 +141,9 @@ def test_every_row_has_one_owner_and_each_kind_of_row_is_spread(size):
         assert max(counts) - min(counts) <= 1
 
 
-def orders(size, rows=120, labelled=10, **options):
+def orders(size, rows=120, labeled=10, **options):
     """[processes, steps, batch] of three epochs, in numbers of all rows."""
-    kinds = (np.arange(rows) >= labelled).astype(int)
+    kinds = (np.arange(rows) >= labeled).astype(int)
     shares = [Group(rank, size).share(kinds) for rank in range(size)]
     made = [
         Sampler(np.arange(len(own)), kinds[own] == 0, 5, 0, process=rank, **options) for rank, own in enumerate(shares)
@@ -162,8 +162,8 @@ def test_no_two_rows_of_different_processes_stay_together():
     assert len(shared) < 0.1 * len(together[0])  # by chance one in 144
 
 
-def test_the_split_sampler_gives_each_process_labelled_rows_of_its_own():
-    for order in orders(2, labelled=10, first=2):
+def test_the_split_sampler_gives_each_process_labeled_rows_of_its_own():
+    for order in orders(2, labeled=10, first=2):
         first, others = order[:, :, :2], order[:, :, 2:]
         assert (first < 10).all()
         assert not set(first[0].flat) & set(first[1].flat)
@@ -198,7 +198,7 @@ def gradients_in_a_group(group):
 
 
 @pytest.mark.parametrize("size", [3])
-def test_gradients_with_synchronised_means_are_those_of_the_joint_batch(size):
+def test_gradients_with_synchronized_means_are_those_of_the_joint_batch(size):
     network, (x, y) = small_network(), made_up_batch()
     expected = [g.numpy() for g in gradients_of(network, x, y)]
     means = [layer.batch_mean.numpy() for layer in networks.layers.normalized_layers(network)]
@@ -278,7 +278,7 @@ OPTIONS = {
     "pi": ["training.means=joint"],
     "temporal": ["method.targets=ram", "training.residence=ram"],
     "mean-teacher": ["method.decay=0.9", "training.means=joint", "optimizer.name=adamw"],
-    "fixmatch": ["method.decay=0.9", "training.labelled_per_batch=5", "method.alignment=true", "schedule.name=cosine"],
+    "fixmatch": ["method.decay=0.9", "training.labeled_per_batch=5", "method.alignment=true", "schedule.name=cosine"],
 }
 """With what each method is trained here, so that every part is, in several processes."""
 
@@ -366,7 +366,7 @@ class Own(Method):
 
     def losses(self, network, batch, targets, weight):
         logits = network(batch.views[0])
-        loss = cross_entropy(logits, batch.labels, batch.labelled)
+        loss = cross_entropy(logits, batch.labels, batch.labeled)
         return Losses(loss, {"supervised": loss, "unsupervised": loss.detach()}, logits.detach().softmax(dim=1))
 
     def after_step(self, network, rows, predictions):
@@ -442,7 +442,7 @@ def test_extra_rows_and_held_out_rows_are_shared_too(tmp_path):
 
 
 def test_rows_to_fit_on_and_epochs_to_evaluate_are_the_same_in_all_processes(tmp_path):
-    train_in(2, tmp_path / "run", settings("data.preprocess_rows=labelled", "training.evaluate_every=2"))
+    train_in(2, tmp_path / "run", settings("data.preprocess_rows=labeled", "training.evaluate_every=2"))
     run = load_run(tmp_path / "run")
     fitted = preprocess.fit("channel", rows_and_labels().inputs[:30])
     torch.testing.assert_close(run.preprocess.state_dict(), fitted.state_dict(), rtol=0, atol=0)
@@ -468,8 +468,8 @@ def test_what_is_tested_is_what_is_saved_with_buffers_of_ones_own(tmp_path):
     ("overrides", "sentence"),
     [
         ([f"method.targets={os.sep}tmp{os.sep}no-such-z"], "no-such-z, which is for one process, and there are 4"),
-        (["data.labels=3", "training.rows=labelled"], "4 processes have 3 rows an epoch to share"),
-        (["data.labels=3", "training.labelled_per_batch=8"], "labelled rows .of several processes"),
+        (["data.labels=3", "training.rows=labeled"], "4 processes have 3 rows an epoch to share"),
+        (["data.labels=3", "training.labeled_per_batch=8"], "labeled rows .of several processes"),
         (["data.extra_per_epoch=1000"], "there are only 90 unlabeled rows"),
     ],
 )

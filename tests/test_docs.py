@@ -128,7 +128,7 @@ def test_the_loop_of_ones_own_learns_more_from_the_ensemble():
     exec(compile(code, "my-own-loop.md", "exec"), names)
     known = names["ensemble"].all()
     assert known.known.all()
-    unlabeled = ~names["labelled"]
+    unlabeled = ~names["labeled"]
     right = (known.probabilities.argmax(dim=1) == names["y"])[unlabeled].float().mean()
     assert right > 0.8
 
@@ -190,13 +190,13 @@ TRIALS_AT_FORTY = {
     "threshold 0.95, learning rate 0.05": "thr-0.05",
     "contrast first": "moco",
     "contrast first, for 48 epochs": "moco-0.6",
-    "contrast first, kept afterwards at a weight of 0.3": "moco-kept",
+    "contrast first, kept afterward at a weight of 0.3": "moco-kept",
     "contrast first, SoftMatch's weighting": "moco-soft",
     "contrast first, half of a target from the 20 nearest rows": "moco-near",
     "prototypes first (256, from crops)": "proto",
     "contrast first, learning rate 0.05": "moco-0.05",
     "contrast first, learning rate 0.05, threshold 0.95": "moco-thr-0.05",
-    "the same, contrast kept afterwards at a weight of 0.3": "moco-thr-kept-0.05",
+    "the same, contrast kept afterward at a weight of 0.3": "moco-thr-kept-0.05",
 }
 
 

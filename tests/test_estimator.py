@@ -22,7 +22,7 @@ from selfens import presets
 from selfens.config import Config
 from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, DataError, RunError, SelfensWarning
-from selfens.estimator import CHECKPOINT_EVERY, SelfEnsemblingClassifier, default_config, is_labelled
+from selfens.estimator import CHECKPOINT_EVERY, SelfEnsemblingClassifier, default_config, is_labeled
 from selfens.runs.run import load_run
 
 SMALL = {"network.width": 16, "optimizer.learning_rate": 0.01, "training.threads": 1, "training.batch_size": 20}
@@ -38,9 +38,9 @@ def classifier(**changes):
     return SelfEnsemblingClassifier(**(fixed | changes))
 
 
-def few_labels(rows=60, labelled=30, seed=0):
+def few_labels(rows=60, labeled=30, seed=0):
     x, y = blobs(rows, seed)
-    return x, np.where(np.arange(rows) < labelled, y, -1), y
+    return x, np.where(np.arange(rows) < labeled, y, -1), y
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +132,14 @@ def test_nothing_among_plain_strings_is_unlabeled():
     assert model.classes_.tolist() == ["class 0", "class 1", "class 2"]
 
 
-def test_is_labelled():
-    assert is_labelled(np.array([0, -1, 2])).tolist() == [True, False, True]
-    assert is_labelled(np.array([0.0, -1.0])).tolist() == [True, False]
-    assert is_labelled(np.array(["a", "-1"])).tolist() == [True, False]
-    assert is_labelled(np.array([True, False])).tolist() == [True, True]
+def test_is_labeled():
+    assert is_labeled(np.array([0, -1, 2])).tolist() == [True, False, True]
+    assert is_labeled(np.array([0.0, -1.0])).tolist() == [True, False]
+    assert is_labeled(np.array(["a", "-1"])).tolist() == [True, False]
+    assert is_labeled(np.array([True, False])).tolist() == [True, True]
 
 
-def test_everything_labelled_is_no_cause_for_a_warning():
+def test_everything_labeled_is_no_cause_for_a_warning():
     x, y = blobs()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -195,7 +195,7 @@ def test_a_constant_feature_does_no_harm():
     )
 
 
-def test_features_of_any_scale_are_standardised():
+def test_features_of_any_scale_are_standardized():
     x, y, _ = few_labels()
     scale = np.array([1e-3, 1, 1e3, 1e5, 1, 10])
     plain, scaled = classifier().fit(x, y), classifier().fit(x * scale, y)
@@ -250,7 +250,7 @@ def test_dark_images_do_not_change_the_scale():
     assert of_dark.predict_proba(x) == pytest.approx(of_dark.predict_proba(x / 255), abs=1e-5)
 
 
-def test_pixels_are_refused_by_a_model_of_standardised_images():
+def test_pixels_are_refused_by_a_model_of_standardized_images():
     x, y, _ = bright_corners()
     model = classifier(epochs=2, config=SMALL | {"network.width": 4}).fit((x - 60.0) / 50, y)
     for pixels in (x, x.astype(float)):
@@ -353,7 +353,7 @@ def test_a_wrong_parameter_is_named(changes, sentence):
         (np.linspace(0, 1, 60), "Unknown label type"),
     ],
 )
-def test_labels_that_cannot_be_learnt(y, sentence):
+def test_labels_that_cannot_be_learned(y, sentence):
     x, _ = blobs()
     with pytest.raises(ValueError, match=sentence):
         classifier().fit(x, y)
@@ -459,16 +459,16 @@ def test_in_a_pipeline():
     assert model.score(x, truth) > 0.75
 
 
-def folds_over_labelled_rows(x, y, folds):
+def folds_over_labeled_rows(x, y, folds):
     """As docs/estimator.md has it."""
-    labelled, unlabeled = np.flatnonzero(y != -1), np.flatnonzero(y == -1)
-    parts = StratifiedKFold(folds).split(x[labelled], y[labelled])
-    return [(np.concatenate([labelled[train], unlabeled]), labelled[test]) for train, test in parts]
+    labeled, unlabeled = np.flatnonzero(y != -1), np.flatnonzero(y == -1)
+    parts = StratifiedKFold(folds).split(x[labeled], y[labeled])
+    return [(np.concatenate([labeled[train], unlabeled]), labeled[test]) for train, test in parts]
 
 
-def test_cross_validation_over_the_labelled_rows_also_in_other_processes():
+def test_cross_validation_over_the_labeled_rows_also_in_other_processes():
     x, y, _ = few_labels()
-    folds = folds_over_labelled_rows(x, y, 3)
+    folds = folds_over_labeled_rows(x, y, 3)
     alone = cross_val_score(classifier(epochs=30), x, y, cv=folds)
     together = cross_val_score(classifier(epochs=30), x, y, cv=folds, n_jobs=2)
     assert alone.mean() > 0.7
@@ -483,7 +483,7 @@ def test_cross_validation_with_unlabeled_rows_in_the_folds():
 def test_a_grid_search_over_parameters_and_config():
     x, y, _ = few_labels()
     grid = {"method": ["pi", "temporal"], "config": [SMALL, SMALL | {"network.width": 8}]}
-    search = GridSearchCV(classifier(), grid, cv=folds_over_labelled_rows(x, y, 2)).fit(x, y)
+    search = GridSearchCV(classifier(), grid, cv=folds_over_labeled_rows(x, y, 2)).fit(x, y)
     assert search.best_params_["method"] in ("pi", "temporal")
     assert search.predict(x).shape == (60,)
 

@@ -107,8 +107,8 @@ def test_what_the_paper_never_changes_is_the_same_in_all_cells():
         assert (c.schedule.epochs, c.schedule.rampup, c.schedule.rampdown) == (300, 80, 50)
         assert (c.network.name, c.network.noise, c.optimizer.beta1) == ("conv13", 0.15, 0.9)
         assert (c.training.batch_size, getattr(c.method, "decay", 0.6)) == (100, 0.6)
-        assert (c.training.rows == "labelled") == (cell.table in READINGS)
-        assert (c.data.preprocess_rows == "labelled") == (cell.table == "whitening")
+        assert (c.training.rows == "labeled") == (cell.table in READINGS)
+        assert (c.data.preprocess_rows == "labeled") == (cell.table == "whitening")
         assert c.training.evaluate_every == 1
         assert (c.data.extra_per_epoch == 50_000) == (cell.extra is not None)
         assert c.optimizer.beta2 == 0.999
@@ -129,7 +129,7 @@ def test_cells_of_our_own_are_presets_and_claim_no_figure_of_the_paper():
     assert sum(cell.seeds for cell in cells) == 14
 
 
-def test_the_baseline_of_labelled_rows_has_the_figures_of_the_tables():
+def test_the_baseline_of_labeled_rows_has_the_figures_of_the_tables():
     assert len(BASELINE.cells) == 8
     for cell in BASELINE.cells:
         same = CELLS[cell.name.replace("-", "/", 1)]
@@ -137,7 +137,7 @@ def test_the_baseline_of_labelled_rows_has_the_figures_of_the_tables():
         assert cell.config.with_values("training", rows="all") == same.config
 
 
-def test_the_whitening_of_labelled_rows_is_the_baseline_of_both_cifars_with_three_seeds():
+def test_the_whitening_of_labeled_rows_is_the_baseline_of_both_cifars_with_three_seeds():
     paper = {cell.name: (cell.mean, cell.deviation, cell.runs) for cell in WHITENING.cells}
     assert paper == {
         "cifar10-supervised-4000": (35.56, 1.59, 10),
@@ -204,7 +204,7 @@ def made_record(cell, seed, error=10.0, **changes):
         seed=seed,
         quick=False,
         config=Task(cell, seed).config,
-        labelled_rows=f"{seed:064x}",
+        labeled_rows=f"{seed:064x}",
         data="d",
         test_error=errors,
         final_error=error,
@@ -246,7 +246,7 @@ BAD_VALUES = {
     "table": [5],
     "seed": ["0", None, True, -1],
     "quick": ["no"],
-    "labelled_rows": [[0] * 64, "abc", "x" * 64],
+    "labeled_rows": [[0] * 64, "abc", "x" * 64],
     "test_error": [5, [], ["x"] * 300, [101.0] * 300],
     "final_error": [1.0, "x"],
     "seconds": [None, -1.0, 10**400],

@@ -44,8 +44,8 @@ def bytes_like(shape, seed=1):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def coloured(rows=60, side=32, classes=CLASSES, seed=0):
-    """A main set of colour images."""
+def colored(rows=60, side=32, classes=CLASSES, seed=0):
+    """A main set of color images."""
     labels = np.arange(rows) % classes
     pixels = bytes_like((rows, 3, side, side), seed) // 2
     pixels[np.arange(rows), labels % 3] += 100
@@ -85,7 +85,7 @@ def test_extra_images_on_another_scale_are_refused():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_extra_rows_come_after_the_main_ones_unlabeled_and_unchanged(tmp_path, kind):
-    main, shown = coloured(), bytes_like((7, 3, 32, 32))
+    main, shown = colored(), bytes_like((7, 3, 32, 32))
     path = written(tmp_path, kind, shown)
     data = find(main, path)
     order = [0, 2, 4, 6, 1, 3, 5] if kind == "folder" else range(7)
@@ -101,14 +101,14 @@ def test_extra_rows_come_after_the_main_ones_unlabeled_and_unchanged(tmp_path, k
 
 
 def test_the_fingerprint_covers_the_extra_rows():
-    main, shown = coloured(), bytes_like((7, 3, 32, 32))
+    main, shown = colored(), bytes_like((7, 3, 32, 32))
     changed = shown.copy()
     changed[6, 2, 31, 31] ^= 1
     assert main.with_extra(shown).fingerprint() != main.with_extra(changed).fingerprint()
 
 
 def test_a_folder_is_resized_to_the_main_images(tmp_path):
-    main = coloured(side=8)
+    main = colored(side=8)
     path = written(tmp_path, "folder", bytes_like((4, 3, 32, 32)))
     (path / "0" / "broken.png").write_text("no")
     data = find(main, path)
@@ -138,7 +138,7 @@ def test_the_rows_of_a_named_data_set_will_do():
 )
 def test_arrays_of_another_shape_or_type_are_refused(array, sentence):
     with pytest.raises(DataError, match=sentence):
-        coloured().with_extra(array)
+        colored().with_extra(array)
 
 
 def test_floats_go_with_floats():
@@ -162,16 +162,16 @@ def test_floats_go_with_floats():
 def test_a_source_that_is_none_is_one_sentence(tmp_path, name, sentence):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(DataError, match=sentence):
-        find(coloured(), tmp_path / name)
+        find(colored(), tmp_path / name)
 
 
-def test_images_do_not_go_with_grey_or_with_features(tmp_path):
+def test_images_do_not_go_with_gray_or_with_features(tmp_path):
     path = written(tmp_path, "folder", bytes_like((4, 3, 32, 32)))
     for main in (images(), features()):
-        with pytest.raises(DataError, match="would become square and coloured, but the training inputs have shape"):
+        with pytest.raises(DataError, match="would become square and colored, but the training inputs have shape"):
             find(main, path)
     with pytest.raises(DataError, match=r"rows of shape \(3, 32, 32\) .* the training inputs \(3, 8, 8\)"):
-        find(coloured(side=8), written(tmp_path, "npy", bytes_like((1, 3, 32, 32))))
+        find(colored(side=8), written(tmp_path, "npy", bytes_like((1, 3, 32, 32))))
 
 
 # What they change in a run
@@ -190,8 +190,8 @@ def test_preprocessing_is_fitted_on_the_main_rows_alone(tmp_path):
 
 
 @pytest.mark.parametrize("kind", preprocess.KINDS)
-def test_preprocessing_is_fitted_on_the_labelled_rows_if_asked_for(tmp_path, kind):
-    options = ("data.validation=0.25", "data.preprocess_rows=labelled", f"data.preprocess={kind}")
+def test_preprocessing_is_fitted_on_the_labeled_rows_if_asked_for(tmp_path, kind):
+    options = ("data.validation=0.25", "data.preprocess_rows=labeled", f"data.preprocess={kind}")
     with crashed():
         train(config("temporal", *options), tmp_path / "run", dataset=extended(), progress=At(1, 2, crash))
     run = resume(tmp_path / "run", dataset=extended())
@@ -203,14 +203,14 @@ def test_preprocessing_is_fitted_on_the_labelled_rows_if_asked_for(tmp_path, kin
 
 
 @pytest.mark.parametrize("choice", ["balanced", "original"])
-def test_the_labelled_rows_are_those_of_a_run_without(choice):
+def test_the_labeled_rows_are_those_of_a_run_without(choice):
     options = config("temporal", f"data.label_choice={choice}").data
     rows = [choose_labels(data, options, label_seed=3, split_seed=3).rows for data in (features(), extended())]
     np.testing.assert_array_equal(*rows)
 
 
 def test_only_visited_rows_change_in_z(tmp_path):
-    """12 labelled rows and 18 of 88 others an epoch: Z, counts and all else of the rest stay as they were."""
+    """12 labeled rows and 18 of 88 others an epoch: Z, counts and all else of the rest stay as they were."""
     settings = config("temporal", "data.extra_per_epoch=18", "training.checkpoint_every=1", epochs=4)
     data, states = extended(), []
 
@@ -220,14 +220,14 @@ def test_only_visited_rows_change_in_z(tmp_path):
             states.append((ensemble.mean.clone(), ensemble.count.clone()))
 
     run = train(settings, tmp_path / "run", dataset=data, progress=Keep())
-    labelled = set(run.labels.rows.tolist())
+    labeled = set(run.labels.rows.tolist())
     before = (torch.zeros_like(states[0][0]), torch.zeros_like(states[0][1]))
     drawn = []
     for mean, count in states:
         visited = np.flatnonzero(count - before[1]).tolist()
         assert len(visited) == 30
-        assert labelled <= set(visited)
-        drawn.append(frozenset(visited) - labelled)
+        assert labeled <= set(visited)
+        drawn.append(frozenset(visited) - labeled)
         kept = torch.ones(100, dtype=torch.bool)
         kept[visited] = False
         assert torch.equal(mean[kept], before[0][kept])
@@ -242,7 +242,7 @@ def test_only_visited_rows_change_in_z(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "scale", "expected"),
     [
-        ("none", "original", 30),  # the whole main set is labelled: as the authors' code, extra rows or not
+        ("none", "original", 30),  # the whole main set is labeled: as the authors' code, extra rows or not
         ("none", "paper", 30 * 60 / 100),
         ("none", "none", 30),
         ("12", "original", 30 * 12 / 100),
@@ -261,7 +261,7 @@ def test_the_weight_counts_extra_rows_as_the_authors_code_does(tmp_path, labels,
 def test_a_run_with_extra_rows_resumes_exactly(tmp_path, stop, residence):
     from test_prefetch import StopAt
 
-    np.savez(tmp_path / "m.npz", x_train=coloured(side=8).inputs, y_train=np.arange(60) % 3)
+    np.savez(tmp_path / "m.npz", x_train=colored(side=8).inputs, y_train=np.arange(60) % 3)
     np.save(tmp_path / "more.npy", bytes_like((90, 3, 8, 8)))
     settings = config(
         "temporal",
@@ -307,22 +307,22 @@ def test_a_data_set_passed_without_the_extra_rows_asked_for_is_refused(tmp_path)
 
 def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ConfigError, match="visits no unlabeled rows"):
-        config("temporal", "data.extra=a.npy", "training.rows=labelled")
+        config("temporal", "data.extra=a.npy", "training.rows=labeled")
 
 
 # The command
 
 
-def test_the_command_from_training_to_labelling_extra_rows(tmp_path, capsys, monkeypatch):
+def test_the_command_from_training_to_labeling_extra_rows(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    main = coloured(side=8)
+    main = colored(side=8)
     labels = np.where(np.arange(60) < 12, np.arange(60) % 3, -1)
     write_npz(tmp_path / "m.npz", x_train=main.inputs, y_train=labels, x_test=main.test_inputs, y_test=main.test_labels)
     folder = written(tmp_path, "folder", bytes_like((30, 3, 8, 8)))
     words = ["--method", "temporal", *sets([*SMALL_IMAGES, "training.device=cpu", "training.batch_size=10"])]
     extra = sets([f"data.extra={folder.name}", "data.extra_per_epoch=18"])
     code, out, err = typed(capsys, "train", "m.npz", "--epochs", 2, *extra, "--run", "run", *words)
-    assert (code, "90 rows, 30 of them extra, 12 labelled" in out + err) == (0, True)
+    assert (code, "90 rows, 30 of them extra, 12 labeled" in out + err) == (0, True)
     run = load_run("run")
     assert run.about["extra"] == {"source": str(folder), "rows": 30}
     assert (run.about["rows"], run.config.data.extra_per_epoch) == (90, 18)
@@ -356,7 +356,7 @@ def test_the_command_from_training_to_labelling_extra_rows(tmp_path, capsys, mon
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, capsys, monkeypatch, words, sentence):
     monkeypatch.chdir(tmp_path)
-    np.savez(tmp_path / "m.npz", x_train=coloured(side=8).inputs, y_train=np.r_[np.arange(12) % 3, [-1] * 48])
+    np.savez(tmp_path / "m.npz", x_train=colored(side=8).inputs, y_train=np.r_[np.arange(12) % 3, [-1] * 48])
     np.save(tmp_path / "more.npy", bytes_like((20, 3, 8, 8)))
     np.save(tmp_path / "small.npy", bytes_like((20, 3, 4, 4)))
     code, _, err = typed(capsys, "train", "m.npz", *sets(words), "--run", "run")
@@ -372,7 +372,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, capsys, monkeypa
 @pytest.fixture
 def small_official(monkeypatch):
     """The data set is shrunk."""
-    monkeypatch.setattr("selfens.data.sources.load", lambda *words, **more: coloured())
+    monkeypatch.setattr("selfens.data.sources.load", lambda *words, **more: colored())
     monkeypatch.setattr("selfens.experiments.data.OFFICIAL_ROWS", {})
 
 

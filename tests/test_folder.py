@@ -21,7 +21,7 @@ from selfens.tools.predict import predict_file
 from selfens.training.loop import train
 
 QUICKLY = ["--size", 8, "--epochs", 1, "--set", "network.width=4", "--quiet"]
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
+COLORS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
 
 
 @pytest.fixture(autouse=True)
@@ -29,18 +29,18 @@ def own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def picture(path, colour=(10, 20, 30), size=(20, 16)):
+def picture(path, color=(10, 20, 30), size=(20, 16)):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, colour).save(path)
+    Image.new("RGB", size, color).save(path)
     return path
 
 
 def photos(root, each=6):
-    """Three classes that differ in colour, some unlabeled ones, and one beside the folders."""
+    """Three classes that differ in color, some unlabeled ones, and one beside the folders."""
     random = np.random.default_rng(0)
-    for name, colour in COLOURS.items():
+    for name, color in COLORS.items():
         for number in range(each):
-            noisy = tuple(int(c + random.integers(-20, 20)) for c in colour)
+            noisy = tuple(int(c + random.integers(-20, 20)) for c in color)
             picture(root / name / f"{number} größe.png", noisy)
             picture(root / "unlabeled" / f"{name}{number}.jpg", noisy)
     picture(root / "beside.bmp")
@@ -64,8 +64,8 @@ def test_sub_folders_are_classes_and_the_rest_is_unlabeled(tmp_path):
 
 def test_a_test_folder_is_the_test_set(tmp_path):
     photos(tmp_path / "p" / "train")
-    for name, colour in COLOURS.items():
-        picture(tmp_path / "p" / "test" / name / "t.png", colour)
+    for name, color in COLORS.items():
+        picture(tmp_path / "p" / "test" / name / "t.png", color)
     data = load_folder(tmp_path / "p", size=8)
     assert (len(data.test_labels), (data.labels >= 0).sum(), (data.labels == -1).sum()) == (3, 18, 19)
     picture(tmp_path / "p" / "test" / "yellow" / "t.png")
@@ -163,9 +163,9 @@ def test_what_pillow_would_read_by_another_program_is_unreadable_under_any_name(
 
 
 def test_every_mode_becomes_rgb(tmp_path):
-    grey = tmp_path / "grey.png"
-    Image.new("L", (9, 9), 77).save(grey)
-    assert (decode(grey, 8) == 77).all()
+    gray = tmp_path / "gray.png"
+    Image.new("L", (9, 9), 77).save(gray)
+    assert (decode(gray, 8) == 77).all()
     deep = tmp_path / "deep.png"
     Image.fromarray(np.full((9, 9), 77 * 257, dtype=np.uint16)).save(deep)
     assert (decode(deep, 8) == 77).all()
@@ -407,7 +407,7 @@ def test_train_evaluate_and_predict_as_a_user_types_it(tmp_path, capsys):
         (lambda root: picture(root / "only" / "1.png"), "one class only"),
         (lambda root: picture(root / "unlabeled" / "1.png"), "no training row of .* has a label"),
     ],
-    ids=["empty", "one class", "nothing labelled"],
+    ids=["empty", "one class", "nothing labeled"],
 )
 def test_a_folder_that_cannot_be_trained_on_gets_one_sentence(tmp_path, capsys, make, words):
     make(tmp_path / "p")
@@ -424,16 +424,16 @@ def test_a_run_on_features_cannot_predict_images(tmp_path, capsys):
     picture(tmp_path / "p" / "1.png")
     code, _, err = typed(capsys, "predict", "run", "p", "-o", "out.csv")
     assert code == 1
-    assert "would become square and coloured, but the training inputs have shape (" in err
+    assert "would become square and colored, but the training inputs have shape (" in err
 
 
 def test_labels_of_an_audit_follow_their_files_when_images_are_added(tmp_path, capsys):
     root = photos(tmp_path / "p" / "train")
-    for name, colour in COLOURS.items():
-        picture(tmp_path / "p" / "test" / name / "t.png", colour)
+    for name, color in COLORS.items():
+        picture(tmp_path / "p" / "test" / name / "t.png", color)
     assert typed(capsys, "train", "./p", "--run", "first", *QUICKLY)[0] == 0
     typed(capsys, "audit", "first", "-o", "issues.csv")
-    picture(root / "blue" / "0 added.png", COLOURS["blue"])  # sorts before the others and shifts their rows
+    picture(root / "blue" / "0 added.png", COLORS["blue"])  # sorts before the others and shifts their rows
     assert typed(capsys, "train", "./p", "--run", "second", "--labels-file", "issues.csv", *QUICKLY)[0] == 0
     run = load_run("second")
     names = run.dataset().row_names
@@ -450,7 +450,7 @@ def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_p
     with open("filled.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=lines[0])
         writer.writeheader()
-        writer.writerows(line | {"label": name} for line, name in zip(lines, COLOURS, strict=True))
+        writer.writerows(line | {"label": name} for line, name in zip(lines, COLORS, strict=True))
     code, _, err = typed(capsys, "train", "./p", "--run", "second", "--add-labels", "filled.csv", *QUICKLY)
     assert (code, err, len(load_run("second").labels.rows)) == (0, "", 18)
     code, _, _ = typed(capsys, "train", "./p", "--run", "third", "--labels-file", "filled.csv", *QUICKLY)

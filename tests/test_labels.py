@@ -1,4 +1,4 @@
-"""Which rows are labelled, and with what."""
+"""Which rows are labeled, and with what."""
 
 from dataclasses import replace
 
@@ -17,11 +17,11 @@ from selfens.errors import DataError
 CLASSES = ("a", "b", "c", "d")
 
 
-def dataset(rows=200, num_classes=4, seed=0, unlabelled=0.0):
+def dataset(rows=200, num_classes=4, seed=0, unlabeled=0.0):
     random = np.random.default_rng(seed)
     labels = random.integers(num_classes, size=rows)
     labels[:num_classes] = range(num_classes)
-    labels[num_classes:][random.random(rows - num_classes) < unlabelled] = -1
+    labels[num_classes:][random.random(rows - num_classes) < unlabeled] = -1
     names = [CLASSES[i] if i < len(CLASSES) else f"class {i}" for i in range(num_classes)]
     return Dataset.from_arrays(random.normal(size=(rows, 3)), labels, classes=names)
 
@@ -35,7 +35,7 @@ def chosen(data, label_seed=0, split_seed=0, **options):
 
 @given(st.integers(4, 80), st.integers(0, 2**32 - 1))
 def test_balanced_choice_has_equally_many_of_each_class(count, seed):
-    data = dataset(unlabelled=0.3, rows=400)
+    data = dataset(unlabeled=0.3, rows=400)
     rows = balanced_rows(data.labels, data.classes, count, seed)
     counts = np.bincount(data.labels[rows], minlength=4)
     assert len(set(rows.tolist())) == len(rows) == count
@@ -68,8 +68,8 @@ def test_every_row_can_be_chosen():
 
 
 @given(st.integers(4, 60), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.4]))
-def test_original_choice_is_the_one_told_literally(count, seed, unlabelled):
-    data = dataset(rows=300, unlabelled=unlabelled)
+def test_original_choice_is_the_one_told_literally(count, seed, unlabeled):
+    data = dataset(rows=300, unlabeled=unlabeled)
     rows = original_rows(data.labels, data.classes, count, seed)
     assert rows.tolist() == twin(data.labels, 4, count, seed)
 
@@ -83,7 +83,7 @@ def test_original_choice_leaves_the_remainder_out():
 
 
 def test_all_labels_are_used_unless_a_number_is_given():
-    data = dataset(unlabelled=0.5)
+    data = dataset(unlabeled=0.5)
     choice = chosen(data)
     np.testing.assert_array_equal(choice.rows, np.flatnonzero(data.labels >= 0))
     np.testing.assert_array_equal(choice.training_labels(200), data.labels)
@@ -207,14 +207,14 @@ def test_data_without_any_label_is_refused(options):
         chosen(Dataset.from_arrays(np.zeros((3, 2)), [-1, -1, -1]), **options)
 
 
-def test_class_without_a_labelled_row_is_refused():
+def test_class_without_a_labeled_row_is_refused():
     data = Dataset.from_arrays(np.zeros((3, 2)), [0, 1, 1], classes=["x", "y", "z"])
-    with pytest.raises(DataError, match="class 'z' has no labelled row"):
+    with pytest.raises(DataError, match="class 'z' has no labeled row"):
         chosen(data)
 
 
 def test_validation_that_would_be_empty_is_refused():
-    with pytest.raises(DataError, match=r"validation fraction of 0\.1 of 8 labelled rows leaves none"):
+    with pytest.raises(DataError, match=r"validation fraction of 0\.1 of 8 labeled rows leaves none"):
         chosen(dataset(), labels=8, validation=0.1)
 
 
@@ -289,7 +289,7 @@ def with_files():
         "whole paths",
         "with rows, which may be others",
         "below the folder",
-        "not normalised, and an unlabeled one gone",
+        "not normalized, and an unlabeled one gone",
     ],
 )
 def test_files_are_found_by_whole_paths_or_below_the_datas_folder(tmp_path, text):

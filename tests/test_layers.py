@@ -38,7 +38,7 @@ def numpy(tensor):
     return tensor.detach().numpy().astype(np.float64)
 
 
-def randomised(layer, seed=0):
+def randomized(layer, seed=0):
     """Gains, biases and running means away from where they start."""
     generator = torch.Generator().manual_seed(seed)
     for tensor in (layer.direction.data, layer.gain.data, layer.bias.data, layer.running_mean):
@@ -50,7 +50,7 @@ def randomised(layer, seed=0):
 def case(request):
     build, shape, padding = LAYERS[request.param]
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    return randomised(build()), x, padding
+    return randomized(build()), x, padding
 
 
 def twin_of(layer, x, padding, mean=None):
@@ -117,7 +117,7 @@ def test_running_mean_stands_still_until_told_to_move(case):
     assert torch.equal(layer.running_mean, before)
 
 
-def test_running_mean_moves_once_towards_the_last_pass(case):
+def test_running_mean_moves_once_toward_the_last_pass(case):
     layer, x, padding = case
     layer.momentum = 0.9
     layer.running_mean.fill_(3.0)
@@ -177,7 +177,7 @@ def test_initial_weights_have_deviation_0_05(build):
 
 
 def traced(network, inputs):
-    """(layer, what it is given) for each normalised layer in a pass."""
+    """(layer, what it is given) for each normalized layer in a pass."""
     seen = []
     hooks = [
         layer.register_forward_pre_hook(lambda layer, arguments: seen.append((layer, arguments[0].detach())))
@@ -266,7 +266,7 @@ def test_calibration_divides_the_gain_there_is():
     torch.testing.assert_close(network.dense.gain.detach(), once, rtol=1e-3, atol=0)
 
 
-def test_network_without_normalised_layers_is_not_even_run():
+def test_network_without_normalized_layers_is_not_even_run():
     class Unrunnable(nn.Module):
         def forward(self, x):
             raise AssertionError

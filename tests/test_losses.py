@@ -30,9 +30,9 @@ PAIRS = [(squared_difference, twin.squared_difference), (consistency_cross_entro
 def example(rows, classes, seed):
     random = np.random.default_rng(seed)
     logits = random.normal(0, 2, (rows, classes)).astype(np.float32)
-    labelled = random.random(rows) < 0.5
-    labels = np.where(labelled, random.integers(classes, size=rows), -1)
-    return logits, labels, labelled
+    labeled = random.random(rows) < 0.5
+    labels = np.where(labeled, random.integers(classes, size=rows), -1)
+    return logits, labels, labeled
 
 
 def tensors(*arrays):
@@ -46,9 +46,9 @@ def two_predictions(rows, classes, seed):
 
 @given(shapes)
 def test_cross_entropy_is_the_twins(shape):
-    logits, labels, labelled = example(*shape)
-    expected = twin.cross_entropy(logits.astype(np.float64).tolist(), labels, labelled)
-    assert float(cross_entropy(*tensors(logits, labels, labelled))) == pytest.approx(expected, **CLOSE)
+    logits, labels, labeled = example(*shape)
+    expected = twin.cross_entropy(logits.astype(np.float64).tolist(), labels, labeled)
+    assert float(cross_entropy(*tensors(logits, labels, labeled))) == pytest.approx(expected, **CLOSE)
 
 
 @given(shapes, st.sampled_from(PAIRS), st.booleans())
@@ -100,21 +100,21 @@ def test_batch_without_labels_has_no_cross_entropy_and_no_gradient():
 
 @pytest.mark.parametrize("junk", [-1, -100, 7, 2**40])
 def test_labels_that_are_not_in_use_do_not_matter(junk):
-    logits, labelled = torch.randn(4, 3, requires_grad=True), torch.tensor([True, False, True, False])
+    logits, labeled = torch.randn(4, 3, requires_grad=True), torch.tensor([True, False, True, False])
     results = []
     for unused in (0, junk):
-        loss = cross_entropy(logits, torch.tensor([1, unused, 2, unused]), labelled)
+        loss = cross_entropy(logits, torch.tensor([1, unused, 2, unused]), labeled)
         results.append((float(loss.detach()), torch.autograd.grad(loss, logits)[0]))
     assert results[0][0] == results[1][0]
     assert torch.equal(results[0][1], results[1][1])
-    assert torch.equal(results[1][1][~labelled], torch.zeros(2, 3))
+    assert torch.equal(results[1][1][~labeled], torch.zeros(2, 3))
 
 
 @pytest.mark.parametrize("size", [1e3, 1e10, 1e30])
 def test_extreme_logits_give_no_nan(size):
     logits = torch.tensor([[size, -size], [-size, size], [size, size], [-size, size]], requires_grad=True)
-    labels, labelled = torch.tensor([0, 0, 1, -1]), torch.tensor([True, True, True, False])
-    loss = cross_entropy(logits, labels, labelled)
+    labels, labeled = torch.tensor([0, 0, 1, -1]), torch.tensor([True, True, True, False])
+    loss = cross_entropy(logits, labels, labeled)
     loss.backward()
     assert loss.item() == pytest.approx((2 * size + np.log(2)) / 4, rel=1e-6)
     assert logits.grad.isfinite().all()
@@ -139,11 +139,11 @@ def test_half_precision_logits_are_compared_in_single_precision():
 
 @given(shapes)
 def test_gradient_of_cross_entropy_is_that_of_differences(shape):
-    logits, labels, labelled = example(*shape)
+    logits, labels, labeled = example(*shape)
     ours = torch.from_numpy(logits).requires_grad_()
-    (gradient,) = torch.autograd.grad(cross_entropy(ours, *tensors(labels, labelled)), ours)
+    (gradient,) = torch.autograd.grad(cross_entropy(ours, *tensors(labels, labeled)), ours)
     x = logits.astype(np.float64)
-    expected = numerical_gradient(lambda: twin.cross_entropy(x.tolist(), labels, labelled), x)
+    expected = numerical_gradient(lambda: twin.cross_entropy(x.tolist(), labels, labeled), x)
     np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-4, atol=1e-6)
 
 

@@ -183,7 +183,7 @@ def config_of(name, **method):
     ("name", "scale", "factor"),
     [("pi", "paper", 6 / ROWS), ("temporal", "original", 6 / ROWS), ("temporal", "none", 1)],
 )
-def test_a_run_with_normalised_layers_follows_the_algorithm_for_five_epochs(tmp_path, name, scale, factor):
+def test_a_run_with_normalized_layers_follows_the_algorithm_for_five_epochs(tmp_path, name, scale, factor):
     inputs, labels = inputs_and_labels()
     data = Dataset.from_arrays(inputs, labels, inputs[:4], [0, 1, 2, 0])
     network, twin_network = normalized_network()
@@ -270,7 +270,7 @@ def test_unknown_method_names_the_nearest():
 def test_a_run_resumed_in_mid_epoch_is_the_run_never_stopped(tmp_path, name, split):
     """On images, preprocessed after the views, with sgd and a cosine, if split; on vectors in the usual way if not."""
     more = (
-        "training.labelled_per_batch=4",
+        "training.labeled_per_batch=4",
         "optimizer.name=sgd",
         "schedule.name=cosine",
         "optimizer.weight_decay=0.01",
@@ -307,7 +307,7 @@ def test_a_saved_run_predicts_with_the_averaged_weights(tmp_path, name):
 
 
 def test_with_split_batches_only_the_second_part_is_remembered_and_w_is_not_scaled(tmp_path):
-    settings = ("training.labelled_per_batch=5", "method.weight_max=7", "schedule.rampup_epochs=0")
+    settings = ("training.labeled_per_batch=5", "method.weight_max=7", "schedule.rampup_epochs=0")
     run = train(config("temporal", *settings, epochs=2), tmp_path / "run", dataset=features())
     assert run.ensemble.count.tolist() == [2.0] * len(features().labels)  # 12 steps of 5 rows, each row once an epoch
     assert [record["weight"] for record in run.history] == [0, 7]
@@ -366,7 +366,7 @@ def method(request, network, batch):
 def losses_of(method, network, batch, weight=2.0):
     batch = batch._replace(views=batch.views[: len(method.views)])
     torch.manual_seed(0)  # a method may draw random numbers
-    return method.losses(network, batch, method.targets(batch.rows[batch.unlabelled]), torch.tensor(weight))
+    return method.losses(network, batch, method.targets(batch.rows[batch.unlabeled]), torch.tensor(weight))
 
 
 def gradients_of(loss, network):
@@ -412,7 +412,7 @@ def test_weight_zero_gives_the_supervised_gradient(method, network, batch):
 
 def test_cross_entropy_is_only_on_the_first_view(method, batch):
     if method.options.name == "temporal-teacher":
-        pytest.skip("learns labelled rows on both views, see test_temporal_teacher.py")
+        pytest.skip("learns labeled rows on both views, see test_temporal_teacher.py")
     network = nn.Linear(FEATURES, CLASSES)  # without batch means, through which each row reaches all others
     method.setup(network, rows_of(torch.tensor([0, 1, 2]), num_rows=10))
     views = tuple(view.clone().requires_grad_() for view in batch.views[: len(method.views)])
@@ -422,16 +422,16 @@ def test_cross_entropy_is_only_on_the_first_view(method, batch):
     assert all(other is None or not other.any() for other in others)
 
 
-def test_batch_without_labels_is_learnt_from_only_by_consistency(method, network, batch):
-    unlabelled = batch._replace(labels=torch.full((6,), -1), labelled=torch.zeros(6, dtype=torch.bool))
-    losses = losses_of(method, network, unlabelled)
+def test_batch_without_labels_is_learned_from_only_by_consistency(method, network, batch):
+    unlabeled = batch._replace(labels=torch.full((6,), -1), labeled=torch.zeros(6, dtype=torch.bool))
+    losses = losses_of(method, network, unlabeled)
     assert losses.parts["supervised"] == 0
     assert losses.total.isfinite()
     assert may_be_zero(method) or (losses.total > 0) == method.uses_unlabeled
 
 
 def test_a_split_batch_has_a_mean_of_each_part(method, batch):
-    """The labelled part twice over changes neither term, because each is divided by its own part."""
+    """The labeled part twice over changes neither term, because each is divided by its own part."""
     network = nn.Linear(FEATURES, CLASSES)
     torch.nn.init.normal_(network.weight)
     method.setup(network, rows_of(torch.tensor([0, 1, 2]), num_rows=10))
@@ -442,9 +442,9 @@ def test_a_split_batch_has_a_mean_of_each_part(method, batch):
     results = []
     for order, first in ((once, 3), (once[:3] + once, 6)):
         views = tuple(view[order] for view in batch.views)
-        if method.options.name == "temporal-teacher":  # it sees half of the labelled rows in another view
+        if method.options.name == "temporal-teacher":  # it sees half of the labeled rows in another view
             views = views[:1] * 2
-        split = Batch(batch.rows[order], views, batch.labels[order], batch.labelled[order], first)
+        split = Batch(batch.rows[order], views, batch.labels[order], batch.labeled[order], first)
         results.append(losses_of(method, network, split).parts)
     for part in ("supervised", "unsupervised"):
         torch.testing.assert_close(results[0][part], results[1][part], rtol=1e-5, atol=1e-7)
@@ -454,7 +454,7 @@ def test_a_split_batch_has_a_mean_of_each_part(method, batch):
 def test_losses_change_neither_network_nor_batch_nor_what_is_remembered(method, network, batch):
     ensemble = {} if method.ensemble is None else method.ensemble.state_dict()
     state = network.state_dict() | {f"method.{k}": v for k, v in method.state_dict().items()}
-    things = [*state.values(), *ensemble.values(), *batch.views, batch.rows, batch.labels, batch.labelled]
+    things = [*state.values(), *ensemble.values(), *batch.views, batch.rows, batch.labels, batch.labeled]
     before = [thing.clone() for thing in things]
     losses_of(method, network, batch).total.backward()
     assert all(torch.equal(thing, kept) for thing, kept in zip(things, before, strict=True))
@@ -499,7 +499,7 @@ def test_a_part_that_is_missing_is_said():
 # each method
 
 
-def test_pi_draws_both_branches_towards_each_other(batch):
+def test_pi_draws_both_branches_toward_each_other(batch):
     views = tuple(view.clone().requires_grad_() for view in batch.views[:2])
     losses = losses_of(Pi(), small_network(), batch._replace(views=views))
     first, second = torch.autograd.grad(losses.parts["unsupervised"], views)

@@ -240,8 +240,8 @@ def test_fitting_piece_by_piece_is_fitting_at_once(tmp_path, monkeypatch, kind, 
         np.testing.assert_allclose(fitted.mean, x.mean(axis=(0, 2, 3)), rtol=1e-6)
         np.testing.assert_allclose(fitted.deviation, x.std(axis=(0, 2, 3)), rtol=1e-6)
     else:
-        centred = x.reshape(len(x), -1) - x.reshape(len(x), -1).mean(axis=0)
-        values, vectors = np.linalg.eigh(centred.T @ centred / len(x))
+        centered = x.reshape(len(x), -1) - x.reshape(len(x), -1).mean(axis=0)
+        values, vectors = np.linalg.eigh(centered.T @ centered / len(x))
         expected = vectors / np.sqrt(values + preprocess.ZCA_EPSILON) @ vectors.T
         np.testing.assert_allclose(fitted.matrix, expected, rtol=1e-3, atol=1e-3 * expected.max())
 

@@ -1,4 +1,4 @@
-"""Whitening and normalisation against numpy."""
+"""Whitening and normalization against numpy."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from selfens.training.loop import train
 
 
 def images(rows=60, shape=(2, 3, 4), seed=0, kind="uint8"):
-    """Neighbouring pixels alike, as in photographs."""
+    """Neighboring pixels alike, as in photographs."""
     raw = np.random.default_rng(seed).normal(size=(rows, *shape)).cumsum(axis=-1).cumsum(axis=-2)
     scaled = np.clip(128 + 25 * raw, 0, 255)
     return scaled.astype(np.uint8) if kind == "uint8" else (scaled / 255).astype(np.float32)
@@ -35,7 +35,7 @@ def test_zca_is_numpys(kind):
     train, test = images(kind=kind), images(20, seed=1, kind=kind)
     mean, matrix = twin.zca(unit(train))
     fitted = preprocess.fit("zca", train)
-    # Single precision inputs leave 1e-9 in the covariance, beside the regulariser of 1e-5: that is 1e-4 of a value.
+    # Single precision inputs leave 1e-9 in the covariance, beside the regularizer of 1e-5: that is 1e-4 of a value.
     np.testing.assert_allclose(fitted.mean.numpy(), mean, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(fitted.matrix.numpy(), matrix, atol=1e-4 * np.abs(matrix).max())
     for inputs in (train, test):

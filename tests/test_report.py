@@ -147,7 +147,7 @@ def test_a_network_that_is_always_sure_and_half_the_time_right_is_off_by_a_half(
 def test_the_page_of_a_run_says_its_result_and_shows_everything(trained, page):
     error = f"{trained.test_error:.2f} % of 20 test rows misclassified (with so few rows, accurate to about 22 points)"
     error += " after 3 of 3 epochs."
-    assert f"arrays, 12 of 60 rows labelled, temporal: {error}" in page.text
+    assert f"arrays, 12 of 60 rows labeled, temporal: {error}" in page.text
     assert page.charts == CHARTS + TEST_CHARTS
     assert len(page.all("svg")) == len(CHARTS + TEST_CHARTS)
     for words in (*GALLERIES, "Expected calibration error", "The predicted classes take turns."):
@@ -162,7 +162,7 @@ def test_the_page_needs_nothing_but_itself(page):
     assert "url(http" not in page.source
 
 
-def test_ids_are_unique_and_text_takes_the_colour_of_the_page(page):
+def test_ids_are_unique_and_text_takes_the_color_of_the_page(page):
     ids = [found["id"] for _, found in page.elements if "id" in found]
     assert len(ids) == len(set(ids))
     texts = page.all("text")
@@ -571,7 +571,7 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp
     first, second = several[0][:2]
     elsewhere = copied(second, tmp_path / "elsewhere", threads=2, checkpoint_every=2, precision="fp32")
     assert "temporal-0 and 1 other seed" in compared(first, elsewhere)["sentence"]
-    other = copied(second, tmp_path / "other", rows="labelled")
+    other = copied(second, tmp_path / "other", rows="labeled")
     elsewhere.about["own_network"] = True
     labels.clear()
     for run in (other, elsewhere):
@@ -585,11 +585,11 @@ def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp
     [
         ("training.threads=2", True),
         ("training.evaluate_every=2", True),
-        ("data.preprocess_rows=labelled", False),
+        ("data.preprocess_rows=labeled", False),
         ("training.device=cuda", True),
         ("data.folder=/elsewhere", True),
         ("method.targets=/elsewhere/z", True),
-        ("training.rows=labelled", False),
+        ("training.rows=labeled", False),
         ("training.batch_size=5", False),
         ("training.means=joint", False),
         ("method.decay=0.5", False),

@@ -14,7 +14,7 @@ from selfens.tools import audit
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)")
 WIDE, NARROW = 1280, 380
-COLOURED = (("body", "backgroundColor"), ("h1", "color"), ("svg text", "fill"), (".chart", "backgroundColor"))
+COLORED = (("body", "backgroundColor"), ("h1", "color"), ("svg text", "fill"), (".chart", "backgroundColor"))
 CHARTS = {"run": 8, "table": 6, "comparison": 2, "suggestions": 0, "many classes": 4}
 CUT_OFF = """
     () => [...document.querySelectorAll("svg")].flatMap(svg => {
@@ -173,17 +173,17 @@ def test_light_and_dark_differ_and_both_can_be_read(visit):
     for scheme in ("light", "dark"):
         page = visit("comparison", scheme=scheme)
         seen[scheme] = [
-            page.evaluate(f"getComputedStyle(document.querySelector('{where}')).{what}") for where, what in COLOURED
+            page.evaluate(f"getComputedStyle(document.querySelector('{where}')).{what}") for where, what in COLORED
         ]
-        paper, heading, text, panel = (brightness(colour) for colour in seen[scheme])
+        paper, heading, text, panel = (brightness(color) for color in seen[scheme])
         assert abs(paper - heading) > 0.5
         assert abs(panel - text) > 0.5
     assert all(light != dark for light, dark in zip(seen["light"], seen["dark"], strict=True))
 
 
-def brightness(colour):
+def brightness(color):
     """Of rgb(r, g, b), from 0 to 1."""
-    numbers = colour.removeprefix("rgb(").removesuffix(")").split(",")
+    numbers = color.removeprefix("rgb(").removesuffix(")").split(",")
     return sum(float(number) for number in numbers) / (3 * 255)
 
 

@@ -113,17 +113,17 @@ def wait_for_epochs(run, epochs, process):
 
 
 OPTIONS = {
-    "temporal": ("training.labelled_per_batch=2", "training.batch_size=12"),
+    "temporal": ("training.labeled_per_batch=2", "training.batch_size=12"),
     "mean-teacher": ("schedule.name=cosine", "schedule.warmup_epochs=0.5", "optimizer.name=adamw"),
     "fixmatch": (
-        "training.labelled_per_batch=4",
+        "training.labeled_per_batch=4",
         "training.batch_size=14",
         "schedule.name=cosine",
         "optimizer.name=sgd",
         "method.alignment=true",
     ),
-    "committee": ("training.labelled_per_batch=3", "training.batch_size=13"),
-    "temporal-teacher": ("training.labelled_per_batch=4", "training.batch_size=14", "method.memory=0.6"),
+    "committee": ("training.labeled_per_batch=3", "training.batch_size=13"),
+    "temporal-teacher": ("training.labeled_per_batch=4", "training.batch_size=14", "method.memory=0.6"),
 }
 """With what a method is trained here besides the defaults, so that every part is resumed."""
 

@@ -18,18 +18,18 @@ NONE, ONE = st.none(), st.integers(0, 200)
 
 @st.composite
 def samplers(draw, per_epoch):
-    """Any number of rows, any of them labelled, with gaps between their numbers as held-out rows leave them."""
-    labelled = np.array(draw(st.lists(st.booleans(), min_size=2, max_size=120)))
-    visited = np.flatnonzero(draw(st.permutations([True] * len(labelled) + [False] * 7))).astype(np.int64)
-    others = int((~labelled).sum())
+    """Any number of rows, any of them labeled, with gaps between their numbers as held-out rows leave them."""
+    labeled = np.array(draw(st.lists(st.booleans(), min_size=2, max_size=120)))
+    visited = np.flatnonzero(draw(st.permutations([True] * len(labeled) + [False] * 7))).astype(np.int64)
+    others = int((~labeled).sum())
     wanted = draw(per_epoch)
     wanted = None if wanted is None or others == 0 else 1 + wanted % others
     size = draw(st.integers(2, 40))
-    return Sampler(visited, labelled, size, draw(st.integers(0, 99)), wanted)
+    return Sampler(visited, labeled, size, draw(st.integers(0, 99)), wanted)
 
 
-def labelled_rows(sampler):
-    return sampler.visited[sampler.labelled]
+def labeled_rows(sampler):
+    return sampler.visited[sampler.labeled]
 
 
 @given(samplers(NONE | ONE), EPOCHS)
@@ -48,10 +48,10 @@ def test_no_row_is_visited_twice(sampler, epoch):
 
 
 @given(samplers(ONE), EPOCHS)
-def test_all_labelled_rows_and_so_many_others_are_drawn(sampler, epoch):
+def test_all_labeled_rows_and_so_many_others_are_drawn(sampler, epoch):
     rows = sampler.of_epoch(epoch)
-    found = np.isin(labelled_rows(sampler), rows).sum()
-    assert found == min(len(labelled_rows(sampler)), rows.size)
+    found = np.isin(labeled_rows(sampler), rows).sum()
+    assert found == min(len(labeled_rows(sampler)), rows.size)
     if sampler.per_epoch is not None:
         assert sampler.per_epoch - sampler.batch_size < rows.size - found <= sampler.per_epoch
 
@@ -79,28 +79,28 @@ def test_more_than_there_are_is_refused_with_their_number():
 
 @st.composite
 def split_samplers(draw):
-    labelled = np.array(draw(st.lists(st.booleans(), min_size=2, max_size=120).filter(any)))
-    visited = np.flatnonzero(draw(st.permutations([True] * len(labelled) + [False] * 7))).astype(np.int64)
-    first = draw(st.integers(1, int(labelled.sum())))
-    return Sampler(visited, labelled, first + draw(st.integers(1, 30)), draw(st.integers(0, 99)), first=first)
+    labeled = np.array(draw(st.lists(st.booleans(), min_size=2, max_size=120).filter(any)))
+    visited = np.flatnonzero(draw(st.permutations([True] * len(labeled) + [False] * 7))).astype(np.int64)
+    first = draw(st.integers(1, int(labeled.sum())))
+    return Sampler(visited, labeled, first + draw(st.integers(1, 30)), draw(st.integers(0, 99)), first=first)
 
 
 @given(split_samplers(), EPOCHS)
-def test_a_split_batch_begins_with_labelled_rows_and_the_rest_visits_each_row_once(sampler, epoch):
+def test_a_split_batch_begins_with_labeled_rows_and_the_rest_visits_each_row_once(sampler, epoch):
     rows = sampler.of_epoch(epoch)
     each = sampler.batch_size - sampler.first
     assert rows.shape == (sampler.steps, sampler.batch_size)
     assert sampler.steps == len(sampler.visited) // each
-    labelled, others = rows[:, : sampler.first], rows[:, sampler.first :]
-    assert np.isin(labelled, labelled_rows(sampler)).all()
-    times = np.array([(labelled == row).sum() for row in labelled_rows(sampler)])
+    labeled, others = rows[:, : sampler.first], rows[:, sampler.first :]
+    assert np.isin(labeled, labeled_rows(sampler)).all()
+    times = np.array([(labeled == row).sum() for row in labeled_rows(sampler)])
     assert times.max() - times.min() <= 1
     assert len(np.unique(others)) == others.size > len(sampler.visited) - each
     assert np.isin(others, sampler.visited).all()
     np.testing.assert_array_equal(rows, sampler.of_epoch(epoch))
 
 
-def test_labelled_rows_of_split_batches_come_in_another_order_each_round_and_epoch():
+def test_labeled_rows_of_split_batches_come_in_another_order_each_round_and_epoch():
     sampler = Sampler(np.arange(60), np.arange(60) < 4, 6, 0, first=4)
     rounds = [tuple(batch[:4]) for epoch in range(3) for batch in sampler.of_epoch(epoch)]
     assert all(sorted(batch) == [0, 1, 2, 3] for batch in rounds)
@@ -113,12 +113,12 @@ def test_a_set_smaller_than_a_split_batch_is_one_step():
     assert sorted(sampler.of_epoch(0)[0, 3:]) == list(range(10))
 
 
-def test_more_labelled_rows_in_a_batch_than_there_are_are_refused():
-    with pytest.raises(ConfigError, match=r"labelled_per_batch is 5, but there are only 4 labelled rows"):
+def test_more_labeled_rows_in_a_batch_than_there_are_are_refused():
+    with pytest.raises(ConfigError, match=r"labeled_per_batch is 5, but there are only 4 labeled rows"):
         Sampler(np.arange(50), np.arange(50) < 4, 10, 0, first=5)
 
 
-def test_a_least_number_of_steps_is_only_for_batches_that_begin_with_labelled_rows():
+def test_a_least_number_of_steps_is_only_for_batches_that_begin_with_labeled_rows():
     assert Sampler(np.arange(50), np.arange(50) < 4, 10, 0, min_steps=30).steps == 5
 
 
@@ -136,14 +136,14 @@ def test_a_split_epoch_has_at_least_so_many_steps(rows, steps):
 
 
 @pytest.mark.parametrize("first", [10, 11])
-def test_a_batch_of_only_labelled_rows_is_refused(first):
-    with pytest.raises(ConfigError, match=rf"labelled_per_batch is {first} and training.batch_size 10; expected fewer"):
-        TrainingConfig(batch_size=10, labelled_per_batch=first)
+def test_a_batch_of_only_labeled_rows_is_refused(first):
+    with pytest.raises(ConfigError, match=rf"labeled_per_batch is {first} and training.batch_size 10; expected fewer"):
+        TrainingConfig(batch_size=10, labeled_per_batch=first)
 
 
-def test_the_split_sampler_with_labelled_rows_only_is_refused():
+def test_the_split_sampler_with_labeled_rows_only_is_refused():
     with pytest.raises(ConfigError, match=r"leave training\.rows at all"):
-        TrainingConfig(labelled_per_batch=5, rows="labelled")
+        TrainingConfig(labeled_per_batch=5, rows="labeled")
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -157,6 +157,6 @@ def test_the_loader_hides_the_labels_of_the_second_part_and_no_others(first):
         if first:
             known[first:] = -1
         assert torch.equal(batch.labels, known)
-        assert torch.equal(batch.labelled, known >= 0)
+        assert torch.equal(batch.labeled, known >= 0)
         assert torch.equal(batch.views[0][:, 0].long(), batch.rows)
-        assert torch.equal(batch.rows[batch.unlabelled], rows[first:])
+        assert torch.equal(batch.rows[batch.unlabeled], rows[first:])

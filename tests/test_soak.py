@@ -41,7 +41,7 @@ def test_the_cases_that_are_missing_follow_from_those_that_are_done():
 
 def test_a_tiny_soak_goes_on_where_it_was_and_counts_what_it_did(tmp_path, monkeypatch, capsys):
     for name in ENVIRONMENT:
-        monkeypatch.setenv(name, "1")  # so that they are afterwards as they were
+        monkeypatch.setenv(name, "1")  # so that they are afterward as they were
 
     def soaked(*words):
         counts = ["--pairs", "0", "--disk", "0", "--jobs", "1", *words]

@@ -331,7 +331,7 @@ def assert_same_kernels(method, precision, rounding, settings):
 
 
 STRONG = ["augment.operations=2", "augment.cutout=0.5", "augment.flip=true", "augment.translation=2"]
-STRONG += ["data.preprocess=channel", "data.preprocess_after_views=true", "training.labelled_per_batch=20"]
+STRONG += ["data.preprocess=channel", "data.preprocess_after_views=true", "training.labeled_per_batch=20"]
 
 
 @needs_gpu

@@ -23,7 +23,7 @@ def mean_only():
 
 
 def full():
-    """Torch's batch normalisation, which moves its statistics in each pass, with a parameter that is not trained."""
+    """Torch's batch normalization, which moves its statistics in each pass, with a parameter that is not trained."""
     frozen = nn.Conv2d(4, 4, 1).requires_grad_(False)
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), frozen, nn.Flatten(), nn.Dropout(0.2), nn.Linear(16, 3)

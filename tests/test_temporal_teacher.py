@@ -106,7 +106,7 @@ def set_up(network, **options):
     return method
 
 
-def test_labelled_rows_are_learned_on_both_views_and_no_gradient_flows_into_the_targets():
+def test_labeled_rows_are_learned_on_both_views_and_no_gradient_flows_into_the_targets():
     network = nn.Linear(FEATURES, CLASSES)
     batch = one_batch(first=4)
     losses = set_up(network).losses(network, batch, None, torch.tensor(1.0))
@@ -146,7 +146,7 @@ def test_joint_means_need_layers_that_have_them(tmp_path, network):
     assert not (tmp_path / "run").exists()
 
 
-def test_batches_begin_with_a_share_of_labelled_rows_but_never_with_more_than_there_are(tmp_path, monkeypatch):
+def test_batches_begin_with_a_share_of_labeled_rows_but_never_with_more_than_there_are(tmp_path, monkeypatch):
     made, genuine = [], Sampler.of_epoch
     monkeypatch.setattr(Sampler, "of_epoch", lambda self, epoch: made.append(self.first) or genuine(self, epoch))
     inputs = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
@@ -157,8 +157,8 @@ def test_batches_begin_with_a_share_of_labelled_rows_but_never_with_more_than_th
     for size, first in ((20, 3), (10, 2)):
         sized = config.with_values("training", batch_size=size)
         selfens.train(sized, tmp_path / f"run{size}", dataset=data)
-        assert {*made} == {first}  # a fifth of the batch, or the 3 labelled rows
+        assert {*made} == {first}  # a fifth of the batch, or the 3 labeled rows
         made.clear()
-    too_many = config.with_overrides(["training.labelled_per_batch=4"])
-    with pytest.raises(ConfigError, match="labelled_per_batch is 4, but there are only 3 labelled rows"):
+    too_many = config.with_overrides(["training.labeled_per_batch=4"])
+    with pytest.raises(ConfigError, match="labeled_per_batch is 4, but there are only 3 labeled rows"):
         selfens.train(too_many, tmp_path / "other", dataset=data)

@@ -22,7 +22,7 @@ from selfens.training.progress import Bar, Lines
 OPTIONS = {
     "temporal": (),
     "mean-teacher": ("schedule.name=cosine", "schedule.warmup_epochs=0.5", "optimizer.name=adamw"),
-    "fixmatch": ("training.labelled_per_batch=4", "training.batch_size=14", "optimizer.name=sgd"),
+    "fixmatch": ("training.labeled_per_batch=4", "training.batch_size=14", "optimizer.name=sgd"),
 }
 
 

@@ -90,7 +90,7 @@ class OwnTeacher(Method):
     def losses(self, network, batch, targets, weight):
         logits = network(batch.views[0])
         z = logits.softmax(dim=1)
-        supervised = cross_entropy(logits, batch.labels, batch.labelled)
+        supervised = cross_entropy(logits, batch.labels, batch.labeled)
         unsupervised = squared_difference(z, self.teacher.probabilities(batch.views[1]))
         parts = {"supervised": supervised, "unsupervised": unsupervised}
         return Losses(supervised + weight * unsupervised, parts, z.detach())
@@ -104,7 +104,7 @@ class OwnTeacher(Method):
 
 @pytest.fixture
 def visits(monkeypatch):
-    """The rows of every batch that is drawn, the one of the initialisation included."""
+    """The rows of every batch that is drawn, the one of the initialization included."""
     seen: list[np.ndarray] = []
     draw = Loader.batch
 
@@ -166,7 +166,7 @@ def test_run_json_says_what_the_run_ran_on(done):
     about = json.loads((done["pi"].path / "run.json").read_text())
     assert about["format"] == "2"
     assert about["fingerprint"] == data.fingerprint()
-    assert (about["rows"], about["labelled"], about["test_rows"]) == (ROWS, 12, 30)
+    assert (about["rows"], about["labeled"], about["test_rows"]) == (ROWS, 12, 30)
     assert about["classes"] == ["0", "1", "2"]
     assert about["input_shape"] == [FEATURES]
     assert about["input_type"] == "float32"
@@ -199,7 +199,7 @@ def test_a_run_predicts_class_names(tmp_path):
 # Every method on every kind of data
 
 
-@pytest.mark.filterwarnings("ignore:strong views change no colours")
+@pytest.mark.filterwarnings("ignore:strong views change no colors")
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_on_small_images_too(tmp_path, method):
     data = images()
@@ -220,7 +220,7 @@ OTHER_PARTS = {
     "sgd": ("optimizer.name=sgd", "optimizer.weight_decay=1e-3"),
     "adamw": ("optimizer.name=adamw", "optimizer.weight_decay=0.1", "optimizer.multipliers=hidden1:0.5"),
     "cosine": COSINE,
-    "split": ("training.labelled_per_batch=4",),
+    "split": ("training.labeled_per_batch=4",),
     "after views": ("data.preprocess_after_views=true", "training.residence=ram"),
 }
 
@@ -306,12 +306,12 @@ def test_without_a_validation_split_there_is_no_validation_error(done):
     assert {record["validation_error"] for record in done["temporal"].history} == {None}
 
 
-def test_the_split_sampler_begins_each_batch_with_labelled_rows_and_only_the_others_write_targets(tmp_path, visits):
-    settings = config("temporal", "training.labelled_per_batch=4", "training.batch_size=10", epochs=2)
+def test_the_split_sampler_begins_each_batch_with_labeled_rows_and_only_the_others_write_targets(tmp_path, visits):
+    settings = config("temporal", "training.labeled_per_batch=4", "training.batch_size=10", epochs=2)
     run = selfens.train(settings, tmp_path / "run", dataset=features())
-    labelled = set(run.labels.rows.tolist())
+    labeled = set(run.labels.rows.tolist())
     for rows in visits:
-        assert set(rows[:4].tolist()) <= labelled
+        assert set(rows[:4].tolist()) <= labeled
     each_epoch = ROWS // 6
     others = np.concatenate([rows[4:] for rows in visits[1 : each_epoch + 1]])
     assert sorted(others) == list(range(ROWS))
@@ -319,16 +319,16 @@ def test_the_split_sampler_begins_each_batch_with_labelled_rows_and_only_the_oth
     assert run.history[-1]["weight"] == run.config.method.weight_max  # not scaled by M/N
 
 
-def test_more_labelled_rows_per_batch_than_there_are_is_refused_before_a_run_is_made(tmp_path):
-    settings = config("fixmatch", "training.labelled_per_batch=13", "training.batch_size=20")
-    with pytest.raises(ConfigError, match=r"labelled_per_batch is 13, but there are only 12 labelled rows"):
+def test_more_labeled_rows_per_batch_than_there_are_is_refused_before_a_run_is_made(tmp_path):
+    settings = config("fixmatch", "training.labeled_per_batch=13", "training.batch_size=20")
+    with pytest.raises(ConfigError, match=r"labeled_per_batch is 13, but there are only 12 labeled rows"):
         selfens.train(settings, tmp_path / "run", dataset=features())
     assert not (tmp_path / "run").exists()
 
 
 def test_every_row_is_visited_once_per_epoch(tmp_path, visits):
     selfens.train(config(epochs=2), tmp_path / "run", dataset=features())
-    first, second = visits[1 : STEPS + 1], visits[STEPS + 1 :]  # the very first batch initialises
+    first, second = visits[1 : STEPS + 1], visits[STEPS + 1 :]  # the very first batch initializes
     assert sorted(np.concatenate(first)) == sorted(np.concatenate(second)) == list(range(ROWS))
     assert not np.array_equal(first, second)
 
@@ -349,8 +349,8 @@ def test_fewer_rows_than_a_batch_make_one_smaller_batch(tmp_path, visits):
     assert run.finished
 
 
-def test_only_labelled_rows_can_be_trained_on(tmp_path, visits):
-    settings = config("supervised", "training.rows=labelled", "training.batch_size=6")
+def test_only_labeled_rows_can_be_trained_on(tmp_path, visits):
+    settings = config("supervised", "training.rows=labeled", "training.batch_size=6")
     run = selfens.train(settings, tmp_path / "run", dataset=features())
     assert set(np.concatenate(visits).tolist()) == set(run.labels.rows.tolist())
 
@@ -464,7 +464,7 @@ class Halved(Method):
 
     def losses(self, network, batch, targets, weight):
         logits = network(batch.views[0])
-        loss = cross_entropy(logits, batch.labels, batch.labelled) / 2
+        loss = cross_entropy(logits, batch.labels, batch.labeled) / 2
         return Losses(loss, {"half": loss}, logits.detach().softmax(dim=1))
 
 
@@ -618,7 +618,7 @@ class OnePartUnknown(Method):
 
     def losses(self, network, batch, targets, weight):
         scores = network(batch.views[0])
-        loss = cross_entropy(scores, batch.labels, batch.labelled)
+        loss = cross_entropy(scores, batch.labels, batch.labeled)
         parts = {"supervised": loss, "unsupervised": loss.detach() * float("nan")}
         return Losses(loss, parts, scores.detach().softmax(dim=1))
 
@@ -656,7 +656,7 @@ def test_divergence_after_a_stop_in_mid_epoch_names_the_checkpoint_there_is(tmp_
 def test_nothing_unlabeled_and_nothing_to_test_on_is_said_in_the_title(tmp_path, capsys):
     settings, data = config("pi", "data.labels=none", epochs=1), features(test_rows=0)
     assert selfens.train(settings, tmp_path / "run", dataset=data, progress=Lines()).test_error is None
-    assert f"{ROWS} rows, all labelled, 0 to test on" in capsys.readouterr().out
+    assert f"{ROWS} rows, all labeled, 0 to test on" in capsys.readouterr().out
 
 
 def test_a_negligible_weight_is_warned_of(tmp_path):
@@ -670,8 +670,8 @@ BYTES = np.asarray(images().inputs)
 @pytest.mark.parametrize(
     ("x", "known"), [(BYTES, True), ((BYTES / 255).astype(np.float32), True), (BYTES + np.float32(0.5), False)]
 )
-def test_colours_of_pixels_are_changed_and_others_are_preprocessed_first(tmp_path, x, known):
-    """Of others grey is not known: what views leave empty is filled with 0, which must be the mean by then."""
+def test_colors_of_pixels_are_changed_and_others_are_preprocessed_first(tmp_path, x, known):
+    """Of others gray is not known: what views leave empty is filled with 0, which must be the mean by then."""
     labels, losses = images().labels, []
     data = selfens.Dataset.from_arrays(x, labels, x[:20], labels[:20])
     for later in (True, False):
@@ -679,7 +679,7 @@ def test_colours_of_pixels_are_changed_and_others_are_preprocessed_first(tmp_pat
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             losses.append(selfens.train(settings, tmp_path / str(later), dataset=data).history[0]["total"])
-        said = [str(each.message) for each in caught if "strong views change no colours" in str(each.message)]
+        said = [str(each.message) for each in caught if "strong views change no colors" in str(each.message)]
         assert bool(said) == (not known or not later)
         assert all(
             ("set data.preprocess_after_views=true" if known else "white is 1, or 255 of bytes") in each
@@ -893,7 +893,7 @@ def test_the_weight_is_scaled_as_the_option_says(tmp_path, scale, labels, factor
     assert run.history[1]["weight"] == pytest.approx(20 * factor)
 
 
-def test_validation_rows_count_neither_as_labelled_nor_as_rows(tmp_path):
+def test_validation_rows_count_neither_as_labeled_nor_as_rows(tmp_path):
     options = ("data.validation=0.5", "method.weight_max=20", "schedule.rampup_epochs=1")
     run = selfens.train(config("temporal", *options, epochs=2), tmp_path / "run", dataset=features())
     assert run.history[1]["weight"] == pytest.approx(20 * 6 / 54)

@@ -10,7 +10,7 @@ from reference import operations
 from reference.images import flip_and_shift as twin
 
 from selfens.core import views as core_views
-from selfens.core.views import COLOURS, GEOMETRIC, OPERATIONS, Views, apply_operations, cut_out, flip_and_shift
+from selfens.core.views import COLORS, GEOMETRIC, OPERATIONS, Views, apply_operations, cut_out, flip_and_shift
 from selfens.errors import ConfigError
 
 # weak
@@ -115,7 +115,7 @@ def test_each_operation_is_its_twin_for_every_image_of_a_batch(shape, pixels):
 
 def test_every_operation_has_a_twin_and_changes_an_image():
     assert set(operations.GEOMETRIC) == set(GEOMETRIC) - {"identity"}
-    assert set(operations.COLOURS) == set(COLOURS)
+    assert set(operations.COLORS) == set(COLORS)
     images = textured(1, 3, 8, 8) * 0.9
     for number, name in enumerate(OPERATIONS[1:], start=1):
         changed = apply_operations(images, torch.tensor([number]), torch.tensor([0.8]), True)
@@ -152,7 +152,7 @@ def strong(images, seed=0, **options):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_inputs_whose_range_is_not_known_get_no_colour_operation(channels):
+def test_inputs_whose_range_is_not_known_get_no_color_operation(channels):
     """A constant image of any value is only moved, so that every pixel is its value, or near a border part of it."""
     constant = torch.full((300, channels, 8, 8), 7.0)
     view = strong(constant, operations=1, cutout=0.0)
@@ -242,19 +242,19 @@ def test_a_crop_is_its_twin(shape):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_colours_of_a_crop_are_changed_as_the_twins(channels):
+def test_colors_of_a_crop_are_changed_as_the_twins(channels):
     images = textured(30, channels, 5, 6)
     draws = torch.from_numpy(np.random.default_rng(1).random((4, 30))).float()
-    result = core_views.change_colours(images, draws)
+    result = core_views.change_colors(images, draws)
     for i, image in enumerate(images):
-        expected = operations.coloured(image.double().numpy(), *draws[:, i].tolist())
+        expected = operations.colored(image.double().numpy(), *draws[:, i].tolist())
         np.testing.assert_allclose(result[i], expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("pixels", [True, False])
 @pytest.mark.parametrize("flip", [True, False])
 def test_a_whole_crop_view_is_the_twins(pixels, flip):
-    """Ten numbers for each image: area, shape and place, whether mirrored, four of colours, and what becomes of them."""
+    """Ten numbers for each image: area, shape and place, whether mirrored, four of colors, and what becomes of them."""
     images, kinds = textured(60, 3, 7, 6), set()
     torch.manual_seed(3)
     draws = torch.rand(10, 60).double().numpy().T
@@ -263,13 +263,13 @@ def test_a_whole_crop_view_is_the_twins(pixels, flip):
     for image, draw, ours in zip(images.double().numpy(), draws, result, strict=True):
         expected = operations.crop(image, *draw[:4], flip and draw[4] < 0.5, fill=0.5 if pixels else 0.0)
         if pixels and draw[9] < 0.2:
-            kinds.add("grey")
-            expected = np.stack([operations.grey(expected)] * 3)
+            kinds.add("gray")
+            expected = np.stack([operations.gray(expected)] * 3)
         elif pixels and draw[9] < 0.84:
-            kinds.add("coloured")
-            expected = operations.coloured(expected, *draw[5:9])
+            kinds.add("colored")
+            expected = operations.colored(expected, *draw[5:9])
         np.testing.assert_allclose(ours, expected, atol=3e-5)
-    assert kinds == ({"grey", "coloured"} if pixels else set())
+    assert kinds == ({"gray", "colored"} if pixels else set())
 
 
 def test_crops_are_drawn_for_each_image_and_view_and_compile_to_the_same():

@@ -71,7 +71,7 @@ def config_for(method: str, data: Dataset, device: torch.device, batch: int = BA
     name = "cifar10" if device.type == "cuda" else "digits"
     config = presets.get(name, method)
     config = config.with_values("training", device=device.type, batch_size=batch)
-    if "strong" in methods.find(method).views:  # its colour operations want pixels
+    if "strong" in methods.find(method).views:  # its color operations want pixels
         return config.with_values("data", preprocess="channel", preprocess_after_views=True)
     return config if data.name == name else config.with_values("data", preprocess="channel")
 

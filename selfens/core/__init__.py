@@ -11,12 +11,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from selfens.core import losses, neighbours, targets, teacher
+    from selfens.core import losses, neighbors, targets, teacher
 
 IN_MEMORY = ("device", "ram")
 """The places for the ensemble of targets that are not the path of a file."""
 
-__all__ = ["IN_MEMORY", "losses", "neighbours", "targets", "teacher"]
+__all__ = ["IN_MEMORY", "losses", "neighbors", "targets", "teacher"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -15,13 +15,13 @@ class Batch(NamedTuple):
     """One tensor [rows, ...] of inputs per view that the method lists."""
     labels: Tensor
     """[rows] class numbers, -1 if unknown."""
-    labelled: Tensor
+    labeled: Tensor
     """[rows] True if the label is known."""
     first: int = 0
-    """Drawn by the split sampler: this many labelled rows come first, and the labels of the others are hidden. 0: the
-    paper's sampler, in which labelled rows are anywhere."""
+    """Drawn by the split sampler: this many labeled rows come first, and the labels of the others are hidden. 0: the
+    paper's sampler, in which labeled rows are anywhere."""
 
     @property
-    def unlabelled(self) -> slice:
+    def unlabeled(self) -> slice:
         """The rows that the unsupervised loss is over, and that targets are kept for: the second part, or all."""
         return slice(self.first, None)

@@ -22,7 +22,7 @@ def logits(network: nn.Module, inputs: Tensor, precision: str = "fp32", batch: i
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Afterwards each module is in the mode it was in: a part may be frozen in evaluation mode."""
+    """Afterward each module is in the mode it was in: a part may be frozen in evaluation mode."""
     in_training = [module for module in network.modules() if module.training]
     network.eval()
     try:

@@ -1,8 +1,8 @@
 """The terms of the loss: pure functions of tensors.
 
-Both terms are divided by the whole batch, as in the paper. Dividing the cross-entropy by the number of labelled rows would
+Both terms are divided by the whole batch, as in the paper. Dividing the cross-entropy by the number of labeled rows would
 change its weight against the other term by N/M, which is 146 for SVHN with 500 labels. Batches of the split sampler have a
-fixed number of labelled rows, and each term is the mean over its own part.
+fixed number of labeled rows, and each term is the mean over its own part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def supervised(logits: Tensor, batch: Batch) -> Tensor:
     """The cross-entropy of a batch, divided as its sampler asks for."""
     if batch.first:
         return functional.cross_entropy(logits[: batch.first].float(), batch.labels[: batch.first])
-    return cross_entropy(logits, batch.labels, batch.labelled)
+    return cross_entropy(logits, batch.labels, batch.labeled)
 
 
 def joined(*parts: Tensor) -> Tensor:
@@ -35,14 +35,14 @@ def joint_pass(network: nn.Module, *inputs: Tensor) -> tuple[Tensor, ...]:
     return network(torch.cat(inputs)).split([len(part) for part in inputs])  # type: ignore[no-any-return]
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, labelled: Tensor) -> Tensor:
-    """Cross-entropy summed over the labelled rows, divided by all rows of the batch.
+def cross_entropy(logits: Tensor, labels: Tensor, labeled: Tensor) -> Tensor:
+    """Cross-entropy summed over the labeled rows, divided by all rows of the batch.
 
-    A batch without labels gives zero. `labels` may hold anything where `labelled` is False.
+    A batch without labels gives zero. `labels` may hold anything where `labeled` is False.
     """
-    known = torch.where(labelled, labels, 0)
+    known = torch.where(labeled, labels, 0)
     each = functional.cross_entropy(logits.float(), known, reduction="none")
-    return torch.where(labelled, each, 0.0).sum() / logits.shape[0]
+    return torch.where(labeled, each, 0.0).sum() / logits.shape[0]
 
 
 def squared_difference(first: Tensor, second: Tensor, counted: Tensor | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from selfens.errors import ConfigError
 class EmaTeacher:
     """A copy of `network` that follows it: call `update` after each optimizer step.
 
-    Trainable parameters are averaged with momentum `decay`; buffers, such as the running statistics of batch normalisation,
+    Trainable parameters are averaged with momentum `decay`; buffers, such as the running statistics of batch normalization,
     are copied, because they already are averages. The momentum grows to `decay` over the first steps as 1 - 1/(t + 1)
     (Tarvainen & Valpola), so the initial weights are forgotten.
 
@@ -42,7 +42,7 @@ class EmaTeacher:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the averages towards the network as it is now."""
+        """Move the averages toward the network as it is now."""
         # A weight of 1 copies the student to the bit: lerp computes end - (end - start) * 0 then.
         weight = torch.clamp_min(1 / (self.steps + 1), 1 - self.decay)
         if not torch.compiler.is_compiling():  # `network.to(...)` makes new tensors of the parameters

@@ -2,13 +2,13 @@
 
     weak    images: horizontal flip and translation, borders reflected, as in the paper; vectors: as they are
     strong  images: weak, then random operations (`OPERATIONS`) and a square cut out; vectors: noise and feature dropout
-    crop    images: a part of the image at full size, its colours changed or removed, for learning without labels
+    crop    images: a part of the image at full size, its colors changed or removed, for learning without labels
     noise   Gaussian noise
     none    as they are
 
 An image is shifted by reading it through an index, so nothing is padded or copied twice. The flip comes first and the shift
 second, as in the authors' code. By default the flip is shared by all views of an input; the shift never is. Sizes are parts
-of the image's side. Operations on colours need to know what black and white are, so inputs whose range is not known, such as
+of the image's side. Operations on colors need to know what black and white are, so inputs whose range is not known, such as
 whitened ones, get only the geometric ones.
 """
 
@@ -29,15 +29,15 @@ MAX_ANGLE, MAX_SHEAR, MAX_SHIFT = math.pi / 6, 0.3, 0.3
 MAX_CHANGE = 0.9  # of brightness, contrast, saturation and sharpness
 MIN_BITS = 4  # left by posterize
 SMALLEST_CROP, MAX_STRETCH, MAX_JITTER, MAX_HUE = 0.2, 4 / 3, 0.4, math.pi / 5
-COLOURED, GREYED = 0.64, 0.2  # shares of the crops whose colours are changed, or removed
-GREY = (0.299, 0.587, 0.114)
+COLORED, GRAYED = 0.64, 0.2  # shares of the crops whose colors are changed, or removed
+GRAY = (0.299, 0.587, 0.114)
 
 
 @dataclass(frozen=True)
 class Views:
     """What the views of inputs of one shape do; the fields are those of the config's section `augment`.
 
-    pixels  inputs are from 0 (black) to 1 (white), so colours may be changed
+    pixels  inputs are from 0 (black) to 1 (white), so colors may be changed
     """
 
     input_shape: tuple[int, ...]
@@ -137,8 +137,8 @@ class Views:
         cropped = crop(images, uniform[:4], self._flips(uniform[4]), 0.5 if self.pixels else 0.0)
         if not self.pixels:
             return cropped
-        coloured, chosen = change_colours(cropped, uniform[5:9]), uniform[9].view(-1, 1, 1, 1)
-        return torch.where(chosen < GREYED, _grey(cropped), torch.where(chosen < GREYED + COLOURED, coloured, cropped))
+        colored, chosen = change_colors(cropped, uniform[5:9]), uniform[9].view(-1, 1, 1, 1)
+        return torch.where(chosen < GRAYED, _gray(cropped), torch.where(chosen < GRAYED + COLORED, colored, cropped))
 
 
 def flip_and_shift(images: Tensor, flips: Tensor, down: Tensor, right: Tensor) -> Tensor:
@@ -157,7 +157,7 @@ def _reflect(index: Tensor, size: int) -> Tensor:
 
 
 def cut_out(images: Tensor, uniform: Tensor, part: float, fill: float) -> Tensor:
-    """A square of `part` of the side filled in, its centre anywhere, from two numbers between 0 and 1 for each image."""
+    """A square of `part` of the side filled in, its center anywhere, from two numbers between 0 and 1 for each image."""
     height, width = images.shape[2:]
     half = part * min(height, width) / 2
     rows, columns = (torch.arange(size, device=images.device) + 0.5 for size in (height, width))
@@ -178,17 +178,17 @@ def crop(images: Tensor, uniform: Tensor, flips: Tensor, fill: float) -> Tensor:
     return _warp(images, torch.stack([top, torch.stack([zero, height, down], dim=1)], dim=1), fill)
 
 
-def change_colours(images: Tensor, uniform: Tensor) -> Tensor:
+def change_colors(images: Tensor, uniform: Tensor) -> Tensor:
     """Brightness, contrast, saturation and hue of each image changed, from four numbers between 0 and 1 each. Images of other
     than three channels have no hue."""
     strengths = (2 * uniform - 1).view(4, -1, 1, 1, 1)
     for name, strength in zip(("brightness", "contrast", "saturation"), strengths[:3], strict=True):
-        images = COLOURS[name](images, strength * MAX_JITTER / MAX_CHANGE).clamp(0, 1)
+        images = COLORS[name](images, strength * MAX_JITTER / MAX_CHANGE).clamp(0, 1)
     return turn_hue(images, strengths[3] * MAX_HUE).clamp(0, 1) if images.shape[1] == 3 else images
 
 
 def turn_hue(images: Tensor, angle: Tensor) -> Tensor:
-    """Colours turned about the axis of the greys, by an angle for each image."""
+    """Colors turned about the axis of the grays, by an angle for each image."""
     red, green, blue = (images[:, channel : channel + 1] for channel in range(3))
     same, other = (1 + 2 * angle.cos()) / 3, (1 - angle.cos()) / 3
     less, more = other - angle.sin() / math.sqrt(3), other + angle.sin() / math.sqrt(3)
@@ -228,12 +228,12 @@ def _matrices(which: Tensor, strength: Tensor, aspect: float) -> Tensor:
     return torch.stack([top, bottom], dim=1)
 
 
-def _grey(images: Tensor) -> Tensor:
+def _gray(images: Tensor) -> Tensor:
     """One channel; images of other than three channels by their mean."""
     if images.shape[1] != 3:
         return images.mean(dim=1, keepdim=True)
     # Plain numbers: a tensor of them would be copied to a GPU at every step, which a CUDA graph does not allow.
-    return sum(part * images[:, i : i + 1] for i, part in enumerate(GREY))  # type: ignore[return-value]
+    return sum(part * images[:, i : i + 1] for i, part in enumerate(GRAY))  # type: ignore[return-value]
 
 
 def _blur(images: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ def _blur(images: Tensor) -> Tensor:
 
 
 def _mean_of_three(images: Tensor, dim: int) -> Tensor:
-    """Of each pixel and its two neighbours, borders repeated. (The compiler of torch 2.13 fails at padding them.)"""
+    """Of each pixel and its two neighbors, borders repeated. (The compiler of torch 2.13 fails at padding them.)"""
     size = images.shape[dim]
     before = torch.cat([images.narrow(dim, 0, 1), images.narrow(dim, 0, size - 1)], dim=dim)
     after = torch.cat([images.narrow(dim, 1, size - 1), images.narrow(dim, size - 1, 1)], dim=dim)
@@ -277,27 +277,27 @@ def _away_from(base: Callable[[Tensor], Tensor | float]) -> Operation:
 
 
 GEOMETRIC = ("identity", "rotate", "shear_x", "shear_y", "shift_x", "shift_y")
-COLOURS: dict[str, Operation] = {
+COLORS: dict[str, Operation] = {
     "brightness": _away_from(lambda images: 0.0),
-    "contrast": _away_from(lambda images: _grey(images).mean(dim=(2, 3), keepdim=True)),
-    "saturation": _away_from(_grey),
+    "contrast": _away_from(lambda images: _gray(images).mean(dim=(2, 3), keepdim=True)),
+    "saturation": _away_from(_gray),
     "sharpness": _away_from(_blur),
     "posterize": posterize,
     "solarize": solarize,
     "autocontrast": autocontrast,
 }
-OPERATIONS = (*GEOMETRIC, *COLOURS)
+OPERATIONS = (*GEOMETRIC, *COLORS)
 
 
 def apply_operations(images: Tensor, which: Tensor, strength: Tensor, pixels: bool) -> Tensor:
-    """To image i the operation number which[i] of `OPERATIONS` at strength[i], from -1 to 1; colours only of `pixels`."""
+    """To image i the operation number which[i] of `OPERATIONS` at strength[i], from -1 to 1; colors only of `pixels`."""
     moves = (which > 0) & (which < len(GEOMETRIC))
     aspect = images.shape[2] / images.shape[3]
     warped = _warp(images, _matrices(which, strength, aspect), 0.5 if pixels else 0.0)
     result = torch.where(moves.view(-1, 1, 1, 1), warped, images)
     if not pixels:
         return result
-    for number, change in enumerate(COLOURS.values(), start=len(GEOMETRIC)):
+    for number, change in enumerate(COLORS.values(), start=len(GEOMETRIC)):
         changed = change(images, strength.view(-1, 1, 1, 1)).clamp(0, 1)
         result = torch.where((which == number).view(-1, 1, 1, 1), changed, result)
     return result

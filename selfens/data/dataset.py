@@ -51,7 +51,7 @@ class Origin:
     """The hash of each image's pixels."""
     test_digests: NDArray[np.uint8]
     backbone: dict[str, Any]
-    """What run.json and an export keep of it: name, weights with hash and licence, input size and statistics."""
+    """What run.json and an export keep of it: name, weights with hash and license, input size and statistics."""
     summary: str
     """How many features were computed."""
 

@@ -30,7 +30,7 @@ UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
 HELD_OUT_SHARE = 0.2  # of each class, if there is no test folder
 
-Labelled = dict[Path, str | None]
+Labeled = dict[Path, str | None]
 """Files and the names of their classes, None if unknown."""
 
 
@@ -47,7 +47,7 @@ def load_folder(
 ) -> Dataset:
     """A dataset from a folder of images or a CSV of file,label, decoded, and converted if `convert` is given.
 
-    Without a test folder, a fifth of the labelled images of each class is held out to test on; a class keeps at least one.
+    Without a test folder, a fifth of the labeled images of each class is held out to test on; a class keeps at least one.
     """
     train, test = list_images(Path(source))
     label_of = train | test
@@ -98,7 +98,7 @@ def _held_out(files: Sequence[Path], names: Sequence[str | None], source: Path, 
 # Which files are images, and of which class
 
 
-def list_images(source: Path) -> tuple[Labelled, Labelled]:
+def list_images(source: Path) -> tuple[Labeled, Labeled]:
     """The images of a folder or CSV to train on, and those of a test folder, sorted by path."""
     if is_csv(source):
         return _read_csv(source), {}
@@ -111,12 +111,12 @@ def list_images(source: Path) -> tuple[Labelled, Labelled]:
             f"{source} holds train/ and beside it '{beside[0]}'; with train/, classes are the folders inside it, so move "
             "the others there or elsewhere, or rename train/ if it is a class itself."
         )
-    to_train, to_test = Labelled(), Labelled()
+    to_train, to_test = Labeled(), Labeled()
     for folder in train:
-        to_train |= _labelled_by_folder(folder)
-    to_train |= _labelled_by_folder(source, left_out=splits)
+        to_train |= _labeled_by_folder(folder)
+    to_train |= _labeled_by_folder(source, left_out=splits)
     for folder in test or validation:
-        to_test |= _labelled_by_folder(folder)
+        to_test |= _labeled_by_folder(folder)
     if not to_train:
         raise DataError(
             f"{source} holds no images to train on (.png, .jpg, .tif and the like); expected one folder of images per class, "
@@ -128,7 +128,7 @@ def list_images(source: Path) -> tuple[Labelled, Labelled]:
 def all_images(source: Path) -> list[Path]:
     """Every image of a folder or CSV, whatever its folders are called; or the one image that `source` is."""
     if is_csv(source):
-        return list(_read_csv(source, labelled=False))
+        return list(_read_csv(source, labeled=False))
     found = _images_below(source) if os.path.isdir(source) else [source]
     if not found:
         raise DataError(f"{source} holds no images; expected some, in it or in folders below.")
@@ -140,15 +140,15 @@ def decode_alike(source: str | Path, shape: tuple[int, ...], progress: bool = Fa
     channels, *sides = shape
     if channels != 3 or len(sides) != 2 or sides[0] != sides[1]:
         raise DataError(
-            f"the images of {source} would become square and coloured, but the training inputs have shape {shape}; give an "
+            f"the images of {source} would become square and colored, but the training inputs have shape {shape}; give an "
             ".npz or .npy file of inputs of that shape."
         )
     return decode_all(all_images(Path(source)), sides[0], source, progress)
 
 
-def _labelled_by_folder(folder: Path, left_out: Iterable[Path] = ()) -> Labelled:
+def _labeled_by_folder(folder: Path, left_out: Iterable[Path] = ()) -> Labeled:
     """Files of `folder` itself without a label, those of each sub-folder with its name."""
-    found: Labelled = {}
+    found: Labeled = {}
     for path in _entries(folder):
         if os.path.isdir(path) and path not in left_out:
             label = None if path.name.lower() in UNLABELED_FOLDERS else path.name
@@ -197,8 +197,8 @@ def read_table(path: Path, columns: str) -> list[list[str]]:
         raise DataError(f"{path} cannot be read as a CSV of {columns} ({error}).") from None
 
 
-def _read_csv(path: Path, labelled: bool = True) -> Labelled:
-    wanted = ("file", "label") if labelled else ("file",)
+def _read_csv(path: Path, labeled: bool = True) -> Labeled:
+    wanted = ("file", "label") if labeled else ("file",)
     header, *lines = read_table(path, ",".join(wanted)) or [[]]
     header = [name.lower() for name in header]
     if not set(wanted) <= set(header):
@@ -206,10 +206,10 @@ def _read_csv(path: Path, labelled: bool = True) -> Labelled:
             f"{path} begins with the columns {', '.join(header) or 'none'}; expected {' and '.join(wanted)} (or, "
             "for a table of features, the config field data.label_column)."
         )
-    found: Labelled = {}
+    found: Labeled = {}
     for cells in lines:
         line = dict(zip(header, cells, strict=False))
-        file, label = path.parent / line.get("file", ""), _label(line.get("label", ""), path) if labelled else None
+        file, label = path.parent / line.get("file", ""), _label(line.get("label", ""), path) if labeled else None
         if found.setdefault(file, label) != label:
             raise DataError(f"{path} names {file} twice, with the labels '{found[file]}' and '{label}'; keep one.")
     missing = [file for file in found if not os.path.isfile(file)]

@@ -1,4 +1,4 @@
-"""Which rows are labelled: drawn per class, drawn as the authors' code does, or read from a file; with noise if wanted.
+"""Which rows are labeled: drawn per class, drawn as the authors' code does, or read from a file; with noise if wanted.
 
 The choice depends on the data set's labels, the options and a seed, and is written into the run as `labels.json`.
 """
@@ -26,7 +26,7 @@ NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelChoice:
-    """The labelled rows in use, the labels they are trained with, and what was done to them."""
+    """The labeled rows in use, the labels they are trained with, and what was done to them."""
 
     rows: Rows
     labels: Labels
@@ -34,7 +34,7 @@ class LabelChoice:
     corrupted: Rows = field(default_factory=lambda: NO_ROWS)
     """Rows whose label was redrawn; by chance it may have stayed the same."""
     validation: Rows = field(default_factory=lambda: NO_ROWS)
-    """Labelled rows held out of training."""
+    """Labeled rows held out of training."""
     validation_labels: Labels = field(default_factory=lambda: NO_ROWS)
 
     def to_json(self) -> str:
@@ -49,7 +49,7 @@ class LabelChoice:
         return cls(**{name: numbers.astype(np.int64) for name, numbers in lists.items()})
 
     def digest(self) -> str:
-        """SHA-256 of the lines `row,label` of the labelled rows as they are trained on, by ascending row."""
+        """SHA-256 of the lines `row,label` of the labeled rows as they are trained on, by ascending row."""
         pairs = sorted(zip(self.rows.tolist(), self.labels.tolist(), strict=True))
         return hashlib.sha256("".join(f"{row},{label}\n" for row, label in pairs).encode()).hexdigest()
 
@@ -61,11 +61,11 @@ class LabelChoice:
                 raise ValueError("rows of the training set, with a label among the classes each")
         every = np.concatenate([self.rows, self.validation])
         if not len(self.rows) or len(np.unique(every)) < len(every) or not np.isin(self.corrupted, self.rows).all():
-            raise ValueError("labelled rows, each once")
+            raise ValueError("labeled rows, each once")
 
     def visited(self, num_rows: int, which: str) -> Rows:
-        """The rows that training visits, by `training.rows`: all but the held-out ones, or only the labelled ones."""
-        if which == "labelled":
+        """The rows that training visits, by `training.rows`: all but the held-out ones, or only the labeled ones."""
+        if which == "labeled":
             return np.sort(self.rows)
         return np.setdiff1d(np.arange(num_rows), self.validation, assume_unique=True)
 
@@ -83,7 +83,7 @@ class LabelChoice:
 
 
 def choose_labels(dataset: Dataset, options: DataConfig, *, label_seed: int, split_seed: int) -> LabelChoice:
-    """The labelled rows that `options` ask for."""
+    """The labeled rows that `options` ask for."""
     rows, labels = _chosen(dataset, options, label_seed) if dataset.num_classes else (NO_ROWS, NO_ROWS)
     if len(rows) == 0:
         raise DataError(
@@ -130,7 +130,7 @@ def _drawn(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Labe
 
 
 def balanced_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: int) -> Rows:
-    """`count` labelled rows, equally many per class; a remainder goes to random classes, one each."""
+    """`count` labeled rows, equally many per class; a remainder goes to random classes, one each."""
     random = np.random.default_rng(seed)
     wanted = np.full(len(classes), count // len(classes))
     wanted[random.permutation(len(classes))[: count % len(classes)]] += 1
@@ -181,7 +181,7 @@ def _check_every_class(dataset: Dataset, labels: Labels) -> None:
         )
     if (counts == 0).any():
         empty = dataset.classes[int(counts.argmin())]
-        raise DataError(f"class '{empty}' has no labelled row; label at least one, or leave the class out.")
+        raise DataError(f"class '{empty}' has no labeled row; label at least one, or leave the class out.")
 
 
 def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
@@ -196,7 +196,7 @@ def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
     held_out = np.sort(np.concatenate(picked))
     if len(held_out) == 0:
         raise DataError(
-            f"a validation fraction of {fraction} of {len(labels)} labelled rows leaves none to validate on; "
+            f"a validation fraction of {fraction} of {len(labels)} labeled rows leaves none to validate on; "
             "use more labels per class or a larger fraction."
         )
     return held_out

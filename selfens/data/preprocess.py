@@ -140,8 +140,8 @@ def fit_zca(inputs: Source, device: torch.device | str = "cpu", rows: Numbers | 
     covariance = torch.zeros(features, features, dtype=torch.float64, device=device)
     with float32_mode("fp32"):
         for piece in pieces(inputs, CHUNK, rows):
-            centred = as_float(torch.from_numpy(piece).to(device)).flatten(1) - mean
-            covariance += centred.T @ centred
+            centered = as_float(torch.from_numpy(piece).to(device)).flatten(1) - mean
+            covariance += centered.T @ centered
     values, vectors = torch.linalg.eigh(covariance / count)
     scale = (values.clamp_min(0) + ZCA_EPSILON).rsqrt()
     return Zca(mean, ((vectors * scale) @ vectors.T).float())

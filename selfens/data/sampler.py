@@ -1,10 +1,10 @@
 """Which rows each step of an epoch visits: a function of the seed and the epoch only. Plain numpy.
 
-    shuffled    all rows in a fresh random order, as in the paper; a batch may hold no labelled row
-    split       (`first` > 0) each batch begins with that many labelled rows, which are gone through as often as needed, and
+    shuffled    all rows in a fresh random order, as in the paper; a batch may hold no labeled row
+    split       (`first` > 0) each batch begins with that many labeled rows, which are gone through as often as needed, and
                 is filled with rows of the whole set, each once an epoch, or several times if that gives too few steps
 
-With `per_epoch`, a shuffled epoch takes all labelled rows and draws that many of the others. Rows that do not fill a last
+With `per_epoch`, a shuffled epoch takes all labeled rows and draws that many of the others. Rows that do not fill a last
 batch are left out; with `per_epoch` they are unlabeled ones, as far as there are any.
 """
 
@@ -24,15 +24,15 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """The rows that training visits, in ascending order, and which of them are labelled."""
+    """The rows that training visits, in ascending order, and which of them are labeled."""
 
     visited: Rows
-    labelled: NDArray[np.bool_]
+    labeled: NDArray[np.bool_]
     batch_size: int
     seed: int
     per_epoch: int | None = None
     first: int = 0
-    """Labelled rows at the beginning of each batch of the split sampler; 0: rows are shuffled."""
+    """Labeled rows at the beginning of each batch of the split sampler; 0: rows are shuffled."""
     min_steps: int = 1
     """Of an epoch of the split sampler, which goes round the rows as often as needed for that."""
     max_steps: int | None = None
@@ -41,7 +41,7 @@ class Sampler:
     """The number of this process, whose order is its own."""
 
     def __post_init__(self) -> None:
-        known = int(self.labelled.sum())
+        known = int(self.labeled.sum())
         if self.per_epoch is not None and self.per_epoch > len(self.visited) - known:
             raise ConfigError(
                 f"data.extra_per_epoch is {self.per_epoch}, but there are only {len(self.visited) - known} unlabeled rows, "
@@ -49,7 +49,7 @@ class Sampler:
             )
         if self.first > known:
             raise ConfigError(
-                f"training.labelled_per_batch is {self.first}, but there are only {known} labelled rows "
+                f"training.labeled_per_batch is {self.first}, but there are only {known} labeled rows "
                 "(of several processes, each has its own); expected at most that many."
             )
         object.__setattr__(self, "batch_size", min(self.batch_size, self.first + self.rows_per_epoch))
@@ -59,7 +59,7 @@ class Sampler:
         """How many there are to visit, before an incomplete batch is left out."""
         if self.per_epoch is None:
             return len(self.visited)
-        return int(self.labelled.sum()) + self.per_epoch
+        return int(self.labeled.sum()) + self.per_epoch
 
     @property
     def steps(self) -> int:
@@ -74,16 +74,16 @@ class Sampler:
         room = self.steps * self.batch_size
         if self.per_epoch is None:
             return random.permutation(self.visited)[:room].reshape(self.steps, -1)
-        labelled = random.permutation(self.visited[self.labelled])[:room]
-        drawn = random.choice(self.visited[~self.labelled], room - len(labelled), replace=False)
-        return random.permutation(np.concatenate([labelled, drawn])).reshape(self.steps, -1)
+        labeled = random.permutation(self.visited[self.labeled])[:room]
+        drawn = random.choice(self.visited[~self.labeled], room - len(labeled), replace=False)
+        return random.permutation(np.concatenate([labeled, drawn])).reshape(self.steps, -1)
 
     def _split(self, random: np.random.Generator) -> Rows:
-        """Labelled rows in one random order after another, beside a visit of all rows."""
+        """Labeled rows in one random order after another, beside a visit of all rows."""
 
         def rounds(rows: Rows, number: int) -> Rows:
             orders = [random.permutation(rows) for _ in range(math.ceil(number / len(rows)))]
             return np.concatenate(orders)[:number].reshape(self.steps, -1)
 
-        known, each = self.visited[self.labelled], self.batch_size - self.first
+        known, each = self.visited[self.labeled], self.batch_size - self.first
         return np.hstack([rounds(known, self.steps * self.first), rounds(self.visited, self.steps * each)])

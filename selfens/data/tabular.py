@@ -2,7 +2,7 @@
 
 A missing number becomes the median, and numbers are scaled to zero mean and unit variance; so are dates, in days. A text
 becomes an input for each frequent value of its column, 1 for its own value and 0 for the others: two texts that differ are
-then about as far apart as two numbers. One factor makes the vectors as long as standardised ones. scikit-learn's transformers
+then about as far apart as two numbers. One factor makes the vectors as long as standardized ones. scikit-learn's transformers
 are fitted on the training rows; what they found is kept as plain data. pandas is imported only if there is a table.
 """
 
@@ -146,7 +146,7 @@ class Columns:
             notes.append(f"training has seen none of the values in {columns}; are they written differently?")
         if ignored := [f"'{name}'" for name in names if name not in {*used, *self.unused, self.identifier}]:
             notes.append(f"ignored columns of {where} that were not trained on: {', '.join(ignored[:20])}.")
-        inputs *= math.sqrt(self.width / len(used))  # then they are as long as standardised vectors, as networks expect
+        inputs *= math.sqrt(self.width / len(used))  # then they are as long as standardized vectors, as networks expect
         return inputs, notes
 
     def remarks(self, frame: Frame) -> list[str]:

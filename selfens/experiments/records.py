@@ -60,8 +60,8 @@ class Record(Section):
     seed: int = bounded(at_least=0)
     quick: bool
     config: Config
-    labelled_rows: str
-    """`LabelChoice.digest` of the labelled rows as they were trained on."""
+    labeled_rows: str
+    """`LabelChoice.digest` of the labeled rows as they were trained on."""
     data: str
     """The data set's fingerprint: a hash of its images and labels."""
     test_error: tuple[float, ...]
@@ -82,8 +82,8 @@ class Record(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not re.fullmatch("[0-9a-f]{64}", self.labelled_rows):
-            raise ValueError("labelled_rows is not a SHA-256 in hexadecimal digits")
+        if not re.fullmatch("[0-9a-f]{64}", self.labeled_rows):
+            raise ValueError("labeled_rows is not a SHA-256 in hexadecimal digits")
         if not all(type(error) in (int, float) and 0 <= error <= 100 for error in self.test_error):
             raise ValueError("test_error is not a list of percentages")
         if self.final_error is not None and self.test_error[self.config.schedule.epochs - 1 :] != (self.final_error,):

@@ -182,14 +182,14 @@ NOISE = Table(
 
 BASELINE = Table(
     name="baseline",
-    title="Supervised training on labelled rows only",
+    title="Supervised training on labeled rows only",
     cells=tuple(
         replace(
             cell,
             table="baseline",
             name=f"{table.name}-{cell.name}",
             column=f"{table.title}, {cell.column}",
-            config=cell.config.with_values("training", rows="labelled"),
+            config=cell.config.with_values("training", rows="labeled"),
         )
         for table in (CIFAR10, SVHN, CIFAR100)
         for cell in table.cells
@@ -200,9 +200,9 @@ BASELINE = Table(
 
 WHITENING = Table(
     name="whitening",
-    title="Supervised training on labelled rows only, with ZCA whitening fitted on them only",
+    title="Supervised training on labeled rows only, with ZCA whitening fitted on them only",
     cells=tuple(
-        replace(cell, table="whitening", seeds=3, config=cell.config.with_values("data", preprocess_rows="labelled"))
+        replace(cell, table="whitening", seeds=3, config=cell.config.with_values("data", preprocess_rows="labeled"))
         for cell in BASELINE.cells
         if cell.config.data.preprocess == "zca"
     ),

@@ -100,7 +100,7 @@ def _record(task: Task, run: Run, notes: list[str], quick: bool, note: str) -> R
         seed=task.seed,
         quick=quick,
         config=run.config.with_values("data", folder=None),
-        labelled_rows=run.labels.digest(),
+        labeled_rows=run.labels.digest(),
         data=run.about["fingerprint"],
         test_error=errors,
         final_error=None if note else errors[-1],

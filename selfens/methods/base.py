@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 WEIGHT_SCALE = (
-    "w_max times M/N always (paper), never (none), or unless the whole main set is labelled (the authors' code). Never if "
-    "batches have a fixed number of labelled rows (training.labelled_per_batch)."
+    "w_max times M/N always (paper), never (none), or unless the whole main set is labeled (the authors' code). Never if "
+    "batches have a fixed number of labeled rows (training.labeled_per_batch)."
 )
 
 
@@ -64,7 +64,7 @@ class UnscaledOptions(WeightedOptions):
 
 class Losses(NamedTuple):
     total: Tensor
-    """What is minimised."""
+    """What is minimized."""
     parts: dict[str, Tensor]
     """What the history shows of each epoch, as means over its steps: the method's `parts`, by name."""
     predictions: Tensor
@@ -91,7 +91,7 @@ class TrainingRows(NamedTuple):
 
     @property
     def without_label(self) -> str | None:
-        """A class that no row is labelled with."""
+        """A class that no row is labeled with."""
         return None if self.class_counts.all() else self.classes[int(self.class_counts.argmin())]
 
 
@@ -103,8 +103,8 @@ class Method(ABC):
     """The names of the views of each input that a step needs (see `selfens.core.views`)."""
     parts: ClassVar[tuple[str, ...]] = ("supervised", "unsupervised")
     """The names of the loss's parts."""
-    labelled_share: ClassVar[float] = 0.0
-    """Which part of a batch is drawn from the labelled rows, if training.labelled_per_batch does not say it; a batch never has
+    labeled_share: ClassVar[float] = 0.0
+    """Which part of a batch is drawn from the labeled rows, if training.labeled_per_batch does not say it; a batch never has
     more of them than there are. 0: batches are drawn from all rows, as in the paper."""
     uses_unlabeled: ClassVar[bool] = True
     """Whether rows without a label are learned from."""
@@ -121,7 +121,7 @@ class Method(ABC):
         """Build what is remembered: targets, a teacher. The network is on its device, in training mode."""
 
     def targets(self, rows: Tensor) -> Targets | None:
-        """What the predictions of `rows`, those of `batch.unlabelled`, are compared with, if known before the step."""
+        """What the predictions of `rows`, those of `batch.unlabeled`, are compared with, if known before the step."""
         return None
 
     @abstractmethod
@@ -129,7 +129,7 @@ class Method(ABC):
         """The loss of one step, only in tensors: no `.item()`, no branch on data. `weight` is w(t), zero-dimensional."""
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:  # noqa: B027
-        """Remember this step: the updated network, and the predictions made for `rows`, those of `batch.unlabelled`."""
+        """Remember this step: the updated network, and the predictions made for `rows`, those of `batch.unlabeled`."""
 
     def end_epoch(self) -> None:  # noqa: B027
         """Bring what was remembered into effect."""

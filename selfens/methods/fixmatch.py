@@ -39,7 +39,7 @@ class FixMatch(Method):
 
     views = ("weak", "strong")
     parts = ("supervised", "unsupervised", "kept")
-    labelled_share = 0.25
+    labeled_share = 0.25
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.average = core.teacher.EmaTeacher(network, self.options.decay)
@@ -52,7 +52,7 @@ class FixMatch(Method):
             )
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
-        (weak, strong), u = batch.views, batch.unlabelled
+        (weak, strong), u = batch.views, batch.unlabeled
         weak_logits, strong_logits = core.losses.joint_pass(network, weak, strong[u])
         z = weak_logits.detach().float().softmax(dim=1)
         pseudo = core.losses.align(z[u], self.predicted, self.prior) if self.options.alignment else z[u]

@@ -1,4 +1,4 @@
-"""Mean teacher (Tarvainen & Valpola, 2017): predictions pulled towards those of a teacher, the average of past weights."""
+"""Mean teacher (Tarvainen & Valpola, 2017): predictions pulled toward those of a teacher, the average of past weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MeanTeacher(Method):
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         logits = network(batch.views[0])
-        z, u = logits.float().softmax(dim=1), batch.unlabelled
+        z, u = logits.float().softmax(dim=1), batch.unlabeled
         taught = self.teacher.probabilities(batch.views[1])
         supervised = core.losses.supervised(logits, batch)
         unsupervised = core.losses.CONSISTENCY[self.options.consistency](z[u], taught[u])

@@ -1,4 +1,4 @@
-"""The Π-model (Algorithm 1): two views of each input, two passes, predictions pulled towards each other."""
+"""The Π-model (Algorithm 1): two views of each input, two passes, predictions pulled toward each other."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ class Pi(Method):
         z, z_tilde = first.float().softmax(dim=1), second.float().softmax(dim=1)
         supervised = core.losses.supervised(first, batch)
         compare = core.losses.CONSISTENCY[self.options.consistency]
-        unsupervised = compare(z[batch.unlabelled], z_tilde[batch.unlabelled])
+        unsupervised = compare(z[batch.unlabeled], z_tilde[batch.unlabeled])
         parts = {"supervised": supervised, "unsupervised": unsupervised}
         return Losses(supervised + weight * unsupervised, parts, z.detach())

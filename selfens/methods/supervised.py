@@ -1,4 +1,4 @@
-"""Supervised-only: cross-entropy on the labelled rows; the others are in the batch and only feed the batch means."""
+"""Supervised-only: cross-entropy on the labeled rows; the others are in the batch and only feed the batch means."""
 
 from __future__ import annotations
 

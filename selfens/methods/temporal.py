@@ -1,4 +1,4 @@
-"""Temporal ensembling (Algorithm 2): one pass, predictions pulled towards the average of earlier epochs' predictions."""
+"""Temporal ensembling (Algorithm 2): one pass, predictions pulled toward the average of earlier epochs' predictions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Temporal(Method):
         supervised = core.losses.supervised(logits, batch)
         compare = core.losses.CONSISTENCY[self.options.consistency]
         counted = targets.known if self.options.unseen_rows == "skip" else None
-        unsupervised = compare(z[batch.unlabelled], targets.probabilities, counted)
+        unsupervised = compare(z[batch.unlabeled], targets.probabilities, counted)
         parts = {"supervised": supervised, "unsupervised": unsupervised}
         return Losses(supervised + weight * unsupervised, parts, z.detach())
 

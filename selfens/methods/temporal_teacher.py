@@ -23,7 +23,7 @@ PREDICTED_MOMENTUM = 0.99  # of the mean prediction that alignment compares with
 class TemporalTeacher(Method):
     """Temporal ensembling with today's parts (docs/modern.md). The teacher, the average of past weights, predicts on the weak
     view without dropout. A row's target averages its predictions over the epochs, this one included. It is rescaled so that
-    classes are predicted as often as they should be, and sharpened. The network learns it on the strong view. Of the labelled
+    classes are predicted as often as they should be, and sharpened. The network learns it on the strong view. Of the labeled
     rows at the beginning of a batch the first half is learned on the weak view, the other on the strong one. It is the
     teacher that is evaluated.
     """
@@ -40,7 +40,7 @@ class TemporalTeacher(Method):
         )
         alignment: Literal["labels", "uniform", "none"] = setting(
             "labels",
-            "How often classes should be predicted: as often as labelled (each counted once more), or all equally.",
+            "How often classes should be predicted: as often as labeled (each counted once more), or all equally.",
         )
         temperature: float = setting(0.5, "Targets are raised to the power 1/temperature.", above=0, at_most=1)
         threshold: float = setting(
@@ -49,7 +49,7 @@ class TemporalTeacher(Method):
 
     views = ("weak", "strong")
     parts = ("supervised", "unsupervised", "kept")
-    labelled_share = 0.2
+    labeled_share = 0.2
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
         self.teacher = core.teacher.EmaTeacher(network, self.options.decay)
@@ -72,7 +72,7 @@ class TemporalTeacher(Method):
         return None if self.ensemble is None else self.ensemble.get(rows)
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
-        (weak, strong), u, half = batch.views, batch.unlabelled, batch.first // 2
+        (weak, strong), u, half = batch.views, batch.unlabeled, batch.first // 2
         logits = network(core.losses.joined(weak[:half], strong[half:]))
         taught = self.teacher.probabilities(weak[u])
         average = taught if targets is None else core.targets.with_latest(targets, taught, self.options.memory)

@@ -43,7 +43,7 @@ BATCHES = {"cpu": 4, "cuda": 128}  # on a CPU, larger ones leave its caches
 class Backbone(nn.Module):
     """Bytes of images, [rows, 3, size, size], to features, [rows, features].
 
-    about  what a run and an export keep: name, weights with hash and licence, input size and statistics; and `key`, a hash of
+    about  what a run and an export keep: name, weights with hash and license, input size and statistics; and `key`, a hash of
            all that decides the features, but for the code
     """
 
@@ -141,7 +141,7 @@ def _checked(module: Any, name: str, weights: str | None, size: int | None) -> B
         "name": name,
         "weights": Path(weights).name if weights else given.get("weights") or tag or None,
         "sha256": _digest(module, name),
-        "licence": None if weights else given.get("license"),  # that of a file is not known
+        "license": None if weights else given.get("license"),  # that of a file is not known
         **_input(name, ASSUMED | given, size),
         "assumed": [key for key in ASSUMED if key not in given and not (key == "input_size" and size)],
     }

@@ -1,15 +1,15 @@
-"""Triton kernels for full batch normalisation, leaky ReLU and 2x2 max pooling between two convolutions.
+"""Triton kernels for full batch normalization, leaky ReLU and 2x2 max pooling between two convolutions.
 
 `normalize` is for training and `evaluate` for evaluation. `BatchNormConv2d` calls them on a GPU, and the plain operations
 otherwise, which are also what they are tested against. Tensors are channels-last, as in `kernels.py`.
 
-What counts is how often a tensor of the convolution's output size is read or written. Normalisation and leaky ReLU are
+What counts is how often a tensor of the convolution's output size is read or written. Normalization and leaky ReLU are
 monotonic in each channel, so pooling can come first: of the largest values, or of the smallest where the gain is negative.
-Training reads the convolution's output once for mean, variance and pooling; only what was pooled is then normalised. For the
+Training reads the convolution's output once for mean, variance and pooling; only what was pooled is then normalized. For the
 backward pass that output is kept, and what was pooled of it; the sign before the leaky ReLU and which pixel was pooled are
-found again from them. Without pooling the passes are the least that full batch normalisation can do with.
+found again from them. Without pooling the passes are the least that full batch normalization can do with.
 
-The kernels that add up go through the tensor backwards and those that write go forwards: each then begins with what the one
+The kernels that add up go through the tensor backward and those that write go forward: each then begins with what the one
 before it left in the GPU's cache.
 """
 
@@ -143,7 +143,7 @@ def _add_up_gradient_moments(
     gradient, raw, mean, variance, gain, shift, sums, pixels, channels, slope, epsilon,
     TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """sums[0, c] += the gradient before the activation, sums[1, c] += that times the normalised value."""
+    """sums[0, c] += the gradient before the activation, sums[1, c] += that times the normalized value."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     center = _of_channels(mean, column, channels)
     inverse = tl.rsqrt(_of_channels(variance, column, channels) + epsilon)

@@ -76,7 +76,7 @@ def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
 
 
 def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """Three convolutions with full batch normalisation, the first with stride 2: for a CPU, and images from 12x12;
+    """Three convolutions with full batch normalization, the first with stride 2: for a CPU, and images from 12x12;
     `options.width` channels (16), doubled twice."""
     _check_images("tiny", input_shape, 12, "network.name=small for smaller images, mlp for features")
     channels, width = input_shape[0], options.width or 16
@@ -125,7 +125,7 @@ def wrn28(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
 
 
 class ResidualBlock(nn.Module):
-    """x + f(x) with two convolutions, each after normalisation and activation (Zagoruyko & Komodakis, 2016). A block that
+    """x + f(x) with two convolutions, each after normalization and activation (Zagoruyko & Komodakis, 2016). A block that
     changes the shape projects the activated input instead of adding x itself.
     """
 
@@ -149,7 +149,7 @@ class ResidualBlock(nn.Module):
 
 
 def _layers(options: NetworkConfig) -> tuple[Callable[..., nn.Module], Callable[..., nn.Module]]:
-    """Convolution and fully connected layer, with the paper's normalisation or the full one."""
+    """Convolution and fully connected layer, with the paper's normalization or the full one."""
     if options.normalization == "full":
         return partial(BatchNormConv2d, momentum=options.mean_momentum), Linear
     momentum = options.mean_momentum

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from selfens.config import NetworkConfig
 
-LENGTH = 16.0  # of a typical input of a head; standardised features have the square root of their number
+LENGTH = 16.0  # of a typical input of a head; standardized features have the square root of their number
 WIDTH = 128
 DRAWS = 16
 MANY_FEATURES = 64  # beyond which distances between rows, which waves stand for, are too much alike to help
@@ -44,7 +44,7 @@ class Wide(nn.Module):
 
 class RandomFourierFeatures(nn.Module):
     """Random cosines of the inputs, which stay as they were drawn: a linear head on them is nearly one with the kernel
-    exp(-|x - y|^2 / features) of standardised x and y (Rahimi & Recht, 2007)."""
+    exp(-|x - y|^2 / features) of standardized x and y (Rahimi & Recht, 2007)."""
 
     def __init__(self, features: int, waves: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class RandomFourierFeatures(nn.Module):
 
 
 class Committee(nn.Module):
-    """A linear head, a wide one and, if there are few features, one on waves; inputs are standardised features."""
+    """A linear head, a wide one and, if there are few features, one on waves; inputs are standardized features."""
 
     def __init__(self, features: int, num_classes: int, options: NetworkConfig) -> None:
         super().__init__()
@@ -96,6 +96,6 @@ def zero(features: int, num_classes: int) -> nn.Linear:
 
 
 def committee(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """Two or three heads on standardised features, `options.width` hidden units (128) and four times as many waves; images
+    """Two or three heads on standardized features, `options.width` hidden units (128) and four times as many waves; images
     are flattened."""
     return Committee(math.prod(input_shape), num_classes, options)

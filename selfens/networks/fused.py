@@ -1,7 +1,7 @@
 """The GPU path of our convolutions, behind one switch: `fuse(network, True)`. What is computed stays the same.
 
 A convolution takes the pooling and the dropout that follow it into the Triton kernels of `kernels.py`; with full batch
-normalisation, the pooling into those of `batch_norm_kernels.py`. The library's convolutions get padded, channels-last inputs;
+normalization, the pooling into those of `batch_norm_kernels.py`. The library's convolutions get padded, channels-last inputs;
 the first convolution, with few input channels, becomes a matrix product.
 """
 

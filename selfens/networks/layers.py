@@ -1,4 +1,4 @@
-"""Layers of the paper's network: weight normalisation with mean-only batch normalisation, and input noise.
+"""Layers of the paper's network: weight normalization with mean-only batch normalization, and input noise.
 
 Three facts that are easy to miss. The running means move once per training step, not once per forward pass, and follow the
 last pass (`update_running_means`); in the Π-model that is the second of the two. They start at zero and have no bias
@@ -35,7 +35,7 @@ class GaussianNoise(nn.Module):
 
 
 class NormalizedLayer(nn.Module, ABC):
-    """activation(W x - mean + b) with W = g V / |V|: weight normalisation and mean-only batch normalisation.
+    """activation(W x - mean + b) with W = g V / |V|: weight normalization and mean-only batch normalization.
 
     |V| is taken per output unit over all its inputs. In training, mean is the batch's mean of W x over everything but the
     channel, and gradients flow through it; in evaluation it is the running mean. g and b are trainable (Salimans & Kingma,
@@ -108,7 +108,7 @@ class NormalizedLayer(nn.Module, ABC):
 
 
 class NormalizedConv2d(NormalizedLayer):
-    """A normalised convolution (see `NormalizedLayer`), stride 1, padding "same" or "valid"."""
+    """A normalized convolution (see `NormalizedLayer`), stride 1, padding "same" or "valid"."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class NormalizedConv2d(NormalizedLayer):
 
 
 class BatchNormConv2d(nn.Module):
-    """A convolution with full batch normalisation, then a leaky ReLU: the usual layer of today.
+    """A convolution with full batch normalization, then a leaky ReLU: the usual layer of today.
 
     Gains and shifts are trainable. Running means and variances move at every training pass.
 
@@ -216,7 +216,7 @@ class BatchNormConv2d(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation over everything but the channel, with trainable gain and shift."""
+    """Batch normalization over everything but the channel, with trainable gain and shift."""
 
     def __init__(self, channels: int, momentum: float) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def follow(self, mean: Tensor, variance: Tensor, pixels: int) -> None:
-        """Move the running statistics as torch does in a training pass: towards the variance without its bias."""
+        """Move the running statistics as torch does in a training pass: toward the variance without its bias."""
         running = [self.running_mean, self.running_variance]
         torch._foreach_lerp_(running, [mean, variance * (pixels / (pixels - 1))], 1 - self.momentum)
 
@@ -257,7 +257,7 @@ class Linear(nn.Linear):
 
 
 class NormalizedLinear(NormalizedLayer):
-    """A normalised fully connected layer (see `NormalizedLayer`)."""
+    """A normalized fully connected layer (see `NormalizedLayer`)."""
 
     def __init__(self, in_features: int, out_features: int, *, momentum: float = 0.999, slope: float = 1.0) -> None:
         super().__init__((out_features, in_features), momentum, slope)
@@ -268,7 +268,7 @@ class NormalizedLinear(NormalizedLayer):
 
 
 class Column(nn.Sequential):
-    """Layers one after another. On a GPU, a convolution takes the pooling and, without full batch normalisation, the dropout
+    """Layers one after another. On a GPU, a convolution takes the pooling and, without full batch normalization, the dropout
     that follow it into its own kernels.
     """
 
@@ -312,7 +312,7 @@ def normalized_layers(network: nn.Module) -> Iterator[NormalizedLayer]:
 
 @torch.no_grad()
 def update_running_means(network: nn.Module) -> None:
-    """Move every running mean towards the mean of the last training pass. Call once per step."""
+    """Move every running mean toward the mean of the last training pass. Call once per step."""
     by_momentum: dict[float, list[NormalizedLayer]] = {}
     for layer in normalized_layers(network):
         by_momentum.setdefault(layer.momentum, []).append(layer)
@@ -324,7 +324,7 @@ def update_running_means(network: nn.Module) -> None:
 
 @torch.no_grad()
 def calibrate(network: nn.Module, inputs: Tensor) -> None:
-    """Data-dependent initialisation: one training-mode pass over `inputs` sets every gain, layer after layer.
+    """Data-dependent initialization: one training-mode pass over `inputs` sets every gain, layer after layer.
 
     Networks without `NormalizedLayer`s are not touched, and not even run.
     """

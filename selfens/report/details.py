@@ -111,7 +111,7 @@ def _sentence(run: Run, history: History) -> str:
         result = f"{last['validation_error']:.2f} % of {held_out:,} validation rows misclassified"
     else:
         result = f"loss {last['total']:.4f}, {'not evaluated yet' if tested or held_out else 'no test rows'}"
-    about = f"{data_words(run)}, {len(run.labels.rows):,} of {run.about['rows']:,} rows labelled, {method_words(run)}"
+    about = f"{data_words(run)}, {len(run.labels.rows):,} of {run.about['rows']:,} rows labeled, {method_words(run)}"
     more = "" if number == len(history) else f"; {len(history):,} are done"
     return f"{about}: {result} after {number:,} of {run.config.schedule.epochs:,} epochs{more}."
 

@@ -1,6 +1,6 @@
 """The charts of a report, drawn by matplotlib as SVG and embedded in the page.
 
-Lines and text use the page's own colour (`currentColor`), the background is transparent, and the few data colours are
+Lines and text use the page's own color (`currentColor`), the background is transparent, and the few data colors are
 legible on white and on near-black, so one picture serves the light and the dark page.
 """
 
@@ -22,7 +22,7 @@ from selfens.report.render import shown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INK = "#010203"  # stands for the page's colour until the SVG is written
+INK = "#010203"  # stands for the page's color until the SVG is written
 COLORS = ("#3d85c6", "#e07b39", "#3a9d6e", "#b5679f", "#b8952b", "#d1495b", "#4aa3a3", "#8574c9")
 BLUE, RED = COLORS[0], COLORS[5]
 SIZE = (4.3, 2.9)
@@ -88,7 +88,7 @@ def _embedded(text: str) -> str:
 
 
 def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str = "") -> Chart:
-    """Lines over the epochs, counted from one; those of a group share a colour and a label.
+    """Lines over the epochs, counted from one; those of a group share a color and a label.
 
     words  what the lines show, for a chart that compares groups: it is larger, with the labels below
     """
@@ -116,7 +116,7 @@ def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str 
 
 
 def results_chart(title: str, groups: Mapping[str, Sequence[float]], words: str) -> Chart:
-    """A dot for each result, in the colour of its group, and a line through the mean of the group."""
+    """A dot for each result, in the color of its group, and a line through the mean of the group."""
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import StrMethodFormatter

@@ -100,11 +100,11 @@ def pictures(images: NDArray[Any]) -> list[str]:
 
 
 def _png(pixels: NDArray[np.uint8]) -> bytes:
-    """[channels, height, width] as RGB or RGBA if it has three or four channels, otherwise as grey."""
+    """[channels, height, width] as RGB or RGBA if it has three or four channels, otherwise as gray."""
     from PIL import Image
 
-    coloured = len(pixels) in (3, 4)
-    image = Image.fromarray(pixels.transpose(1, 2, 0) if coloured else pixels.mean(axis=0).astype(np.uint8))
+    colored = len(pixels) in (3, 4)
+    image = Image.fromarray(pixels.transpose(1, 2, 0) if colored else pixels.mean(axis=0).astype(np.uint8))
     image.thumbnail((MAX_SIDE, MAX_SIDE), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     image.save(file, "PNG", optimize=True)

@@ -2,7 +2,7 @@
 
     config.json              what was asked for
     run.json                 what it ran on: data, versions, hardware, threads
-    labels.json              which rows were labelled, and how
+    labels.json              which rows were labeled, and how
     preprocess.safetensors   what is done to inputs before the network
     history.jsonl            one line per epoch
     checkpoint.safetensors   the state of every part: network, method, targets, optimizer, step, random numbers

@@ -1,4 +1,4 @@
-"""Audit: which labels look wrong, and which rows are worth labelling next.
+"""Audit: which labels look wrong, and which rows are worth labeling next.
 
 Everything is a function of `labels` (class numbers, -1 if unknown) and `probabilities` [rows, classes], wherever they come
 from. `audit_run` takes them from a run and is in-sample: the network was trained on the labels it is asked to doubt, which
@@ -29,7 +29,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Audit:
-    """The labelled rows, most suspicious first; the arrays run in parallel."""
+    """The labeled rows, most suspicious first; the arrays run in parallel."""
 
     rows: Rows
     labels: Labels
@@ -59,7 +59,7 @@ class Suggestions:
 
 
 def rank(labels: ArrayLike, probabilities: ArrayLike) -> Audit:
-    """The labelled rows by how much more probable the label is than the best other class, with the class to use instead.
+    """The labeled rows by how much more probable the label is than the best other class, with the class to use instead.
 
     >>> ranked = rank([0, 1, -1], [[0.9, 0.1], [0.75, 0.25], [0.5, 0.5]])
     >>> ranked.rows, ranked.scores
@@ -146,11 +146,11 @@ def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
 def suggest_run(run: Run, count: int, dataset: Dataset | None = None) -> Suggestions:
     """Rows that the run had no label for and is least certain of, spread over the classes it predicts."""
     check_kind("run", run, Run, "a Run, such as load_run(path) gives")
-    labelled = run_labels(run) != UNLABELED
-    if labelled.all():
+    labeled = run_labels(run) != UNLABELED
+    if labeled.all():
         raise DataError(f"every training row of {run.path} has a label, so there is none to label next.")
     data = dataset or run.dataset()
-    blocks = (block[~labelled[block]] for block in run.training_blocks())
+    blocks = (block[~labeled[block]] for block in run.training_blocks())
     return _in_turn(((rows, run.predict_training_rows(data, rows)) for rows in blocks), count)
 
 

@@ -1,7 +1,7 @@
 """Baselines: what else could have been done with the same labels. Chance, logistic regression, and self-training with it.
 
 They are scikit-learn's, fitted on the rows and labels that a run saw, and tested on the rows that it was tested on. Inputs are
-flattened and standardised by the training rows. To keep this within seconds, images are reduced to 16 pixels a side, very many
+flattened and standardized by the training rows. To keep this within seconds, images are reduced to 16 pixels a side, very many
 rows are thinned out and a very large fit ends early; the notes of a verdict say which of these was done.
 """
 
@@ -56,7 +56,7 @@ class Verdict:
     results: tuple[Result, ...]
     labels: int
     rows: int
-    """Tested on: the test rows, or with `folds` the labelled rows, each when it was hidden from the models."""
+    """Tested on: the test rows, or with `folds` the labeled rows, each when it was hidden from the models."""
     folds: int = 0
     uneven: bool
     """Whether the classes are, so that the balanced error says something of its own."""
@@ -73,14 +73,14 @@ class Verdict:
     def numbers(self) -> str:
         """All errors in a sentence."""
         ours, *others = self.results
-        tested = f"{self.rows:,} {'labelled rows that it did not see' if self.folds else 'test rows'}"
+        tested = f"{self.rows:,} {'labeled rows that it did not see' if self.folds else 'test rows'}"
         balanced = f" (balanced error {ours.balanced_error:.2f} %)" if self.uneven else ""
         same = f" on the same {f'{self.folds} folds' if self.folds else f'{self.labels:,} labels'}"
         listed = [f"{each.name}{same * (each.name == LOGISTIC)} {each.error:.2f} %" for each in others]
         return f"This model misclassifies {ours.error:.2f} % of {tested}{balanced}; {', '.join(listed)}."
 
     @property
-    def judgement(self) -> str:
+    def judgment(self) -> str:
         """Whether a baseline is better, and what to try then."""
         ours, *others = self.results
         best, fairest = (min(others, key=attrgetter(measure)) for measure in ("error", "balanced_error"))
@@ -115,19 +115,19 @@ class Verdict:
     def __repr__(self) -> str:
         widths = [max(map(len, column)) for column in zip(*self.table, strict=True)]
         lines = ["  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]) for name, *cells in self.table]
-        return "\n".join([*lines, f"{self.numbers} {self.judgement}", *self.notes])
+        return "\n".join([*lines, f"{self.numbers} {self.judgment}", *self.notes])
 
 
 # Functions of arrays
 
 
 def predictions(
-    inputs: Source, labels: Labels, test_inputs: Source, *, standardise: bool = True
+    inputs: Source, labels: Labels, test_inputs: Source, *, standardize: bool = True
 ) -> tuple[dict[str, Labels], list[str]]:
     """What each baseline predicts for the test rows, by name, and notes on how it was fitted.
 
     labels       of all rows of the inputs, -1 if unknown. With no unknown ones there is no self-training.
-    standardise  False for a table, whose numbers are standardised already; its categories are better left as they are
+    standardize  False for a table, whose numbers are standardized already; its categories are better left as they are
     """
     from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import LogisticRegression
@@ -135,29 +135,29 @@ def predictions(
     from sklearn.semi_supervised import SelfTrainingClassifier
     from threadpoolctl import threadpool_limits
 
-    labelled, unlabelled = (np.flatnonzero((labels != UNLABELED) == known) for known in (True, False))
+    labeled, unlabeled = (np.flatnonzero((labels != UNLABELED) == known) for known in (True, False))
     width = _flat(test_inputs[:1]).shape[1]
-    some, others = _thinned(labelled, MOST_LABELED // width), _thinned(unlabelled, MOST_UNLABELED // width)
+    some, others = _thinned(labeled, MOST_LABELED // width), _thinned(unlabeled, MOST_UNLABELED // width)
     rows = np.sort(np.concatenate([some, others]))
     # More threads would gain little, and on a busy machine they wait for each other.
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")  # a note says if a fit has ended early
-        scaler, y = StandardScaler(with_mean=standardise, with_std=standardise), labels[rows]
+        scaler, y = StandardScaler(with_mean=standardize, with_std=standardize), labels[rows]
         x = scaler.fit_transform(np.concatenate([_flat(piece) for piece in pieces(inputs, PIECE, rows)]))
         known, work = y != UNLABELED, width * len(np.unique(labels))
         limits = [int(np.clip(WORK / (count * work), MIN_ITERATIONS, MAX_ITERATIONS)) for count in (len(some), len(x))]
         # In a large fit, a round of self-training begins where the one before ended, which takes a fifth of the time.
         logistic, base = (LogisticRegression(max_iter=n, warm_start=n < MAX_ITERATIONS) for n in limits)
         models = {LOGISTIC: logistic.fit(x[known], y[known])}
-        if len(unlabelled):
+        if len(unlabeled):
             models[SELF_TRAINING] = SelfTrainingClassifier(base).fit(x, y)
         models[CHANCE] = DummyClassifier(strategy="most_frequent").fit(x[known], y[known])
         tested = [scaler.transform(_flat(piece)) for piece in pieces(test_inputs, PIECE)]
         found = {name: np.concatenate([model.predict(part) for part in tested]) for name, model in models.items()}
     notes = {
         f"The baselines see images reduced to {MOST_SIDE} pixels a side.": _is_large(inputs),
-        f"They see {len(some):,} of the {len(labelled):,} labelled rows.": len(some) < len(labelled),
-        f"Self-training sees {len(others):,} of {len(unlabelled):,} unlabeled rows.": len(others) < len(unlabelled),
+        f"They see {len(some):,} of the {len(labeled):,} labeled rows.": len(some) < len(labeled),
+        f"Self-training sees {len(others):,} of {len(unlabeled):,} unlabeled rows.": len(others) < len(unlabeled),
         f"Logistic regression was stopped after {limits[0]:,} iterations.": logistic.n_iter_.max() >= limits[0],
     }
     return found, [note for note, holds in notes.items() if holds]
@@ -229,7 +229,7 @@ def verdict_of(run: Run, dataset: Dataset, wanted: bool | None = None) -> Verdic
     seen = choice.visited(dataset.num_rows, run.config.training.rows)
     labels = choice.training_labels(dataset.num_rows)[seen]
     baselines, notes = predictions(
-        LazyRows([dataset.inputs], seen), labels, dataset.test_inputs, standardise=dataset.columns is None
+        LazyRows([dataset.inputs], seen), labels, dataset.test_inputs, standardize=dataset.columns is None
     )
     predicted = {OURS: run.test_probabilities(dataset).argmax(axis=1), **baselines}
     return judge(predicted, dataset.test_labels, labels=len(choice.rows), images=dataset.is_images, notes=notes)

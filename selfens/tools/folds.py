@@ -73,7 +73,7 @@ def compare_folds(
     network: nn.Module | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
-    """What `config` trains beside the baselines, without test rows: each labelled row is predicted by models that never saw it.
+    """What `config` trains beside the baselines, without test rows: each labeled row is predicted by models that never saw it.
 
     network  a module to train instead of the one the config names; it is copied, and gets the inputs that it was made for:
              the columns of a table are not fitted again, which might change their number
@@ -96,7 +96,7 @@ def compare_folds(
         with _trained(config, partly, fold, folds, progress, copy.deepcopy(network)) as run:
             ours = run.test_probabilities(partly).argmax(axis=1)
         arrays = (partly.inputs, partly.labels, partly.test_inputs)
-        baselines, notes = predictions(*arrays, standardise=dataset.columns is None)
+        baselines, notes = predictions(*arrays, standardize=dataset.columns is None)
         for name, classes in {OURS: ours, **baselines}.items():
             predicted.setdefault(name, labels.copy())[hidden] = classes
     known = parts >= 0
@@ -181,12 +181,12 @@ def _untested(dataset: Dataset) -> Dataset:
 
 
 def _fold_numbers(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
-    """The fold of each labelled row, -1 elsewhere and for the only label of a class; each class is divided evenly."""
+    """The fold of each labeled row, -1 elsewhere and for the only label of a class; each class is divided evenly."""
     can_be_hidden = _can_be_hidden(labels)
     most = int(can_be_hidden.sum())
     if most < 2:
         raise DataError(
-            "no class has more than one labelled row, so none can be hidden and there can be no folds; label more rows."
+            "no class has more than one labeled row, so none can be hidden and there can be no folds; label more rows."
         )
     if not 2 <= folds <= most:
         raise DataError(

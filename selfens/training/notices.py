@@ -22,7 +22,7 @@ def title(parts: Parts, directory: RunDirectory) -> str:
     """What is trained on what and how, in two lines, one more for a backbone or a table, and one for how it was chosen."""
     config, data, rows, options = parts.config, parts.prepared.data, parts.rows, parts.method.options
     extra = f"{data.extra_rows:,} of them extra, " if data.extra_rows else ""
-    labelled = "all" if rows.num_labelled == len(rows.visited) else f"{rows.num_labelled:,}"
+    labeled = "all" if rows.num_labeled == len(rows.visited) else f"{rows.num_labeled:,}"
     method = type(parts.method).__name__ if options.name == "own" else options.name
     network = type(parts.network).__name__ if parts.given.network is not None else config.network.name
     epochs = "1 epoch" if config.schedule.epochs == 1 else f"{config.schedule.epochs:,} epochs"
@@ -37,7 +37,7 @@ def title(parts: Parts, directory: RunDirectory) -> str:
         inputs += f"\n{visible(note)}"
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
     return (
-        f"{visible(data.name)}: {len(rows.visited):,} rows, {extra}{labelled} labelled, "
+        f"{visible(data.name)}: {len(rows.visited):,} rows, {extra}{labeled} labeled, "
         f"{parts.evaluated['test_error'].total:,} to test on; run in {visible(str(directory.path))}\n"
         f"{method}, {network} ({parts.optimizer.flat.numel():,} parameters), {parts.prepared.device.type} {parts.precision}; "
         f"{epochs}{weight}, learning rate {config.optimizer.learning_rate:g}; {inputs}"
@@ -52,8 +52,8 @@ def warn_about_data(parts: Parts, progress: Progress) -> None:
         progress.warn(f"left out {count} could not be read, the first {data.unreadable[0]}; run.json lists them.")
     for note in data.notes:
         progress.warn(note)
-    spelt = Counter(" ".join(name.casefold().split()) for name in data.classes)
-    if alike := [f"'{name}'" for name in data.classes if spelt[" ".join(name.casefold().split())] > 1]:
+    spelled = Counter(" ".join(name.casefold().split()) for name in data.classes)
+    if alike := [f"'{name}'" for name in data.classes if spelled[" ".join(name.casefold().split())] > 1]:
         progress.warn(f"classes that differ only in case or spaces: {', '.join(alike[:8])}; are they meant to be one?")
     limits = data.value_range if len(data.test_inputs) else None  # None for vectors, too
     if limits is not None and not same_scale(limits, test := value_range(data.test_inputs)):
@@ -76,7 +76,7 @@ def warn_before(parts: Parts, progress: Progress) -> None:
         why = "because the images are not known to be from 0 to 1; scale them so that white is 1, or 255 of bytes"
         if data.are_pixels:
             why = "because the inputs are preprocessed before; set data.preprocess_after_views=true"
-        progress.warn(f"{varied} views change no colours, {why}.")
+        progress.warn(f"{varied} views change no colors, {why}.")
     if parts.method.uses_unlabeled and isinstance(options, WeightedOptions) and parts.weight_max < NEGLIGIBLE_WEIGHT:
         progress.warn(
             f"the unsupervised weight reaches only {parts.weight_max:.2g}, so this is supervised training in all but "
@@ -87,7 +87,7 @@ def warn_before(parts: Parts, progress: Progress) -> None:
 def warn_after(parts: Parts, losses: dict[str, float], progress: Progress) -> None:
     """Say so if the last epoch learned nothing from unlabeled rows; `losses` are its means."""
     threshold = getattr(parts.method.options, "threshold", None)
-    unlabeled = len(parts.rows.visited) - parts.rows.num_labelled
+    unlabeled = len(parts.rows.visited) - parts.rows.num_labeled
     if threshold is not None and unlabeled and losses.get("kept") == 0:
         progress.warn(
             f"no prediction of the last epoch was confident enough to learn from, so unlabeled rows taught nothing; "

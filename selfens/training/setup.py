@@ -38,7 +38,7 @@ from selfens.training.step import Step, start_compiler
 
 Rows = NDArray[np.int64]
 Rates = Callable[[float], dict[str, float]]
-LABELLED, WITHOUT_LABEL, HELD_OUT = range(3)
+LABELED, WITHOUT_LABEL, HELD_OUT = range(3)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def prepare(config: Config, device: torch.device, data: Dataset, group: Group) -
     seeds = config.seed
     labels = choose_labels(data, config.data, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
     fitted_on = None  # all rows
-    if config.data.preprocess_rows == "labelled":
+    if config.data.preprocess_rows == "labeled":
         fitted_on = labels.rows
     elif data.extra_rows or len(labels.validation):
         fitted_on = np.setdiff1d(np.arange(data.main_rows), labels.validation)
@@ -95,17 +95,17 @@ class OwnRows:
     """The training rows, and which of them this process owns."""
 
     visited: Rows
-    """Of all rows, those that training visits: all but the held-out ones, or only the labelled ones."""
+    """Of all rows, those that training visits: all but the held-out ones, or only the labeled ones."""
     kinds: NDArray[np.int64]
-    """Of all rows: LABELLED, WITHOUT_LABEL or HELD_OUT."""
+    """Of all rows: LABELED, WITHOUT_LABEL or HELD_OUT."""
     owned: Rows
     """Those of this process; its parts number them from 0."""
-    main_is_labelled: bool
+    main_is_labeled: bool
     """Every visited row of the main set has a label."""
 
     @property
-    def num_labelled(self) -> int:
-        return int((self.kinds == LABELLED).sum())
+    def num_labeled(self) -> int:
+        return int((self.kinds == LABELED).sum())
 
 
 class Parts:
@@ -135,7 +135,7 @@ class Parts:
         compiler = start_compiler() if compile and on_gpu else None
         self.rows = _own_rows(prepared, group)
         self.method = methods.build(config.method) if given.method is None else given.method
-        sampler = _sampler(config, self.rows, group, self.method.labelled_share)
+        sampler = _sampler(config, self.rows, group, self.method.labeled_share)
         self.residence, self.loader = _loader(prepared, self.rows, sampler, group)
         self.loader.views.check(self.method.views)
         _set_up_network(self.network, prepared, self.loader, group, is_new=given.network is None)
@@ -198,7 +198,7 @@ class Parts:
             "rows": data.num_rows,
             "extra": {"source": data.extra_name, "rows": data.extra_rows},
             "residence": self.residence,
-            "labelled": self.rows.num_labelled,
+            "labeled": self.rows.num_labeled,
             "test_rows": len(data.test_labels),
             "classes": list(data.classes),
             "input_shape": list(data.input_shape),
@@ -226,23 +226,23 @@ def _own_rows(prepared: Prepared, group: Group) -> OwnRows:
     visited = choice.visited(data.num_rows, prepared.config.training.rows)
     labels = choice.training_labels(data.num_rows)
     kinds = np.full(data.num_rows, HELD_OUT)
-    kinds[visited] = np.where(labels[visited] == UNLABELED, WITHOUT_LABEL, LABELLED)
-    all_labelled = int((choice.rows < data.main_rows).sum()) == int((visited < data.main_rows).sum())
-    return OwnRows(visited, kinds, group.share(kinds), all_labelled)
+    kinds[visited] = np.where(labels[visited] == UNLABELED, WITHOUT_LABEL, LABELED)
+    all_labeled = int((choice.rows < data.main_rows).sum()) == int((visited < data.main_rows).sum())
+    return OwnRows(visited, kinds, group.share(kinds), all_labeled)
 
 
-def _sampler(config: Config, rows: OwnRows, group: Group, labelled_share: float) -> Sampler:
+def _sampler(config: Config, rows: OwnRows, group: Group, labeled_share: float) -> Sampler:
     """The order of this process's rows; all processes take as many steps, of as many rows."""
     training, per_epoch, size = config.training, config.data.extra_per_epoch, group.size
-    labelled, seed, first = rows.kinds == LABELLED, config.seed.of("training"), training.labelled_per_batch
-    if first is None and (per_epoch is not None or training.rows == "labelled"):
+    labeled, seed, first = rows.kinds == LABELED, config.seed.of("training"), training.labeled_per_batch
+    if first is None and (per_epoch is not None or training.rows == "labeled"):
         first = 0
     elif first is None:
-        fewest = group.all_reduce_int(int(labelled[rows.owned].sum()), MIN)
-        first = min(round(labelled_share * training.batch_size), fewest)
+        fewest = group.all_reduce_int(int(labeled[rows.owned].sum()), MIN)
+        first = min(round(labeled_share * training.batch_size), fewest)
     whole = Sampler(
         rows.visited,
-        labelled[rows.visited],
+        labeled[rows.visited],
         training.batch_size,
         seed,
         per_epoch=per_epoch,
@@ -254,7 +254,7 @@ def _sampler(config: Config, rows: OwnRows, group: Group, labelled_share: float)
     if (fewest := min(len(rows.visited), per_epoch or len(rows.visited))) < size:
         raise ConfigError(f"{size} processes have {fewest} rows an epoch to share; use fewer processes.")
     own, each = np.flatnonzero(rows.kinds[rows.owned] != HELD_OUT), per_epoch and per_epoch // size
-    sampler = replace(whole, visited=own, labelled=labelled[rows.owned[own]], per_epoch=each, process=group.rank)
+    sampler = replace(whole, visited=own, labeled=labeled[rows.owned[own]], per_epoch=each, process=group.rank)
     sampler = replace(sampler, batch_size=group.all_reduce_int(sampler.batch_size, MIN))
     return replace(sampler, max_steps=group.all_reduce_int(sampler.steps, MIN))
 
@@ -308,7 +308,7 @@ def _set_up_network(network: nn.Module, prepared: Prepared, loader: Loader, grou
     group.broadcast([*network.state_dict().values()])
     if config.training.means == "joint" and not any(normalized_layers(network)):
         raise ConfigError(
-            "training.means is joint, but the network has no layers of mean-only batch normalisation, whose means are all that "
+            "training.means is joint, but the network has no layers of mean-only batch normalization, whose means are all that "
             "processes can share; leave it out, or set network.normalization=mean if the network has that."
         )
     if config.training.means == "joint" and group.size > 1:
@@ -329,10 +329,10 @@ def _weight_max(method: Method, rows: OwnRows, *, split: bool) -> float:
     options = method.options
     if not method.uses_unlabeled or not isinstance(options, WeightedOptions):
         return 0.0
-    unscaled = options.weight_scale == "none" or (options.weight_scale == "original" and rows.main_is_labelled)
+    unscaled = options.weight_scale == "none" or (options.weight_scale == "original" and rows.main_is_labeled)
     if unscaled or split:
         return options.weight_max
-    return options.weight_max * rows.num_labelled / len(rows.visited)
+    return options.weight_max * rows.num_labeled / len(rows.visited)
 
 
 def _rates(config: Config, weight_max: float) -> Rates:
@@ -362,7 +362,7 @@ def _set_up_method(
 ) -> None:
     """Let the method build what it remembers, for this process's rows."""
     data, labels = prepared.data, prepared.labels.training_labels(prepared.data.num_rows)
-    counts = np.bincount(labels[rows.kinds == LABELLED], minlength=data.num_classes)
+    counts = np.bincount(labels[rows.kinds == LABELED], minlength=data.num_classes)
     own = TrainingRows(
         num_rows=len(rows.owned),
         classes=data.classes,

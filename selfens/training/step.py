@@ -137,7 +137,7 @@ class Step:
 
     def _losses(self, rows: Tensor) -> Losses:
         batch = self.loader.batch(rows, self.method.views)
-        targets = self.method.targets(rows[batch.unlabelled])
+        targets = self.method.targets(rows[batch.unlabeled])
         with autocast(self.device, self.precision):
             return self.method.losses(self.network, batch, targets, self.weight)
 

@@ -39,7 +39,7 @@ class PlainNetwork:
         return total
 
 
-def logit_gradients(z, labels, labelled, difference, weight, first=0):
+def logit_gradients(z, labels, labeled, difference, weight, first=0):
     """Of the cross-entropy plus weight times sum(difference^2)/(C rows), where d difference / d z = 1.
 
     With `first`, the cross-entropy is the mean over the first rows and the other term over the others; else both are over
@@ -48,7 +48,7 @@ def logit_gradients(z, labels, labelled, difference, weight, first=0):
     count, classes = z.shape
     result = np.zeros_like(z)
     for i in range(count):
-        if labelled[i]:
+        if labeled[i]:
             result[i] += (z[i] - np.eye(classes)[labels[i]]) / (first or count)
         if i >= first:
             by_z = 2 * weight * difference[i] / (classes * (count - first))
@@ -76,7 +76,7 @@ class NormalizedNetwork:
         return x
 
     def calibrate(self, x):
-        """g = 1/RMS of the mean-centred pre-activations, layer after layer."""
+        """g = 1/RMS of the mean-centered pre-activations, layer after layer."""
         for (direction, gain, bias), slope in zip(self.layers(), self.slopes, strict=True):
             gain /= layers.unit_rms(layers.linear(x, layers.normalized_weight(direction, gain)))
             x = layers.normalized_layer(x, direction, gain, bias, slope)
@@ -98,7 +98,7 @@ class Trainer:
 
     method     "supervised", "pi", "temporal", "mean-teacher" or "fixmatch"
     decay      of the ensemble, the teacher or the averaged weights
-    first      labelled rows at the beginning of each batch, the only ones whose labels are used; 0: no such split
+    first      labeled rows at the beginning of each batch, the only ones whose labels are used; 0: no such split
     threshold, alignment  of fixmatch
     """
 
@@ -116,13 +116,13 @@ class Trainer:
         """passes: what the network sees, noise included: an array for each pass."""
         hidden = [self.first > 0 and i >= self.first for i in range(len(rows))]
         labels = [-1 if hide else self.labels[row] for row, hide in zip(rows, hidden, strict=True)]
-        labelled = [label >= 0 for label in labels]
+        labeled = [label >= 0 for label in labels]
         if isinstance(self.network, PlainNetwork):
-            gradients = self._by_hand(rows, passes, labels, labelled, weight)
+            gradients = self._by_hand(rows, passes, labels, labeled, weight)
         else:
-            total = lambda: self._total(self._losses(rows, passes, labels, labelled), weight)  # noqa: E731
+            total = lambda: self._total(self._losses(rows, passes, labels, labeled), weight)  # noqa: E731
             gradients = [numerical_gradient(total, p) for p in self.network.parameters]
-        self.present.append(self._losses(rows, passes, labels, labelled))
+        self.present.append(self._losses(rows, passes, labels, labeled))
         z = probabilities(self.network, passes[0])[: len(rows)]
         self.ensemble.write(rows[self.first :], z[self.first :])
         self.predicted = 0.99 * self.predicted + 0.01 * z[self.first :].mean(axis=0)
@@ -132,9 +132,9 @@ class Trainer:
         self.average.update(dict(enumerate(self.network.parameters)), range(len(self.network.parameters)))
         self.teacher.parameters = list(self.average.values.values())
 
-    def _losses(self, rows, passes, labels, labelled):
+    def _losses(self, rows, passes, labels, labeled):
         logits, counted = self.network.forward(passes[0])[: len(rows)], self.first or len(rows)
-        supervised = losses.cross_entropy(logits[:counted], labels[:counted], labelled[:counted])
+        supervised = losses.cross_entropy(logits[:counted], labels[:counted], labeled[:counted])
         if self.method == "supervised":
             return supervised, 0.0
         if self.method == "fixmatch":
@@ -158,13 +158,13 @@ class Trainer:
     def _total(parts, weight):
         return parts[0] + weight * parts[1]
 
-    def _by_hand(self, rows, passes, labels, labelled, weight):
+    def _by_hand(self, rows, passes, labels, labeled, weight):
         network, first = self.network, self.first
         z = probabilities(network, passes[0])
         if self.method == "fixmatch":
             pseudo, kept = self._pseudo_labels(passes[0], len(rows))
             nothing = np.zeros((len(rows), z.shape[1]))
-            weak = logit_gradients(z[: len(rows)], labels, labelled, nothing, 0.0, first)
+            weak = logit_gradients(z[: len(rows)], labels, labeled, nothing, 0.0, first)
             strong = logit_gradients(z[len(rows) :], pseudo, kept, np.zeros_like(z[len(rows) :]), 0.0)
             return network.backward(passes[0], np.concatenate([weak, weight * strong]))
         difference = np.zeros_like(z)
@@ -175,7 +175,7 @@ class Trainer:
             for i, row in enumerate(rows):
                 if self.ensemble.known(row):
                     difference[i] = z[i] - self.ensemble.target(row)
-        gradients = network.backward(passes[0], logit_gradients(z, labels, labelled, difference, weight, first))
+        gradients = network.backward(passes[0], logit_gradients(z, labels, labeled, difference, weight, first))
         if self.method == "pi":
             nothing = [False] * len(rows)
             by_other = logit_gradients(other, labels, nothing, other - z, weight, first)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 
-def neighbours(inputs, count):
+def neighbors(inputs, count):
     """Of each row the nearest others, by distance."""
     found = []
     for row, x in enumerate(inputs):

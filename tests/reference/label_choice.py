@@ -1,4 +1,4 @@
-"""The authors' choice of labelled rows, told step by step."""
+"""The authors' choice of labeled rows, told step by step."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Weight normalisation, mean-only batch normalisation, convolution and pooling, one output at a time."""
+"""Weight normalization, mean-only batch normalization, convolution and pooling, one output at a time."""
 
 import numpy as np
 

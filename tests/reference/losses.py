@@ -13,10 +13,10 @@ def softmax(logits):
     return rows
 
 
-def cross_entropy(logits, labels, labelled):
-    """-1/|B| times the sum of log z_i[y_i] over the labelled rows of the batch."""
+def cross_entropy(logits, labels, labeled):
+    """-1/|B| times the sum of log z_i[y_i] over the labeled rows of the batch."""
     total = 0.0
-    for row, label, known in zip(logits, labels, labelled, strict=True):
+    for row, label, known in zip(logits, labels, labeled, strict=True):
         if known:
             highest = max(row)
             log_sum = highest + math.log(math.fsum(math.exp(value - highest) for value in row))

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def bilinear(image, source, fill):
-    """The image whose pixel at (row, column) is read at source(row, column), both from the centre; `fill` outside."""
+    """The image whose pixel at (row, column) is read at source(row, column), both from the center; `fill` outside."""
     channels, height, width = image.shape
     result = np.empty_like(image)
     for i, j in np.ndindex(height, width):
@@ -54,14 +54,14 @@ def shift_y(image, strength, fill):
     return bilinear(image, lambda y, x: (y + 0.3 * strength * image.shape[1], x), fill)
 
 
-def grey(image):
+def gray(image):
     if len(image) == 3:
         return 0.299 * image[0] + 0.587 * image[1] + 0.114 * image[2]
     return image.mean(axis=0)
 
 
 def away_from(image, other, strength):
-    """Moved away from another image, or towards it if the strength is negative."""
+    """Moved away from another image, or toward it if the strength is negative."""
     return np.clip(other + (1 + 0.9 * strength) * (image - other), 0, 1)
 
 
@@ -70,14 +70,14 @@ def brightness(image, strength):
 
 
 def contrast(image, strength):
-    return away_from(image, np.full_like(image, grey(image).mean()), strength)
+    return away_from(image, np.full_like(image, gray(image).mean()), strength)
 
 
 def saturation(image, strength):
-    return away_from(image, np.stack([grey(image)] * len(image)), strength)
+    return away_from(image, np.stack([gray(image)] * len(image)), strength)
 
 
-def coloured(image, bright, contrasted, saturated, turned):
+def colored(image, bright, contrasted, saturated, turned):
     """Brightness, contrast and saturation up to 0.4 more or less, then hues turned by up to 36 degrees, each from 0 to 1."""
     image = brightness(image, (2 * bright - 1) * 0.4 / 0.9)
     image = contrast(image, (2 * contrasted - 1) * 0.4 / 0.9)
@@ -129,17 +129,17 @@ def autocontrast(image, strength):
 
 
 GEOMETRIC = {f.__name__: f for f in (rotate, shear_x, shear_y, shift_x, shift_y)}
-COLOURS = {f.__name__: f for f in (brightness, contrast, saturation, sharpness, posterize, solarize, autocontrast)}
+COLORS = {f.__name__: f for f in (brightness, contrast, saturation, sharpness, posterize, solarize, autocontrast)}
 
 
 def apply(name, image, strength, fill):
     if name == "identity":
         return image
-    return GEOMETRIC[name](image, strength, fill) if name in GEOMETRIC else COLOURS[name](image, strength)
+    return GEOMETRIC[name](image, strength, fill) if name in GEOMETRIC else COLORS[name](image, strength)
 
 
 def cut_out(image, at_row, at_column, part, fill):
-    """A square whose side is `part` of the image's shorter one filled in, its centre at fractions of height and width."""
+    """A square whose side is `part` of the image's shorter one filled in, its center at fractions of height and width."""
     _, height, width = image.shape
     half = part * min(height, width) / 2
     result = image.copy()

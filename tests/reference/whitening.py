@@ -1,4 +1,4 @@
-"""ZCA whitening and per-image normalisation in float64."""
+"""ZCA whitening and per-image normalization in float64."""
 
 import numpy as np
 
@@ -25,6 +25,6 @@ def per_image(inputs):
     """Subtract the mean over all channels and pixels, divide by the root mean square of the rest."""
     result = []
     for image in np.asarray(inputs, dtype=np.float64):
-        centred = image - image.mean()
-        result.append(centred / np.sqrt((centred**2).mean()))
+        centered = image - image.mean()
+        result.append(centered / np.sqrt((centered**2).mean()))
     return np.array(result)

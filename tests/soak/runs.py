@@ -21,7 +21,7 @@ from tests.soak.readers import complaint, made, make_photos, make_run
 
 EPOCHS = 60  # about a second
 KILLS_AT_MOST = 3  # of one run
-SPLIT = ("training.labelled_per_batch=4", "training.batch_size=14")
+SPLIT = ("training.labeled_per_batch=4", "training.batch_size=14")
 VARIANTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "supervised": ("supervised", "data.npz", ()),
     "temporal": ("temporal", "data.npz", ()),

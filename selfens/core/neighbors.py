@@ -1,4 +1,4 @@
-"""Neighbourhood: what is known of each row besides its own predictions, its label and the rows nearest to it."""
+"""Neighborhood: what is known of each row besides its own predictions, its label and the rows nearest to it."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from selfens.core.device import random_state_kept
 from selfens.core.losses import normalized
 from selfens.core.targets import EnsembleTargets
 
-NEIGHBOURS = 10
+NEIGHBORS = 10
 DIMENSIONS = 64  # in which distances are taken; inputs of more are projected onto their principal components
 SAMPLE = 1 << 24  # numbers of a sample of the inputs, from which those are computed
-CANDIDATES = 20_000  # rows among which neighbours are looked for
+CANDIDATES = 20_000  # rows among which neighbors are looked for
 BLOCK = 1 << 25  # distances at a time
-ROWS, AVERAGED = 10_000, 1 << 24  # averaged at a time: rows, and numbers that they and their neighbours have
+ROWS, AVERAGED = 10_000, 1 << 24  # averaged at a time: rows, and numbers that they and their neighbors have
 
 Pieces = Callable[[], Iterable[Tensor]]
 
 
-class Neighbourhood:
+class Neighborhood:
     """Follows from the data, so it is not saved with a run. Vectors are compared by distance, those of more than 64 features
     by angle.
 
     inputs  gives the inputs of all rows, [rows, ...], piece by piece
     labels  [rows] class numbers, -1 if unknown
 
-    >>> found = Neighbourhood(lambda: [torch.tensor([[0.0], [1.0], [5.0], [7.0]])], torch.tensor([1, -1, -1, -1]), count=1)
+    >>> found = Neighborhood(lambda: [torch.tensor([[0.0], [1.0], [5.0], [7.0]])], torch.tensor([1, -1, -1, -1]), count=1)
     >>> found.nearest.tolist()
     [[1], [0], [3], [2]]
     """
 
-    def __init__(self, inputs: Pieces, labels: Tensor, count: int = NEIGHBOURS) -> None:
-        self.labelled, self.classes = labels >= 0, labels.clamp_min(0)
+    def __init__(self, inputs: Pieces, labels: Tensor, count: int = NEIGHBORS) -> None:
+        self.labeled, self.classes = labels >= 0, labels.clamp_min(0)
         self.nearest = nearest(compared(inputs, len(labels)), count)
         """[rows, count] row numbers."""
 
     def averaged(self, ensemble: EnsembleTargets, rows: Tensor, share: float) -> Tensor:
-        """[rows, classes] the ensemble's distribution of each row, averaged with the mean of its neighbours', whose share is
+        """[rows, classes] the ensemble's distribution of each row, averaged with the mean of its neighbors', whose share is
         given. Rows with a label stand for that label; those without a prediction yet add nothing."""
         every = torch.cat([rows[:, None], self.nearest[rows]], dim=1)
         flat = every.flatten()
         predicted = ensemble.get(flat).probabilities
         given = torch.zeros_like(predicted).scatter_(1, self.classes[flat, None], 1.0)
-        known = torch.where(self.labelled[flat, None], given, predicted)
+        known = torch.where(self.labeled[flat, None], given, predicted)
         known = known.view(*every.shape, -1)
         mixed = (1 - share) * known[:, 0] + share * known[:, 1:].mean(dim=1)
         return normalized(mixed)
