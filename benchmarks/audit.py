@@ -109,7 +109,11 @@ def in_folds(method: str, labels, seed: int):
 
 
 def settings(dataset: Dataset, method: str, seed: int):
-    return default_config(dataset, method).with_values("seed", base=seed).with_values("training", device="cpu")
+    return (
+        default_config(dataset, method, device="cpu")
+        .with_values("seed", base=seed)
+        .with_values("training", device="cpu")
+    )
 
 
 def logistic(labels, seed: int):

@@ -24,40 +24,46 @@ import sklearn
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from selfens import presets
+from selfens import auto, encoders
 from selfens.config import Config
 from selfens.core.device import environment, resolve_device, resolve_precision
 from selfens.data import sources
 from selfens.data.dataset import Dataset
+from selfens.data.rows import take
+from selfens.encoders import ENCODERS
+from selfens.encoders.dataset import EncodedDataset
 from selfens.training.loop import train
 
 
-def config_for(arguments: argparse.Namespace, rows: int) -> Config:
-    on_gpu = resolve_device(arguments.device).type == "cuda"
-    config = presets.for_arrays(arguments.data, images_side=None, rows=rows, on_gpu=on_gpu)
-    names = {"folder": arguments.data_dir, "backbone": arguments.backbone, "backbone_size": arguments.size}
-    config = config.with_values("data", **names, backbone_weights=arguments.weights)
+def config_for(arguments: argparse.Namespace) -> Config:
+    """As the command chooses it, for all rows or for the first of them."""
+    source = sources.options_for(arguments.data, folder=arguments.data_dir)
+    names = {"model": arguments.backbone, "weights": arguments.weights, "size": arguments.size}
+    peek, on_gpu = sources.build(source).peek(), resolve_device(arguments.device).type == "cuda"
+    peek = replace(peek, rows=min(arguments.rows or peek.rows, peek.rows))
+    config = auto.settings_for(source, peek, encoder=ENCODERS.options("backbone", **names), on_gpu=on_gpu)
     return config.with_values("training", device=arguments.device)
 
 
-def loaded(arguments: argparse.Namespace) -> tuple[Dataset, float]:
-    """The data set with features as inputs, and the seconds that took."""
-    began = time.perf_counter()
-    data = sources.from_config(config_for(arguments, 50_000), progress=True)
-    seconds = time.perf_counter() - began
-    if arguments.rows:
-        rows = slice(arguments.rows)
-        origin = replace(data.origin, images=data.origin.images[rows], digests=data.origin.digests[rows])
-        data = replace(data, inputs=data.inputs[rows], labels=data.labels[rows], origin=origin)
-    return data, seconds
+def loaded(config: Config, rows: int | None) -> EncodedDataset:
+    """The features of the first training rows and of all test rows."""
+    encoder = encoders.build(config.encoder, resolve_device(config.training.device))
+    data = sources.load(config.source, side=encoder.image_side, progress=True)
+    parts = [(take(data.raw, each), data.labels[each]) for each in (data.train_rows[:rows], data.test_rows)]
+    (inputs, labels), (test_inputs, test_labels) = parts
+    some = Dataset.from_arrays(inputs, labels, test_inputs, test_labels, classes=data.classes, layout="NCHW")
+    encoder.fit(some.raw, some.train_rows)
+    return EncodedDataset.make(some, encoder, progress=True)
 
 
-def draw(config: Config, data: Dataset, labels: int, seed: int) -> dict:
+def draw(config: Config, data: EncodedDataset, labels: int, seed: int) -> dict:
     """The errors of one draw, in percent."""
-    settings = config.with_values("data", labels=labels).with_values("seed", base=seed)
+    settings = config.with_values("labels", count=labels).with_values("seed", base=seed)
+    settings = settings.with_values("encoder", name="identity")  # it gets the features
+    features = Dataset.from_arrays(data.inputs, data.labels, data.test_inputs, data.test_labels, classes=data.classes)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        run = train(settings, Path(folder) / "run", dataset=data)
+        run = train(settings, Path(folder) / "run", dataset=features)
         seconds, rows = time.perf_counter() - began, run.labels.rows
         error = run.test_error
     scaler = StandardScaler().fit(data.inputs)
@@ -91,12 +97,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     sys.path[:0] = [str(Path(__file__).parent), *([arguments.packages] if arguments.packages else [])]
-    data, feature_seconds = loaded(arguments)
-    config = config_for(arguments, data.num_rows)
-    print(
-        f"{data.num_rows:,} + {len(data.test_labels):,} rows in {feature_seconds:.0f} s: {data.origin.summary}",
-        flush=True,
-    )
+    began, config = time.perf_counter(), config_for(arguments)
+    data = loaded(config, arguments.rows)
+    feature_seconds = time.perf_counter() - began
+    rows, test_rows = len(data.labels), len(data.test_labels)
+    print(f"{rows:,} + {test_rows:,} rows in {feature_seconds:.0f} s: {data.encoder}", flush=True)
     draws = []
     for labels in arguments.labels:
         for seed in range(arguments.draws):
@@ -107,9 +112,9 @@ def main() -> None:
         print(f"{labels} labels: {np.mean(below):.1f}{spread} points below logistic regression", flush=True)
     device = resolve_device(arguments.device)
     result = {
-        "data": {"name": arguments.data, "rows": data.num_rows, "test_rows": len(data.test_labels)},
-        "backbone": data.origin.backbone,
-        "features": {"seconds": feature_seconds, "summary": data.origin.summary},
+        "data": {"name": arguments.data, "rows": rows, "test_rows": test_rows},
+        "backbone": data.encoder.to_dict(),
+        "features": {"seconds": feature_seconds, "summary": data.encoder.summary},
         "method": config.method.name,
         "config": config.to_dict(),
         "draws": draws,

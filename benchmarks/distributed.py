@@ -21,7 +21,7 @@ from selfens import presets
 from selfens.bench import write_json
 from selfens.bench.steps import build, made_up, settings
 from selfens.core.device import environment
-from selfens.training.distributed import joined
+from selfens.training.distributed import process_group
 
 CPU = torch.device("cpu")
 WARM_UP, STEPS, ROWS = 3, 20, 4000
@@ -32,8 +32,8 @@ def work(rank: int, size: int, port: int, answers: multiprocessing.Queue) -> Non
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     data = made_up(ROWS)
-    config = presets.get("digits-temporal").with_overrides(["training.threads=1", "data.preprocess=channel"])
-    with joined(CPU) as group, settings(config, CPU, seed=rank):
+    config = presets.get("digits-temporal").with_overrides(["training.threads=1", "preprocess.kind=channel"])
+    with process_group(CPU) as group, settings(config, CPU, seed=rank):
         parts = build(config, data, CPU, [], group)
         order = parts.loader.order(0)
         for number in range(WARM_UP + STEPS):

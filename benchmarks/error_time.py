@@ -69,7 +69,9 @@ COLORS = {PI: "#b8952b", TEMPORAL: "#e07b39", OURS: "#3d85c6", PEER: "#d1495b"}
 
 def measured(store: Store) -> dict[str, list[Point]]:
     paper = {cell.name: cell for cell in CIFAR10.cells}
-    modern = [cell for cell in MODERN.cells if (cell.config.data.name, cell.config.data.labels) == ("cifar10", LABELS)]
+    modern = [
+        cell for cell in MODERN.cells if (cell.config.source.title, cell.config.labels.count) == ("cifar10", LABELS)
+    ]
 
     def alone(cells: list[Cell]) -> list[Point]:
         records = store.read(cells)
@@ -88,7 +90,7 @@ def peer(path: Path) -> list[Point]:
     """The peer's runs with so many labels."""
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-        found = [line["peer"] for line in lines if line["ours"]["config"]["data"]["labels"] == LABELS]
+        found = [line["peer"] for line in lines if line["ours"]["config"]["labels"]["count"] == LABELS]
         return [Point(each["seconds"], each["error"]) for each in found]
     except DAMAGE as error:
         raise RunError(f"{path} is damaged ({one_line(error)}); make it again with benchmarks/peer.py.") from None

@@ -26,17 +26,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 from trials import held_out
 
-from selfens import core, networks, presets
+from selfens import networks, presets
 from selfens.config import Config
+from selfens.core import losses as terms
+from selfens.core.alignment import Alignment
 from selfens.core.batch import Batch
 from selfens.core.targets import Targets
+from selfens.core.teacher import EmaTeacher
 from selfens.data import sources
 from selfens.data.dataset import Dataset
 from selfens.errors import SelfensError
 from selfens.experiments.worker import current_commit
 from selfens.methods import Losses, Method
 from selfens.methods.base import TrainingRows, UnscaledOptions
-from selfens.methods.temporal_teacher import PREDICTED_MOMENTUM
 from selfens.settings import setting
 from selfens.training.loop import train
 
@@ -79,10 +81,9 @@ class Pretrained(Method):
     labeled_share = 0.2
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
-        self.teacher = core.teacher.EmaTeacher(network, self.options.decay)
+        self.teacher = EmaTeacher(network, self.options.decay)
         self.teacher.network.eval()
-        self.wanted = (rows.class_counts + 1) / (rows.class_counts + 1).sum()
-        self.predicted = self.wanted.clone()
+        self.alignment = Alignment("labels", rows.class_counts)
         self.epoch = torch.zeros((), dtype=torch.int64, device=rows.device)
         self.decay = self.teacher.decay = torch.zeros((), device=rows.device)
         self.set_decay()
@@ -93,7 +94,7 @@ class Pretrained(Method):
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         weak, strong, teachers_crop, students_crop = batch.views
-        u, first, half = batch.unlabeled, batch.first, batch.first // 2
+        u, first, half = batch.unlabeled, batch.num_labeled, batch.num_labeled // 2
         pretrained = self.epoch >= self.options.pretraining_epochs
         seen = torch.where(pretrained, strong[u], students_crop[u])
         features = network.body(torch.cat([weak[:half], strong[half:first], seen]))
@@ -104,25 +105,21 @@ class Pretrained(Method):
             taught_features = teacher.body(torch.where(pretrained, weak[u], teachers_crop[u]))
             taught = teacher.dense(taught_features).float().softmax(dim=1)
             keys = teacher.project(taught_features)
-            aligned = core.losses.align(taught, self.predicted, self.wanted)
-            sharp = core.losses.sharpen(aligned, self.options.temperature)
-        supervised = core.losses.supervised(logits, batch)
-        unsupervised = core.losses.soft_cross_entropy(logits[u], sharp, torch.ones_like(sharp[:, 0], dtype=torch.bool))
+            sharp = terms.sharpen(self.alignment.align(taught), self.options.temperature)
+        supervised = terms.supervised(logits, batch)
+        unsupervised = terms.soft_cross_entropy(logits[u], sharp, torch.ones_like(sharp[:, 0], dtype=torch.bool))
         contrast = info_nce(network.project(features[first:]), keys)
         parts = {"supervised": supervised, "unsupervised": unsupervised, "contrast": contrast}
         total = supervised + torch.where(pretrained, weight * unsupervised, contrast)
         return Losses(total, parts, torch.cat([logits[:first].detach().float().softmax(dim=1), taught]))
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
-        self.predicted.lerp_(predictions.mean(dim=0), 1 - PREDICTED_MOMENTUM)
+        self.alignment.follow(predictions)
         self.teacher.update()
 
     def end_epoch(self) -> None:
         self.epoch += 1
         self.set_decay()
-
-    def evaluated(self, network: nn.Module) -> nn.Module:
-        return self.teacher.network
 
 
 def info_nce(queries: Tensor, keys: Tensor) -> Tensor:
@@ -133,16 +130,16 @@ def info_nce(queries: Tensor, keys: Tensor) -> Tensor:
 
 def run(config: Config, data: Dataset, pretraining: float) -> dict:
     torch.manual_seed(config.seed.base)
-    network = TwoHeads(networks.build(config.network, data.input_shape, data.num_classes))
+    network = TwoHeads(networks.build(config.network, data.raw.shape[1:], data.num_classes))
     epochs = round(pretraining * config.schedule.epochs)
     method = Pretrained(Pretrained.Options(pretraining_epochs=epochs))
     with tempfile.TemporaryDirectory() as folder:
         trained = train(config, Path(folder) / "run", dataset=data, network=network, method=method)
-        history, environment = trained.history, trained.about["environment"]
+        history, environment = trained.history, trained.info.environment
     seconds = [record["seconds"] for record in history]
     median = statistics.median(seconds)
     return {
-        "labels": config.data.labels,
+        "labels": config.labels.count,
         "epochs": len(history),
         "pretraining_epochs": epochs,
         "seed": config.seed.base,
@@ -176,10 +173,10 @@ def main() -> None:
         parser.error(f"--pretraining is {options.pretraining}; expected a part of the epochs, from 0 to below 1.")
     try:
         config = presets.get("cifar10-modern").with_values("training", evaluate_every=10)
-        config = config.with_values("data", labels=options.labels).with_values("seed", base=options.seed)
+        config = config.with_values("labels", count=options.labels).with_values("seed", base=options.seed)
         config = config.with_values("schedule", epochs=options.epochs).with_values("network", width=options.width)
         config = config.with_values("optimizer", learning_rate=options.learning_rate)
-        data = sources.load("cifar10", data_dir=options.data_dir)
+        data = sources.load(sources.options_for("cifar10", folder=options.data_dir))
         result = run(config, held_out(data) if options.held_out else data, options.pretraining)
     except SelfensError as error:
         sys.exit(str(error))

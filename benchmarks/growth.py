@@ -19,28 +19,28 @@ from selfens.bench import write_json
 from selfens.bench.steps import build, conditions, config_for, made_up, settings, synchronize
 from selfens.core.device import resolve_device
 from selfens.data.dataset import Dataset
-from selfens.training.setup import Parts
+from selfens.training.components import Components
 
 GPU_SIZES = ((12_500, 10), (25_000, 10), (50_000, 10), (100_000, 10), (50_000, 100), (50_000, 1000))
 CPU_SIZES = ((500, 10), (1000, 10), (2000, 10), (1000, 100))
 
 
 def measure(data: Dataset, device: torch.device, epochs: int) -> dict:
-    config = config_for("temporal", data, device).with_values("data", labels=None)
+    config = config_for("temporal", data, device).with_values("labels", count=None)
     with settings(config, device):
         parts = build(config, data, device, [])
         seconds = [time_epoch(parts, epoch) for epoch in range(epochs + 1)][1:]  # the first compiles
     return {
-        "rows": data.num_rows,
+        "rows": data.num_train,
         "classes": data.num_classes,
         "seconds_per_epoch": statistics.median(seconds),
-        "microseconds_per_row": 1e6 * statistics.median(seconds) / data.num_rows,
+        "microseconds_per_row": 1e6 * statistics.median(seconds) / data.num_train,
         "last_epoch_over_first": seconds[-1] / seconds[0],
         "epochs": epochs,
     }
 
 
-def time_epoch(parts: Parts, epoch: int) -> float:
+def time_epoch(parts: Components, epoch: int) -> float:
     synchronize(parts.prepared.device)
     began = time.perf_counter()
     for rows in parts.visit(epoch):

@@ -99,7 +99,7 @@ def main() -> None:
             began = time.perf_counter()
             subprocess.run(words, cwd=folder, check=True, capture_output=True)
             seconds, run = time.perf_counter() - began, load_run(Path(folder) / "run")
-            error, about = run.test_error, {"note": run.about["note"], **run.about["environment"]}
+            error, about = run.test_error, {"note": run.info.note, **run.info.environment}
         others = alternatives(drawn) if options.device == "cpu" else {}
         records.append({"seed": seed, "seconds": round(seconds, 1), "ours": error, **others})
         print(json.dumps(records[-1]), flush=True)

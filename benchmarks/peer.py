@@ -31,15 +31,18 @@ from unittest.mock import MagicMock
 import numpy as np
 import torch
 
-from selfens import methods, presets
+from selfens import encoders, presets
 from selfens.config import Config
 from selfens.core.device import environment, resolve_precision
 from selfens.data import sources
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels
+from selfens.data.rows import take
 from selfens.data.sampler import Sampler
+from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import ConfigError, MissingPackageError, RunError, SelfensError
 from selfens.experiments.records import DAMAGE, Record, one_line
+from selfens.methods import METHODS
 from selfens.training.loop import train
 
 PROBE = 240  # iterations; the pace is that of the second half, after the batches that workers had prepared at the start
@@ -53,18 +56,26 @@ UNUSED += ("timm.models.layers", "torchaudio", "transformers")
 
 def labels_of(config: Config, data: Dataset) -> LabelChoice:
     """As a run with this config chooses them."""
-    return choose_labels(data, config.data, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split"))
+    return choose_labels(data, config.labels, label_seed=config.seed.of("labels"), split_seed=config.seed.of("split"))
 
 
 def iterations_of(config: Config, data: Dataset, labels: LabelChoice) -> int:
     """The steps of a whole run."""
-    training, first = config.training, config.training.labeled_per_batch
-    rows = labels.rows if training.rows == "labeled" else np.arange(data.num_rows)
-    if first is None:
-        share = 0 if training.rows == "labeled" else methods.build(config.method).labeled_share
-        first = min(round(share * training.batch_size), len(labels.rows))
+    training, num_labeled = config.training, config.training.labeled_per_batch
+    rows = labels.rows if training.rows == "labeled" else np.arange(data.num_train)
+    if num_labeled is None:
+        share = 0 if training.rows == "labeled" else METHODS.find(config.method.name).labeled_share
+        num_labeled = min(round(share * training.batch_size), len(labels.rows))
     known, least = np.isin(rows, labels.rows), training.min_steps_per_epoch
-    return config.schedule.epochs * Sampler(rows, known, training.batch_size, 0, first=first, min_steps=least).steps
+    sampler = Sampler(rows, known, training.batch_size, 0, num_labeled=num_labeled, min_steps=least)
+    return config.schedule.epochs * sampler.steps
+
+
+def fingerprint_of(config: Config, data: Dataset) -> str:
+    """As a run with this config has it."""
+    encoder = encoders.build(config.encoder)
+    encoder.fit(data.raw, data.train_rows)
+    return EncodedDataset.make(data, encoder).fingerprint
 
 
 def recorded(path: Path, data: Dataset) -> tuple[Config, dict]:
@@ -72,13 +83,14 @@ def recorded(path: Path, data: Dataset) -> tuple[Config, dict]:
     try:
         record = Record.from_json(path.read_text())
     except DAMAGE as error:
-        raise RunError(f"{path} is no record ({one_line(error)}); expected one of results/runs.") from None
+        raise RunError(f"{path} is not a record ({one_line(error)}); expected one of results/runs.") from None
     if record.final_error is None or record.shared_device:
         raise RunError(f"the run of {path} diverged, or shared its device; expected one that measures error and time.")
     theirs, here = record.environment.get("device"), torch.cuda.get_device_name()
     if theirs != here:
         raise RunError(f"{path} was made on {theirs}, and this is {here}; use the same card.")
-    if record.data != data.fingerprint() or record.labeled_rows != labels_of(record.config, data).digest():
+    same_rows = record.data == fingerprint_of(record.config, data)
+    if not same_rows or record.labeled_rows != labels_of(record.config, data).digest():
         raise RunError(f"{path} was made with other images or labels; give the --data-dir that it was made with.")
     return record.config, {"error": record.final_error, "seconds": record.seconds, "commit": record.commit}
 
@@ -86,9 +98,9 @@ def recorded(path: Path, data: Dataset) -> tuple[Config, dict]:
 def trained(arguments: argparse.Namespace, data: Dataset) -> tuple[Config, dict]:
     """The config of a preset, and its result, from a run on this card."""
     config = presets.get(arguments.preset)
-    if config.data.name != data.name:
-        raise ConfigError(f"the preset {arguments.preset} is for {config.data.name}; expected one for {data.name}.")
-    given = [f"data.labels={arguments.labels}", f"seed.base={arguments.seed}", "training.device=cuda"]
+    if config.source.title != data.name:
+        raise ConfigError(f"the preset {arguments.preset} is for {config.source.title}; expected one for {data.name}.")
+    given = [f"labels.count={arguments.labels}", f"seed.base={arguments.seed}", "training.device=cuda"]
     with tempfile.TemporaryDirectory() as folder:
         run = train(config.with_overrides(given), Path(folder) / "run", dataset=data)
         return run.config, {"error": run.test_error, "seconds": sum(epoch["seconds"] for epoch in run.history)}
@@ -137,6 +149,7 @@ def fixmatch(data: Dataset, labels: LabelChoice, seed: int, amp: bool, iteration
     crop, flip = transforms.RandomCrop(32, padding=4, padding_mode="reflect"), transforms.RandomHorizontalFlip()
     plain = transforms.Compose([transforms.ToTensor(), transforms.Normalize(mean["cifar10"], std["cifar10"])])
     weak, strong = transforms.Compose([crop, flip, plain]), transforms.Compose([crop, flip, RandAugment(3, 5), plain])
+    train_inputs, test_inputs = (np.asarray(take(data.raw, rows)) for rows in (data.train_rows, data.test_rows))
     with tempfile.TemporaryDirectory() as folder:
         given = {"save_dir": folder, "num_train_iter": iterations, "amp": amp, "seed": seed}
         args = get_config(SETTINGS | given | {"num_labels": len(labels.rows)})
@@ -147,9 +160,9 @@ def fixmatch(data: Dataset, labels: LabelChoice, seed: int, amp: bool, iteration
         size, many = args.batch_size, {"num_workers": args.num_workers}
         test = {"data_sampler": None, "drop_last": False, **many}
         algorithm.loader_dict = {
-            "train_lb": loader(data.inputs[labels.rows], labels.labels, weak, size, num_workers=1),
-            "train_ulb": loader(data.inputs, None, weak, size * args.uratio, strong=strong, unlabeled=True, **many),
-            "eval": loader(data.test_inputs, data.test_labels, plain, args.eval_batch_size, **test),
+            "train_lb": loader(train_inputs[labels.rows], labels.labels, weak, size, num_workers=1),
+            "train_ulb": loader(train_inputs, None, weak, size * args.uratio, strong=strong, unlabeled=True, **many),
+            "eval": loader(test_inputs, data.test_labels, plain, args.eval_batch_size, **test),
         }
         algorithm.register_hook(Clock(), "Clock", "LOWEST")
         algorithm.train()
@@ -172,7 +185,8 @@ def compare(arguments: argparse.Namespace) -> None:
     if arguments.output and not arguments.output.parent.is_dir():
         raise RunError(f"{arguments.output.parent} is no folder; make it first, or give another --output.")
     import_semilearn()
-    data, device = sources.load("cifar10", data_dir=arguments.data_dir), torch.device("cuda")
+    data = sources.load(sources.options_for("cifar10", folder=arguments.data_dir))
+    device = torch.device("cuda")
     config, ours = recorded(arguments.record, data) if arguments.record else trained(arguments, data)
     labels, seed = labels_of(config, data), config.seed.base
     ours |= {"iterations": iterations_of(config, data, labels), "batch": config.training.batch_size}

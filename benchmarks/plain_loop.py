@@ -22,7 +22,7 @@ from selfens.bench.steps import build, conditions, config_for, endless_rows, sec
 from selfens.data import sources
 from selfens.data.dataset import Dataset
 from selfens.networks import update_running_means
-from selfens.training.setup import Parts
+from selfens.training.components import Components
 
 CPU = torch.device("cpu")
 
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 class PlainLoop:
     """Temporal ensembling as one would write it in an afternoon: the same network, torch's Adam, Z as two tensors."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Components) -> None:
         self.network = copy.deepcopy(parts.network)
         self.inputs, self.labels = parts.loader.inputs, parts.loader.labels
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-4)
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--alternations", type=int, default=5)
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/plain-loop.json"))
     options = parser.parse_args()
-    result = compare(sources.load("digits"), options.steps, options.alternations)
+    result = compare(sources.load(sources.options_for("digits")), options.steps, options.alternations)
     print(
         f"time of our step over that of the plain loop: {result['median_ratio']:.3f} "
         f"(median of {len(result['ratios'])} alternations)"

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=Path("results/benchmarks/precision.json"))
     options = parser.parse_args()
-    dataset = sources.load("cifar10", data_dir=options.data_dir)
+    dataset = sources.load(sources.options_for("cifar10", folder=options.data_dir))
     runs = [run(precision, seed, dataset, options) for seed in range(options.seeds) for precision in PRECISIONS]
     errors = {kind: [r["test_error"] for r in runs if r["precision"] == kind] for kind in PRECISIONS}
     differences = [bf16 - tf32 for bf16, tf32 in zip(*errors.values(), strict=True)]

@@ -209,7 +209,7 @@ def gpu_steps(folder: str, device: torch.device) -> dict:
         places = {"device": "device", "ram": "ram", "file": f"{own}/targets"}
         trainings, notes = {}, []
         for name, place in places.items():
-            config = config_for("temporal", data, device).with_values("method", targets=place)
+            config = config_for("temporal", data, device).with_values("method", storage=place)
             with settings(config, device):
                 parts = build(config, data, device, notes)
                 trainings[name] = (config, parts, steps_and_commits(parts, endless_rows(parts)))

@@ -40,7 +40,8 @@ def config_of(on_gpu: bool) -> Config:
     config = presets.get("cifar10-temporal").with_values("training", device="cuda" if on_gpu else "cpu")
     if on_gpu:
         return config
-    return config.with_values("network", name="small").with_values("data", preprocess="channel", labels=100)
+    config = config.with_values("network", name="small").with_values("preprocess", kind="channel")
+    return config.with_values("labels", count=100)
 
 
 def measure(folder: Path, device: torch.device, steps: int, turns: int) -> dict:
@@ -60,8 +61,8 @@ def measure(folder: Path, device: torch.device, steps: int, turns: int) -> dict:
     return {
         "environment": conditions(config, device),
         "network": config.network.name,
-        "rows": data.num_rows,
-        "megabytes": data.inputs.nbytes / 1e6,
+        "rows": data.num_train,
+        "megabytes": data.raw.nbytes / 1e6,
         "batch_size": config.training.batch_size,
         "steps_per_turn": steps,
         "images_per_second": medians,

@@ -21,17 +21,21 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from selfens import core, presets
+from selfens import presets
+from selfens.core import losses as terms
+from selfens.core.alignment import Alignment
 from selfens.core.batch import Batch
-from selfens.core.targets import Targets
+from selfens.core.targets import EnsembleTargets, Targets
 from selfens.data import sources
 from selfens.data.dataset import Dataset
+from selfens.data.rows import take
 from selfens.experiments.worker import current_commit
 from selfens.methods import Losses, Method
 from selfens.methods.base import TrainingRows
-from selfens.methods.temporal_teacher import PREDICTED_MOMENTUM, TemporalTeacher
+from selfens.methods.temporal_teacher import TemporalTeacher
 from selfens.training.loop import train
 
 HELD_OUT = 5000  # rows
@@ -42,7 +46,7 @@ PARTS: dict[str, tuple[str, ...]] = {  # of the method, each removed or changed 
     "-single-pass": ("method.memory=0.6",),
     "-unsharpened": ("method.temperature=1",),
     "-unaligned": ("method.alignment=none",),
-    "-weak-view": ("augment.operations=0", "augment.cutout=0"),
+    "-weak-view": ("views.operations=0", "views.cutout=0"),
 }
 FULL_SGD = (
     *("network.normalization=full", "optimizer.name=sgd"),
@@ -56,7 +60,7 @@ TRIALS: dict[str, tuple[str, int, tuple[str, ...]]] = {
         for rate in (0.03, 0.06, 0.2)
     },
     "4000-temperature-0.3": ("cifar10-modern", 4000, ("method.temperature=0.3",)),
-    "4000-3-operations": ("cifar10-modern", 4000, ("augment.operations=3",)),
+    "4000-3-operations": ("cifar10-modern", 4000, ("views.operations=3",)),
     "4000-decay-1e-3": ("cifar10-modern", 4000, ("optimizer.weight_decay=0.001",)),
     "4000-wrn": ("cifar10-modern", 4000, ("network.name=wrn-28-2",)),
     "250-teacher-0.995": ("cifar10-modern", 250, ("method.decay=0.995",)),
@@ -79,25 +83,23 @@ class SinglePass(Method):
     views, parts, labeled_share = TemporalTeacher.views, TemporalTeacher.parts, TemporalTeacher.labeled_share
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
-        self.ensemble = core.targets.EnsembleTargets(rows.num_rows, rows.num_classes, self.options.memory, rows.device)
-        self.wanted = (rows.class_counts + 1) / (rows.class_counts + 1).sum()
-        self.predicted = self.wanted.clone()
+        self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes, self.options.memory, rows.device)
+        self.alignment = Alignment("labels", rows.class_counts)
 
     def targets(self, rows: Tensor) -> Targets:
         return self.ensemble.get(rows)
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets, weight: Tensor) -> Losses:
-        (weak, strong), u, half = batch.views, batch.unlabeled, batch.first // 2
-        logits = network(core.losses.joined(weak[:half], strong[half:]))
-        aligned = core.losses.align(targets.probabilities, self.predicted, self.wanted)
-        sharp = core.losses.sharpen(aligned, self.options.temperature)
-        supervised = core.losses.supervised(logits, batch)
-        unsupervised = core.losses.soft_cross_entropy(logits[u], sharp, targets.known)
+        (weak, strong), u, half = batch.views, batch.unlabeled, batch.num_labeled // 2
+        logits = network(torch.cat([weak[:half], strong[half:]]))
+        sharp = terms.sharpen(self.alignment.align(targets.probabilities), self.options.temperature)
+        supervised = terms.supervised(logits, batch)
+        unsupervised = terms.soft_cross_entropy(logits[u], sharp, targets.known)
         parts = {"supervised": supervised, "unsupervised": unsupervised, "kept": targets.known.float().mean()}
         return Losses(supervised + weight * unsupervised, parts, logits.detach().float().softmax(dim=1))
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
-        self.predicted.lerp_(predictions.mean(dim=0), 1 - PREDICTED_MOMENTUM)
+        self.alignment.follow(predictions)
         self.ensemble.write(rows, predictions)
 
     def end_epoch(self) -> None:
@@ -107,10 +109,10 @@ class SinglePass(Method):
 def held_out(data: Dataset, seed: int = 100) -> Dataset:
     """The training rows only, some of them as test rows."""
     random = np.random.default_rng(seed)
-    classes = [random.permutation(np.flatnonzero(data.labels == number)) for number in range(data.num_classes)]
+    inputs, labels = np.asarray(take(data.raw, data.train_rows)), data.train_labels
+    classes = [random.permutation(np.flatnonzero(labels == number)) for number in range(data.num_classes)]
     test = np.sort(np.concatenate([rows[: HELD_OUT // data.num_classes] for rows in classes]))
-    rest = np.setdiff1d(np.arange(data.num_rows), test)
-    inputs, labels = np.asarray(data.inputs), data.labels
+    rest = np.setdiff1d(np.arange(data.num_train), test)
     return Dataset.from_arrays(
         inputs[rest], labels[rest], inputs[test], labels[test], classes=data.classes, name=f"{data.name} held out"
     )
@@ -118,14 +120,14 @@ def held_out(data: Dataset, seed: int = 100) -> Dataset:
 
 def run(name: str, options: argparse.Namespace) -> dict:
     preset, labels, overrides = TRIALS[name]
-    given = [f"data.labels={labels}", f"schedule.epochs={options.epochs}", f"seed.base={options.seed}"]
+    given = [f"labels.count={labels}", f"schedule.epochs={options.epochs}", f"seed.base={options.seed}"]
     config = presets.get(preset).with_overrides([*given, "training.evaluate_every=10", *overrides])
-    data = held_out(sources.load(config.data.name, data_dir=options.data_dir))
+    data = held_out(sources.load(sources.options_for(config.source.title, folder=options.data_dir)))
     method = SinglePass(config.method) if name.endswith("single-pass") else None
     began = time.time()
     with tempfile.TemporaryDirectory() as folder:
         trained = train(config, Path(folder) / "run", dataset=data, method=method)
-        history, device = trained.history, trained.about["environment"]
+        history, device = trained.history, trained.info.environment
     errors = {record["epoch"] + 1: record["test_error"] for record in history if record.get("test_error") is not None}
     seconds = [record["seconds"] for record in history]
     return {

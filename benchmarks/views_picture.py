@@ -15,7 +15,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from selfens.core.views import COLORS, GEOMETRIC, OPERATIONS, Views, apply_operations, cut_out
+from selfens.core.views import COLORS, GEOMETRIC, OPERATIONS, Views, ViewsConfig, apply_operations, cut_out
 
 STRENGTHS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 TILE, GAP, LABEL, HEAD = 96, 4, 104, 26
@@ -34,9 +34,9 @@ def photograph() -> Tensor:
 
 
 def of_cifar(data_dir: str, row: int) -> Tensor:
-    from selfens.data.sources import load
+    from selfens.data.sources import load, options_for
 
-    return torch.from_numpy(np.array(load("cifar10", data_dir=data_dir, offline=True).inputs[row])) / 255
+    return torch.from_numpy(load(options_for("cifar10", folder=data_dir)).raw[row]) / 255
 
 
 def at_strengths(image: Tensor, name: str) -> Tensor:
@@ -49,9 +49,9 @@ def at_strengths(image: Tensor, name: str) -> Tensor:
 def examples(image: Tensor, count: int) -> dict[str, Tensor]:
     """[count, 3, side, side] random views of the image, by their names."""
     torch.manual_seed(4)
-    images, views = image.expand(count, -1, -1, -1), Views(tuple(image.shape), pixels=True, flip=True, translation=4)
-    weak, strong, crop = views.of(images, ("weak", "strong", "crop"))
-    cut = cut_out(images, torch.rand(2, count), views.cutout, 0.5)
+    images, options = image.expand(count, -1, -1, -1), ViewsConfig(flip=True, translation=4)
+    weak, strong, crop = Views(tuple(image.shape), options, pixels=True).make(images, ("weak", "strong", "crop"))
+    cut = cut_out(images, torch.rand(2, count), options.cutout, 0.5)
     return {"cutout": cut, "weak view": weak, "strong view": strong, "crop": crop}
 
 

@@ -9,7 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from selfens import auto as auto
     from selfens import data as data
+    from selfens import encoders as encoders
     from selfens import methods as methods
     from selfens import networks as networks
     from selfens import presets as presets
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from selfens.core.targets import EnsembleTargets as EnsembleTargets
     from selfens.core.teacher import EmaTeacher as EmaTeacher
     from selfens.core.views import Views as Views
+    from selfens.core.views import ViewsConfig as ViewsConfig
     from selfens.data.dataset import Dataset as Dataset
+    from selfens.data.sources.base import Source as Source
+    from selfens.encoders.base import Encoder as Encoder
     from selfens.errors import SelfensError as SelfensError
     from selfens.estimator import SelfEnsemblingClassifier as SelfEnsemblingClassifier
     from selfens.methods.base import Method as Method
@@ -34,18 +39,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_HOMES = {
+_PATHS = {
     "Config": "selfens.config:Config",
     "Dataset": "selfens.data.dataset:Dataset",
+    "Encoder": "selfens.encoders.base:Encoder",
     "EmaTeacher": "selfens.core.teacher:EmaTeacher",
     "EnsembleTargets": "selfens.core.targets:EnsembleTargets",
     "Method": "selfens.methods.base:Method",
     "Run": "selfens.runs.run:Run",
     "SelfEnsemblingClassifier": "selfens.estimator:SelfEnsemblingClassifier",
+    "Source": "selfens.data.sources.base:Source",
     "SelfensError": "selfens.errors:SelfensError",
     "Views": "selfens.core.views:Views",
+    "ViewsConfig": "selfens.core.views:ViewsConfig",
     "audit": "selfens.tools.audit",
+    "auto": "selfens.auto",
     "data": "selfens.data",
+    "encoders": "selfens.encoders",
     "export_run": "selfens.tools.export:export_run",
     "folds": "selfens.tools.folds",
     "load_run": "selfens.runs.run:load_run",
@@ -59,13 +69,13 @@ _HOMES = {
     "write_report": "selfens.report.page:write_report",
 }
 
-__all__ = [*_HOMES]
+__all__ = [*_PATHS]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _PATHS:
         raise AttributeError(f"module 'selfens' has no attribute '{name}'")
-    path, _, attribute = _HOMES[name].partition(":")
+    path, _, attribute = _PATHS[name].partition(":")
     module = importlib.import_module(path)
     return getattr(module, attribute) if attribute else module
 

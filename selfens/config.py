@@ -1,8 +1,8 @@
-"""Config: everything that decides a run, as frozen dataclasses that go to JSON and back. Imports no torch.
+"""Config: everything that decides a run, as frozen dataclasses that convert to JSON and back.
 
-A value is checked when its section is made, so a Config that exists is a Config that can run. Overrides written as
-`section.field=value` are parsed by the field's own type. The section `method` is the options of one method, which are
-defined in that method's file (`selfens.methods`).
+A section checks its values when it is made, so a Config that exists can run. Overrides written as `section.field=value` are
+parsed by the type of the field. The sections `source`, `encoder` and `method` are the options of one source, encoder and
+method, which are defined in its file.
 """
 
 from __future__ import annotations
@@ -12,142 +12,45 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
-from selfens import methods
+from selfens.core.views import VIEWS, ViewsConfig
+from selfens.data.labels import LabelsConfig
+from selfens.data.sources import SOURCES, SourceOptions
+from selfens.encoders import ENCODERS, EncoderOptions
 from selfens.errors import ConfigError, unknown_name
-from selfens.methods import Options
-from selfens.settings import Section, field_types, parse, setting
+from selfens.methods import METHODS, MethodOptions
+from selfens.settings import NamedOptions, Registry, Section, field_types, parse, setting
 
 PAPER_EPOCHS, PAPER_RAMPUP, PAPER_RAMPDOWN = 300, 80, 50
 MAX_THREADS = 1024  # torch crashes with very many
-FRACTION = {"at_least": 0, "below": 1}
-SIDE = {"at_least": 4, "at_most": 1024}
-"""Of square images, in pixels."""
-SEED = {"at_least": 0, "at_most": 2**32 - 1}
+FRACTION: dict[str, Any] = {"at_least": 0, "below": 1}
+SEED: dict[str, Any] = {"at_least": 0, "at_most": 2**32 - 1}
+
+REGISTRIES: dict[str, Registry] = {"source": SOURCES, "encoder": ENCODERS, "method": METHODS}
+"""The sections that are the options of one of several classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig(Section):
-    """Which rows are trained on, and which of them have labels."""
+class PreprocessConfig(Section):
+    """What is done to inputs before the network."""
 
-    section: ClassVar[str] = "data"
-    name: str = setting(
-        "digits",
-        "A named data set (digits, cifar10, cifar100, svhn), or the path of an .npz file, a folder (images, .npy), a CSV of "
-        "images, or a table (.csv or .parquet).",
-    )
-    label_column: str | None = setting(None, "The column of a table that holds the labels; empty cells are unlabeled.")
-    id_column: str | None = setting(
-        None, "The column of a table that identifies rows; none: one that differs in each row, by its name or texts."
-    )
-    folder: str | None = setting(
-        None, "Where the official files are; none: the SELFENS_DATA variable, else the user's cache."
-    )
-    image_size: int = setting(32, "Side to which the images of a folder are scaled.", **SIDE)
-    backbone: str | None = setting(
-        None,
-        "Train on the features that a pretrained network makes of the images: timm:NAME, or package.module:factory, which is "
-        "called without arguments.",
-    )
-    backbone_weights: str | None = setting(
-        None,
-        "File of the backbone's weights (.safetensors, or a state_dict saved by torch); none: those it comes with.",
-    )
-    backbone_size: int | None = setting(
-        None, "Side of the images that the backbone sees; none: what its own config says.", **SIDE
-    )
-    feature_cache: bool = setting(
-        True, "Keep the backbone's features in the user's cache, so that each image's are computed once."
-    )
-    labels: int | None = setting(
-        None, "How many labels to use, the same number per class; none: all that the data set has.", at_least=1
-    )
-    label_choice: Literal["balanced", "original", "file", "added"] = setting(
-        "balanced",
-        "Which rows are labeled: drawn per class, drawn as the authors' code draws them, read from labels_file, or drawn "
-        "per class with those of labels_file added.",
-    )
-    labels_file: str | None = setting(None, "Rows, or row,label pairs, to use as the labels (text or CSV).")
-    label_noise: float = setting(
-        0.0, "Percentage of the labels in use that are redrawn uniformly over all classes.", at_least=0, at_most=100
-    )
-    validation: float = setting(
-        0.0,
-        "Fraction of the labeled rows held out of training to estimate the error without the test set.",
-        **FRACTION,
-    )
-    preprocess: Literal["zca", "image", "channel", "none"] = setting(
+    section: ClassVar[str] = "preprocess"
+    kind: Literal["zca", "image", "channel", "none"] = setting(
         "none", "ZCA whitening, zero mean and unit variance per image, the same per channel or feature, or nothing."
     )
-    preprocess_rows: Literal["all", "labeled"] = setting(
-        "all", "Fit preprocessing on all training rows of the main set, or only on the labeled ones."
+    rows: Literal["all", "labeled"] = setting(
+        "all", "Fit on all training rows of the main set, or only on the labeled ones."
     )
-    preprocess_after_views: bool = setting(
-        False,
-        "Preprocess each view instead of the whole set before, so that color operations see pixels (bytes, or 0 to 1).",
-    )
-    extra: str | None = setting(
-        None,
-        "More unlabeled rows: an .npz or .npy file, a folder of images, a CSV, or a named data set.",
-    )
-    extra_per_epoch: int | None = setting(
-        None, "Draw this many unlabeled rows, main and extra, for each epoch; none: visit all of them.", at_least=1
+    after_views: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "Preprocess each view instead of the whole set before, so that color operations see pixels (bytes, or 0 to 1); auto: "
+        "if the method has a strong or crop view and the kind is channel.",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.label_choice in ("file", "added")) != (self.labels_file is not None):
-            raise ConfigError(
-                f"data.label_choice is '{self.label_choice}' and data.labels_file is {self.labels_file!r}; "
-                "a labels file goes with label_choice=file or added, and only with them."
-            )
-        if self.id_column is not None and self.label_column is None:
-            raise ConfigError("data.id_column is set without data.label_column; name the column of the labels, too.")
-        if self.id_column is not None and self.id_column == self.label_column:
-            raise ConfigError(
-                f"data.id_column and data.label_column are both '{self.id_column}'; a label identifies no row."
-            )
-        if self.label_column is not None and self.backbone is not None:
-            raise ConfigError(
-                "data.label_column, which a table has, and data.backbone, which takes images, are both set."
-            )
-        if self.label_column is not None and self.extra is not None:
-            raise ConfigError("data.extra is set with data.label_column; give a table more rows with an empty label.")
-        for name, unused in (("backbone_weights", None), ("backbone_size", None), ("feature_cache", True)):
-            if self.backbone is None and (given := getattr(self, name)) != unused:
-                raise ConfigError(f"data.{name} is {given!r}, but data.backbone is none; name the backbone it is for.")
-        if self.backbone is not None and not all(self.backbone.partition(":")):
-            raise ConfigError(f"data.backbone is '{self.backbone}'; expected timm:NAME or package.module:factory.")
-        if self.backbone is not None and self.extra is not None:
-            raise ConfigError(
-                "data.backbone and data.extra are both set; put the extra images beside the others, without a label."
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class AugmentConfig(Section):
-    """What the views of a training step do; evaluation sees inputs as they are."""
-
-    section: ClassVar[str] = "augment"
-    flip: bool = setting(False, "weak, strong: mirror horizontally with probability one half.")
-    shared_flip: bool = setting(
-        True, "One flip for all views of an input (the paper's choice); false: one for each view."
-    )
-    translation: int = setting(
-        0, "weak, strong: shift each view by up to this many pixels each way, borders reflected.", at_least=0
-    )
-    operations: int = setting(
-        2,
-        "strong: this many random operations on each image, such as a rotation or a change of contrast.",
-        at_least=0,
-        at_most=100,
-    )
-    cutout: float = setting(
-        0.5, "strong: side of the square that is cut out, as a fraction of the image's side.", at_least=0, at_most=1
-    )
-    noise: float = setting(
-        0.15, "noise, and strong for vectors: standard deviation of the Gaussian noise that is added.", at_least=0
-    )
-    feature_dropout: float = setting(0.3, "strong for vectors: probability that a feature is set to zero.", **FRACTION)
+    def is_after_views(self, views: Iterable[str]) -> bool:
+        """Return True if each of a method's views is preprocessed, rather than the whole set before."""
+        if self.after_views != "auto":
+            return self.after_views == "on"
+        return self.kind == "channel" and any(VIEWS[name].has_colors for name in views)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +74,7 @@ class NetworkConfig(Section):
         0.999, "Momentum of the running means (and variances) of batch normalization.", **FRACTION
     )
     width: int | None = setting(
-        None,
-        "Channels (or units) of the first layers; none: each network's own.",
-        at_least=1,
-        at_most=2**16,
+        None, "Channels (or units) of the first layers; none: each network's own.", at_least=1, at_most=2**16
     )
 
 
@@ -187,7 +87,7 @@ class OptimizerConfig(Section):
         "adam", "The authors' Adam, stochastic gradient descent with Nesterov momentum, or AdamW."
     )
     learning_rate: float = setting(0.003, "The largest learning rate, lambda_max.", above=0, at_most=1e38)
-    weight_decay: float = setting(0.0, "Weight decay; only of weights with two or more dimensions.", at_least=0)
+    weight_decay: float = setting(0.0, "Weight decay, for weights with two or more dimensions.", at_least=0)
     momentum: float = setting(0.9, "sgd: momentum of the gradient.", **FRACTION)
     beta1: float = setting(0.9, "adam, adamw: momentum of the gradient until the ramp-down.", **FRACTION)
     beta1_end: float = setting(0.5, "adam: momentum of the gradient at the end of the paper's ramp-down.", **FRACTION)
@@ -196,8 +96,7 @@ class OptimizerConfig(Section):
     )
     epsilon: float = setting(1e-8, "adam, adamw: added to the root of the second moment.", above=0)
     multipliers: str = setting(
-        "",
-        "Learning rates relative to the others', by the beginning of parameters' names, such as backbone:0.1,head:1.",
+        "", "Learning rates relative to the others', by the prefix of parameters' names, such as backbone:0.1,head:1."
     )
 
     def __post_init__(self) -> None:
@@ -206,15 +105,15 @@ class OptimizerConfig(Section):
 
     @property
     def learning_rate_multipliers(self) -> dict[str, float]:
-        """`multipliers` by the beginning of parameters' names."""
+        """`multipliers` by the prefix of parameters' names."""
         found: dict[str, float] = {}
         for entry in filter(None, (part.strip() for part in self.multipliers.split(","))):
             name, colon, number = entry.rpartition(":")
             value = parse("optimizer.multipliers", number, float) if colon and name else -1.0
             if not 0 <= value < float("inf"):
                 raise ConfigError(
-                    f"optimizer.multipliers holds '{entry}'; expected the beginning of a parameter's name, a colon and a "
-                    "number of at least 0, such as backbone:0.1."
+                    f"optimizer.multipliers holds '{entry}'; expected the prefix of a parameter's name, a colon and a number "
+                    "of at least 0, such as backbone:0.1."
                 )
             found[name.strip()] = value
         return found
@@ -257,12 +156,12 @@ class ScheduleConfig(Section):
                 )
 
     def scaled(self, epochs: int) -> ScheduleConfig:
-        """The same shape in another number of epochs: ramps keep their proportion."""
+        """Return the same shape with another number of epochs: ramps keep their proportion."""
         if epochs == self.epochs:
             return self  # to the last digit
         names = ("rampup_epochs", "rampdown_epochs", "warmup_epochs", "weight_rampup_epochs")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        # Refuses a wrong number of epochs before it is computed with; the ramps of before may be longer than it.
+        # Check the new number of epochs before computing with it; the old ramps may be longer than it.
         checked = replace(self, epochs=epochs, rampdown_epochs=None, warmup_epochs=0.0)
         return replace(checked, **{name: length * epochs / self.epochs for name, length in given.items()})
 
@@ -281,8 +180,7 @@ class ScheduleConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Section):
-    """How steps are carried out. Batch size, rows, labeled_per_batch and means change the result; precision, residence,
-    threads, compile and kernels only its last digits; the others do not."""
+    """How steps are carried out."""
 
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
@@ -291,6 +189,9 @@ class TrainingConfig(Section):
         "Begin each batch with this many labeled rows, at most as many as there are, and fill it with rows of the whole set "
         "whose labels are ignored; none: what the method wants, which for the paper's is one shuffle of all rows.",
         at_least=1,
+    )
+    unlabeled_per_epoch: int | None = setting(
+        None, "Draw this many unlabeled rows for each epoch, extra ones included; none: visit all of them.", at_least=1
     )
     min_steps_per_epoch: int = setting(
         1,
@@ -303,27 +204,44 @@ class TrainingConfig(Section):
         "auto",
         "Where the inputs are: on the device, or in RAM or a file from which they are prefetched; auto: on the device if "
         "they fit.",
+        affects_result=False,
     )
     means: Literal["own", "joint"] = setting(
-        "own", "If several processes train together: batch means of each one's batch, or of all their batches."
+        "own", "With several processes: batch means over each process's batch, or over all of them together."
     )
-    device: Literal["auto", "cpu", "cuda"] = setting("auto", "Where to train; auto: a GPU if there is one.")
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", "Where to train; auto: a GPU if there is one.", affects_result=False
+    )
     precision: Literal["auto", "bf16", "tf32", "fp32"] = setting(
-        "auto", "Of the network's arithmetic; auto: bf16 on GPUs that have it, else fp32."
+        "auto", "Of the network's arithmetic; auto: bf16 on GPUs that have it, else fp32.", affects_result=False
     )
-    compile: Literal["auto", "on", "off"] = setting("auto", "Compile the step with torch.compile; auto: on a GPU.")
-    capture: Literal["auto", "on", "off"] = setting("auto", "Replay the step from a CUDA graph; auto: on a GPU.")
+    compile: Literal["auto", "on", "off"] = setting(
+        "auto", "Compile the step with torch.compile; auto: on a GPU.", affects_result=False
+    )
+    capture: Literal["auto", "on", "off"] = setting(
+        "auto", "Replay the step from a CUDA graph; auto: on a GPU.", affects_result=False
+    )
     kernels: Literal["auto", "on", "off"] = setting(
-        "auto", "Use our own kernels between the convolutions; auto: on a GPU."
+        "auto", "Use our own kernels between the convolutions; auto: on a GPU.", affects_result=False
     )
     threads: int | None = setting(
-        None, "CPU threads; none: torch's default, and with a GPU at most 4.", at_least=1, at_most=MAX_THREADS
+        None,
+        "CPU threads; none: torch's default, and with a GPU at most 4.",
+        at_least=1,
+        at_most=MAX_THREADS,
+        affects_result=False,
     )
     evaluate_every: int = setting(
-        1, "Epochs between evaluations on the validation and test rows; the last epoch is always evaluated.", at_least=1
+        1,
+        "Epochs between evaluations on the validation and test rows; the last epoch is always evaluated.",
+        at_least=1,
+        affects_result=False,
     )
     checkpoint_every: int | None = setting(
-        None, "Epochs between checkpoints; none: 1, but on one GPU at most a checkpoint in ten seconds.", at_least=1
+        None,
+        "Epochs between checkpoints; none: a checkpoint every ten seconds, or with several processes every epoch.",
+        at_least=1,
+        affects_result=False,
     )
 
     def __post_init__(self) -> None:
@@ -340,6 +258,11 @@ class TrainingConfig(Section):
                 "training.labeled_per_batch is set with training.rows=labeled, but it fills batches with rows of the whole "
                 "set; leave training.rows at all."
             )
+        if self.unlabeled_per_epoch is not None:
+            raise ConfigError(
+                "training.labeled_per_batch and training.unlabeled_per_epoch are both set; each says which rows an epoch "
+                "visits, so leave one out."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,7 +270,7 @@ class SeedConfig(Section):
     """One seed governs everything; each part can be set separately."""
 
     section: ClassVar[str] = "seed"
-    base: int = setting(0, "The seed of all that is not set below.", **SEED)
+    base: int = setting(0, "The seed of everything that is not set below.", **SEED)
     labels: int | None = setting(None, "Seed of the choice and corruption of labels; none: base.", **SEED)
     split: int | None = setting(
         None, "Seed of the split into training and test rows, if the data set has none of its own; none: base.", **SEED
@@ -363,12 +286,15 @@ class SeedConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A whole run."""
+    """All settings of a run."""
 
-    data: DataConfig = field(default_factory=DataConfig)
-    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    source: SourceOptions = field(default_factory=lambda: SOURCES.options("digits"))
+    encoder: EncoderOptions = field(default_factory=lambda: ENCODERS.options("identity"))
+    labels: LabelsConfig = field(default_factory=LabelsConfig)
+    preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
+    views: ViewsConfig = field(default_factory=ViewsConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
-    method: Options = field(default_factory=lambda: methods.options("temporal"))
+    method: MethodOptions = field(default_factory=lambda: METHODS.options("temporal"))
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -378,25 +304,22 @@ class Config:
         for name, kind in SECTIONS.items():
             if not isinstance(getattr(self, name), kind):
                 raise ConfigError(f"section '{name}' is {getattr(self, name)!r}; expected a {kind.__name__}.")
-        if self.method.name not in methods.METHODS:
+        for name, registry in REGISTRIES.items():
+            options = getattr(self, name)
+            if options.name not in registry:
+                raise ConfigError(
+                    f"{name} is {type(options).__qualname__}, which is not registered in {name.upper()}S; "
+                    f"{'pass a method of your own to train(..., method=...)' if name == 'method' else 'register it'}."
+                )
+        if self.training.rows == "labeled" and self.source.extra is not None:
             raise ConfigError(
-                f"method is {type(self.method).__qualname__}, but no method has these options by name; pass a method of your "
-                "own, with its options, to train(..., method=...)."
-            )
-        if self.training.rows == "labeled" and self.data.extra is not None:
-            raise ConfigError(
-                "training.rows is 'labeled', which visits no unlabeled rows; leave out data.extra or set rows=all."
-            )
-        if self.training.labeled_per_batch is not None and self.data.extra_per_epoch is not None:
-            raise ConfigError(
-                "training.labeled_per_batch and data.extra_per_epoch are both set; each says which rows an epoch visits, so "
-                "leave one out."
+                "training.rows is 'labeled', which visits no unlabeled rows; leave out source.extra or set rows=all."
             )
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Sections of fields; `method` begins with its name."""
+        """Return sections of fields; those in `REGISTRIES` begin with their name."""
         raw = {section.name: asdict(getattr(self, section.name)) for section in fields(self)}
-        return raw | {"method": {"name": self.method.name, **raw["method"]}}
+        return raw | {name: {"name": getattr(self, name).name, **raw[name]} for name in REGISTRIES}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2) + "\n"
@@ -416,8 +339,9 @@ class Config:
         return cls()._changed(raw)
 
     def with_overrides(self, overrides: Iterable[str]) -> Config:
-        """This config with `section.field=value` applied, each value read by its field's type. If the number of epochs is
-        changed, ramps that are not set too keep their proportion.
+        """Return this config with `section.field=value` applied, each value parsed by its field's type.
+
+        If the number of epochs changes, ramps that are not set too keep their proportion.
 
         >>> Config().with_overrides(["method.decay=0.999", "method.name=mean-teacher"]).method.decay
         0.999
@@ -431,15 +355,19 @@ class Config:
             changes.setdefault(section, {})[key] = value.strip()
         config = self
         if (epochs := changes.get("schedule", {}).get("epochs")) is not None:
-            config = replace(self, schedule=self.schedule.scaled(parse("schedule.epochs", epochs, int)))
+            config = self.with_epochs(parse("schedule.epochs", epochs, int))
         return config._changed(changes, are_text=True)
 
+    def with_epochs(self, epochs: int) -> Config:
+        """Return this config with another number of epochs; ramps keep their proportion."""
+        return replace(self, schedule=self.schedule.scaled(epochs))
+
     def with_values(self, section: str, **values: Any) -> Config:
-        """This config with some fields of one section replaced; another `name` of `method` brings that method's options."""
+        """Return this config with some fields of one section replaced; another `name` of a method brings its options."""
         return self._changed({section: values})
 
     def _changed(self, changes: dict[str, Any], *, are_text: bool = False) -> Config:
-        """Everything is changed together, because one value may go only with another."""
+        """Change everything together, because one value may be valid only with another."""
         sections: dict[str, Any] = {}
         for name, values in changes.items():
             if name not in SECTIONS:
@@ -447,16 +375,36 @@ class Config:
             if not isinstance(values, dict):
                 raise ConfigError(f"section '{name}' holds {values!r}; expected its fields.")
             section: Section = getattr(self, name)
-            if name == "method" and "name" in values:
-                section, values = self._method(values["name"]), {k: v for k, v in values.items() if k != "name"}
+            if name in REGISTRIES and "name" in values:
+                section = self._options(name, values["name"])
+                values = {key: value for key, value in values.items() if key != "name"}
             sections[name] = section.changed(values, are_text=are_text)
         return replace(self, **sections)
 
-    def _method(self, name: Any) -> Options:
-        """The options to begin with for the method of this name."""
+    def _options(self, section: str, name: Any) -> NamedOptions:
+        """Return the options to begin with for the method, source or encoder of this name."""
         if not isinstance(name, str):
-            raise ConfigError(f"method.name is {name!r} ({type(name).__name__}); expected text.")
-        return self.method if name == self.method.name else methods.options(name)
+            raise ConfigError(f"{section}.name is {name!r} ({type(name).__name__}); expected text.")
+        current: NamedOptions = getattr(self, section)
+        options: NamedOptions = current if name == current.name else REGISTRIES[section].options(name)
+        return options
 
 
 SECTIONS: dict[str, type[Section]] = field_types(Config)
+
+
+def decisive_fields(config: Config, *, with_seed: bool = True) -> str:
+    """Return the settings that decide the result, as text to compare."""
+    sections = config.to_dict()
+    if not with_seed:
+        del sections["seed"]
+    for name in sections:
+        for item in fields(getattr(config, name)):
+            if not item.metadata.get("affects_result", True):
+                del sections[name][item.name]
+    return json.dumps(sections, sort_keys=True)
+
+
+def same_experiment(one: Config, other: Config) -> bool:
+    """Return True if two configs compute the same, wherever they run and wherever the data are."""
+    return decisive_fields(one) == decisive_fields(other)

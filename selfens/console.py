@@ -1,4 +1,4 @@
-"""Runs for the command line: load, train and finish one, and say what happened. Imports no torch until it must."""
+"""Load, train and finish runs for the command line, and say what happened. Imports torch only when needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from selfens.core import launcher
-from selfens.errors import ConfigError, root_cause, visible
+from selfens.errors import ConfigError, plural, root_cause, visible
 
 if TYPE_CHECKING:
     from selfens.runs.run import Run
@@ -19,36 +19,36 @@ Result = TypeVar("Result")
 
 
 def loaded(path: Path, trust_code: bool, device: str = "auto", *, again: bool = False) -> Run:
-    """A run to be used, with a note if it is not finished; `again`: to train as it was, from its config alone."""
+    """Load a run, with a note if it is not finished; `again`: to train again, from its config alone."""
     from selfens import load_run
 
     run = load_run(path, device=device, trust_code=trust_code)
     if again:
         run.check_code()  # new runs trust the config that they are given
-        if run.about["own_network"] or run.about["own_method"]:
+        if run.info.custom_network or run.info.custom_method:
             raise ConfigError(
                 f"{path} has a network or method of your own, which can be cross-validated only in Python."
             )
-    done, epochs = run.directory.reached()[0], run.config.schedule.epochs
+    done, epochs = run.directory.position()[0], run.config.schedule.epochs
     if done < epochs:
         complain(f"note: {path} has done {done} of {epochs} epochs; '{_command('resume', run)}' completes it.")
     return run
 
 
 def _command(name: str, run: Run, rest: str = "") -> str:
-    """What to type to do something else with a run."""
+    """Return the command that does something else with a run."""
     return f"selfens {name} {shlex.quote(str(run.path))}{rest}{' --trust-code' if run.code else ''}"
 
 
 def fold_command(run: Run) -> str:
-    """What to type to compare by cross-validation; empty if there are too few labels for that, or no files to read again."""
-    from selfens.tools.folds import usual_folds
+    """Return the command that cross-validates a run; empty if there are too few labels, or its data cannot be loaded."""
+    from selfens.tools.folds import default_folds
 
-    folds = 0 if run.about["own_data"] else usual_folds(run.labels.labels)
+    folds = 0 if run.was_passed_data else default_folds(run.labels.labels)
     return _command("evaluate", run, f" --folds {folds}") if folds > 1 else ""
 
 
-def train(
+def run_training(
     call: Callable[[Progress], Run],
     directory: Path,
     baselines: bool | None,
@@ -56,7 +56,7 @@ def train(
     tensorboard: bool,
     quiet: bool,
 ) -> None:
-    """Train and show it, then finish it."""
+    """Train with a progress display, then finish the run."""
     from selfens.tools.tensorboard import TensorBoard
     from selfens.training.progress import for_terminal
 
@@ -66,33 +66,33 @@ def train(
 
 
 def finish(run: Run, show: Progress, baselines: bool | None, report: bool, quiet: bool) -> None:
-    """Compare a complete run, whose data is in memory, with the baselines, write its page and say the result."""
+    """Compare a complete run, whose data is in memory, with the baselines, write its page and print the result."""
     from selfens.report.page import write_report_or_warn
 
-    beside: list[str] = []
+    lines: list[str] = []
     if launcher.rank() == 0:
-        beside = _compare(run, baselines, show)
+        lines = _compare(run, baselines, show)
         if report:
-            write_report_or_warn(run, run.dataset(), show.warn, baselines)
-    say_result(run, quiet, beside)
+            write_report_or_warn(run, None, show.warn, baselines)
+    say_result(run, quiet, lines)
 
 
 def _compare(run: Run, wanted: bool | None, show: Progress) -> list[str]:
-    """What is to be said of the run beside the baselines, if they are wanted; the verdict is kept in the run."""
-    from selfens.tools.baselines import one_class_of, store, verdict_of
+    """Return what to print about the run and the baselines, if they are wanted; the comparison is kept in the run."""
+    from selfens.tools.baselines import compare_run, one_class_of, store
 
     try:
-        if (verdict := verdict_of(run, run.dataset(), wanted)) is not None:
-            store(run, verdict)
-        words = one_class_of(run, run.dataset())
+        if (comparison := compare_run(run, wanted)) is not None:
+            store(run, comparison)
+        words = one_class_of(run)
     except Exception as error:  # a comparison must not fail the run
         show.warn(f"the run is complete, but it could not be compared with the baselines ({root_cause(error)}).")
         return []
-    return [*([words] if words else []), *(repr(verdict).splitlines() if verdict else [])]
+    return [*([words] if words else []), *(comparison.lines if comparison else [])]
 
 
 def until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> Result:
-    """The result of a training; an interrupt is one sentence and exit code 130. (Typer would swallow the sentence.)"""
+    """Return the result of a training; an interrupt is one sentence and exit code 130. (Typer would swallow the sentence.)"""
     try:
         return call()
     except KeyboardInterrupt as interrupt:
@@ -105,15 +105,13 @@ def until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> 
         sys.exit(130)
 
 
-def say_result(run: Run, quiet: bool, beside: list[str]) -> None:
-    """The error, and what can be done with the run now."""
-    from selfens.data.folder import is_folder_source
+def say_result(run: Run, quiet: bool, lines: list[str]) -> None:
+    """Print the error, and what can be done with the run now."""
     from selfens.runs.directory import REPORT
+    from selfens.runs.history import total_seconds
 
     history = run.history
-    seconds = sum(record.get("seconds") or 0.0 for record in history)
-    done = run.directory.reached()[0]
-    spent = f"{'1 epoch' if done == 1 else f'{done:,} epochs'} in {seconds:.0f} s"
+    spent = f"{plural(run.directory.position()[0], 'epoch')} in {total_seconds(history):.0f} s"
     result = f"trained {spent}; no test rows, so no test error"
     if run.test_error is not None:
         result = f"test error {run.test_error:.2f} % after {spent}"
@@ -123,16 +121,16 @@ def say_result(run: Run, quiet: bool, beside: list[str]) -> None:
     if quiet:
         return
     if (points := run.error_margin) is not None:
-        say(f"with only {run.about['test_rows']} test rows the error is accurate to about ±{points:.0f} points")
-    for line in beside:
+        say(f"with only {run.info.test_rows} test rows the error is accurate to about ±{points:.0f} points")
+    for line in lines:
         say(line)
     by_folds = fold_command(run)
-    if not run.about["test_rows"] and not beside:
+    if not run.info.test_rows and not lines:
         how = f"; to compare by cross-validation: {by_folds}" if by_folds else ""
         say(f"no test rows, so it was not compared with simple methods{how}")
-    elif run.error_margin is not None and len(run.labels.rows) > run.about["test_rows"] and by_folds:
+    elif run.error_margin is not None and len(run.labels.rows) > run.info.test_rows and by_folds:
         say(f"there are more labels than test rows, so cross-validation is more accurate: {by_folds}")
-    if run.config.augment.flip and is_folder_source(run.config.data.name) and run.device.type == "cpu":  # photos
+    if run.config.views.flip and not run.is_public_data and run.device.type == "cpu":  # photos
         say("features of a pretrained network usually do better on photos: --backbone timm:tf_efficientnet_lite0")
     if (run.path / REPORT).is_file():
         say(f"report in {run.path / REPORT}")
@@ -145,6 +143,6 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """In one line, whatever the names in it hold: a control character would be obeyed by the terminal."""
+    """Print one line on stderr, with control characters escaped: the terminal would obey them."""
     name = f"process {launcher.rank()}: " if launcher.rank() else ""
     print(visible(f"{name}{text}"), file=sys.stderr)  # noqa: T201

@@ -1,4 +1,4 @@
-"""The demo: several methods on scikit-learn's digits with 50 labels, same labeled rows, several seeds.
+"""The demo: several methods on scikit-learn's digits with 50 labels, with the same labeled rows, over several seeds.
 
 The settings are those of the digits presets and were chosen on seeds from 100 on, none of which is shown here.
 """
@@ -28,7 +28,7 @@ METHODS = {
     "digits-temporal": "temporal ensembling",
     "digits-modern": "temporal teacher",
 }
-"""Preset and name of each row; the others are compared with the first."""
+"""Preset and name of each row of the table; the first is the baseline."""
 
 
 def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5) -> None:
@@ -70,7 +70,7 @@ def demo_config(preset: str, seed: int) -> Config:
 
 
 def _train_one(directory: Path, preset: str, seed: int) -> Path:
-    """One run: trained, continued, or left as it is if it is complete."""
+    """Train a run, or continue it, or leave it alone if it is complete."""
     from selfens.runs.run import load_run
     from selfens.training.loop import resume, train
 

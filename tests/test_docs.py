@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import config, environment, features
+from support import blobs, config, environment, features
 
 from selfens import cli, export_run, load_run, methods, train
+from selfens.config import REGISTRIES
 
 ROOT = Path(__file__).parent.parent
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -80,7 +81,8 @@ def test_links_lead_somewhere(page):
 def test_the_page_of_options_is_what_the_code_says():
     made = runpy.run_path(str(ROOT / "docs" / "make_options.py"))["page"]()
     assert (ROOT / "docs" / "options.md").read_text() == made, "run `make docs`"
-    assert all(f"## Method `{name}`" in made for name in methods.METHODS)
+    names = [(kind.capitalize(), name) for kind, registry in REGISTRIES.items() for name in registry]
+    assert all(f"## {kind} `{name}`" in made for kind, name in names)
 
 
 def test_the_method_of_the_page_works_by_its_name_too(tmp_path, monkeypatch, capsys):
@@ -110,7 +112,7 @@ def test_five_lines_use_an_exported_file_with_onnxruntime_alone():
 def test_the_lines_that_use_an_exported_file_take_the_float64_of_ones_own_arrays(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     export_run(train(config("supervised", epochs=1), "run", dataset=features()), "model.onnx")
-    np.save("new.npy", features().test_inputs[:3].astype("float64"))
+    np.save("new.npy", blobs(3)[0].astype("float64"))
     (code,) = (
         code for _, code in blocks(ROOT / "docs" / "export.md") if "model.onnx" in code and "selfens" not in code
     )

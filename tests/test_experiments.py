@@ -1,12 +1,11 @@
 """The paper's experiments: the cells are the paper's, runs are neither lost nor repeated, and the report says what is there."""
 
 import csv
-import doctest
+import errno
 import json
 import multiprocessing
 import multiprocessing.util
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -25,31 +24,32 @@ from support import child, config, crash, crashed, environment, finish, forking,
 from typer.testing import CliRunner
 
 from selfens import Dataset, load_run, presets
-from selfens.config import Config
-from selfens.data import cifar_svhn, sources
+from selfens.config import Config, same_experiment
+from selfens.data import official_files
+from selfens.data.sources.official import ROWS, Official
 from selfens.errors import ConfigError, DataError, RunError
 from selfens.experiments import command as command_module
-from selfens.experiments import data, pool, worker
-from selfens.experiments.command import _finish, _tasks, check_data, choose_cells, parse_devices, parse_seeds, reproduce
-from selfens.experiments.data import Source
+from selfens.experiments import data, pool
+from selfens.experiments.command import choose_cells, parse_devices, parse_seeds, reproduce
+from selfens.experiments.data import DataLocation
 from selfens.experiments.pool import run_all
-from selfens.experiments.records import Images, Record, Store
+from selfens.experiments.records import ExtraImages, Record, Store
 from selfens.experiments.report import write_report
 from selfens.experiments.tables import BASELINE, CELLS, TABLES, WHITENING, Cell, Task
 from selfens.experiments.worker import device_use, run_cell
-from selfens.runs.experiment import same_experiment
+from selfens.training import loop
 
 FIGURES = Path(__file__).parent / "data" / "paper_tables.csv"
 RESULTS = Path(__file__).parents[1] / "results"
 PI = CELLS["cifar10/pi-4000"]
 RANDOM = CELLS["tiny/temporal-aug-random"]
-NATURAL = Images(source="natural.npy", rows=120_000)
+NATURAL = ExtraImages(source="natural.npy", rows=120_000)
 
 
 @pytest.fixture(autouse=True)
 def _own_machine(tmp_path, monkeypatch):
     """Runs elsewhere on this machine do not matter here."""
-    multiprocessing.util.get_temp_dir()  # where that of all tests is, not in this one's folder
+    multiprocessing.util.get_temp_dir()  # created now, and not in this test's folder
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(pool, "CONTEXT", forking())  # processes that start in milliseconds
@@ -64,7 +64,6 @@ def command():
 
 
 # The cells
-
 
 READINGS = ("baseline", "whitening")
 """Tables that read the paper's supervised rows in another way."""
@@ -96,8 +95,8 @@ def test_cells_have_the_papers_settings():
     }
     for key, values in expected.items():
         c = CELLS[key].config
-        decisive = (c.data.labels, c.data.preprocess, c.augment.flip, c.augment.translation)
-        assert (*decisive, c.optimizer.learning_rate, getattr(c.method, "weight_max", None)) == values, key
+        found = (c.labels.count, c.preprocess.kind, c.views.flip, c.views.translation, c.optimizer.learning_rate)
+        assert (*found, getattr(c.method, "weight_max", None)) == values, key
         assert c.method.name in key
 
 
@@ -105,16 +104,15 @@ def test_what_the_paper_never_changes_is_the_same_in_all_cells():
     for cell in (cell for cell in CELLS.values() if cell.table != "modern"):
         c = cell.config
         assert (c.schedule.epochs, c.schedule.rampup, c.schedule.rampdown) == (300, 80, 50)
-        assert (c.network.name, c.network.noise, c.optimizer.beta1) == ("conv13", 0.15, 0.9)
+        assert (c.network.name, c.network.noise, c.optimizer.beta1, c.optimizer.beta2) == ("conv13", 0.15, 0.9, 0.999)
         assert (c.training.batch_size, getattr(c.method, "decay", 0.6)) == (100, 0.6)
         assert (c.training.rows == "labeled") == (cell.table in READINGS)
-        assert (c.data.preprocess_rows == "labeled") == (cell.table == "whitening")
+        assert (c.preprocess.rows == "labeled") == (cell.table == "whitening")
         assert c.training.evaluate_every == 1
-        assert (c.data.extra_per_epoch == 50_000) == (cell.extra is not None)
-        assert c.optimizer.beta2 == 0.999
-        assert c.augment.shared_flip
+        assert (c.training.unlabeled_per_epoch == 50_000) == (cell.extra is not None)
+        assert c.views.shared_flip
         assert getattr(c.method, "consistency", "") != "cross_entropy"
-    assert [cell.config.data.label_noise for cell in TABLES["noise"].cells] == [0, 20, 50, 80, 90] * 2
+    assert [cell.config.labels.noise for cell in TABLES["noise"].cells] == [0, 20, 50, 80, 90] * 2
 
 
 def test_cells_of_our_own_are_presets_and_claim_no_figure_of_the_paper():
@@ -122,75 +120,83 @@ def test_cells_of_our_own_are_presets_and_claim_no_figure_of_the_paper():
     assert len({cell.name for cell in cells}) == len(cells)
     for cell in cells:
         preset = "-".join(cell.name.split("-")[:2])
-        assert str(cell.config.data.labels) in cell.name
-        same = presets.get(preset).with_values("data", labels=cell.config.data.labels)
+        assert str(cell.config.labels.count) in cell.name
+        same = presets.get(preset).with_values("labels", count=cell.config.labels.count)
         assert cell.config == same.with_values("schedule", epochs=cell.config.schedule.epochs)
         assert (cell.mean, cell.deviation, cell.runs) == (None, None, None)
     assert sum(cell.seeds for cell in cells) == 14
 
 
-def test_the_baseline_of_labeled_rows_has_the_figures_of_the_tables():
+def test_other_readings_of_the_supervised_rows_differ_from_them_in_one_setting():
     assert len(BASELINE.cells) == 8
     for cell in BASELINE.cells:
         same = CELLS[cell.name.replace("-", "/", 1)]
         assert (cell.row, cell.mean, cell.deviation, cell.runs) == (same.row, same.mean, same.deviation, same.runs)
         assert cell.config.with_values("training", rows="all") == same.config
-
-
-def test_the_whitening_of_labeled_rows_is_the_baseline_of_both_cifars_with_three_seeds():
-    paper = {cell.name: (cell.mean, cell.deviation, cell.runs) for cell in WHITENING.cells}
-    assert paper == {
-        "cifar10-supervised-4000": (35.56, 1.59, 10),
-        "cifar10-supervised-aug-4000": (34.85, 1.65, 10),
-        "cifar100-supervised-10000": (51.21, 0.33, 10),
-        "cifar100-supervised-aug-10000": (44.56, 0.30, 10),
-    }
+    assert [cell.name for cell in WHITENING.cells] == [c.name for c in BASELINE.cells if c.name.startswith("cifar")]
     for cell in WHITENING.cells:
         same = CELLS[f"baseline/{cell.name}"]
-        assert cell.config.with_values("data", preprocess_rows="all") == same.config
+        assert (cell.row, cell.mean, cell.deviation, cell.runs) == (same.row, same.mean, same.deviation, same.runs)
+        assert cell.config.with_values("preprocess", rows="all") == same.config
         assert not same_experiment(cell.config, same.config)
-    wanted = _tasks(TABLES, "whitening", None, None, Source())
-    assert [task.seed for task in wanted] == [0] * 4 + [1] * 4 + [2] * 4
-    assert len(_tasks(TABLES, "whitening", None, "0-9", Source())) == 40
 
 
 def test_cells_with_extra_images_are_run_if_there_are_some():
-    table, stand_in = TABLES["tiny"], Source(extra="natural.npy")
+    table, stand_in = TABLES["tiny"], DataLocation(extra="natural.npy")
     for names in (None, "pi-aug-random"):
         with pytest.raises(ConfigError, match="needs extra unlabeled images; add --extra with"):
-            choose_cells(table, names, Source())
+            choose_cells(table, names, DataLocation())
     assert [cell.extra for cell in choose_cells(table, None, stand_in)] == ["random", "random"]
-    assert len(choose_cells(table, None, Source(quick=True))) == 4
+    assert len(choose_cells(table, None, DataLocation(quick=True))) == 4
     with pytest.raises(ConfigError, match="needs categories of Tiny Images, which was withdrawn"):
         choose_cells(table, "pi-aug-restricted", stand_in)
 
 
-def test_seeds_and_order():
-    assert parse_seeds("3,0-2, 7") == [0, 1, 2, 3, 7]
-    wanted = _tasks(TABLES, "cifar10", "pi-4000, pi-all, pi-4000", None, Source())
+@pytest.fixture
+def asked(command, tmp_path, monkeypatch):
+    """The runs that words ask for; they are not done, and the data are not read."""
+    monkeypatch.setattr(command_module, "check_data", lambda *arguments: None)
+
+    def ask(*words):
+        tasks = []
+        monkeypatch.setattr(pool, "run_all", lambda wanted, *others: tasks.extend(wanted) or (0, False))
+        command(*words, "--devices", "cpu", "--results", tmp_path / "results")
+        return tasks
+
+    return ask
+
+
+def test_one_seed_of_every_cell_comes_before_the_next_seed_of_any(asked):
+    wanted = asked("cifar10", "--cells", "pi-4000, pi-all, pi-4000")
     assert [(t.cell.name, t.seed) for t in wanted][:3] == [("pi-4000", 0), ("pi-all", 0), ("pi-4000", 1)]
     assert len(wanted) == 14
+    assert [task.seed for task in asked("whitening")] == [0] * 4 + [1] * 4 + [2] * 4
+    assert len(asked("whitening", "--seeds", "0-9")) == 40
+    assert parse_seeds("3,0-2, 7") == [0, 1, 2, 3, 7]
     for text in ("", "a", "1-", "-1", "3-1", "0-5000", "1.5"):
         with pytest.raises(ConfigError, match="--seeds"):
             parse_seeds(text)
 
 
-def test_devices(monkeypatch):
+def test_a_run_sees_the_device_it_was_given_and_no_other(tmp_path, monkeypatch):
     assert parse_devices("cpu,cpu", quick=False) == ["cpu", "cpu"]
     with pytest.raises(ConfigError, match="--devices is 'gpu'"):
         parse_devices("gpu", quick=False)
     with pytest.raises(ConfigError, match="GPU 99 was asked for"):
         parse_devices("99", quick=False)
+    monkeypatch.setattr(pool, "CONTEXT", multiprocessing.get_context("fork"))
+    monkeypatch.setattr(pool, "run_cell", use_and_tell)
     for allowed, expected in (("", "1"), ("4,7", "7"), ("GPU-a,GPU-b", "GPU-b")):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
-        pool._see_only("1")
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == expected
-        with device_use("1"):
-            assert Path(tempfile.gettempdir(), f"selfens-{os.getuid()}-{expected}.lock").exists()
+        run_all([Task(PI, 0)], Store(tmp_path / expected), DataLocation(), ["1"], lambda text: None)
+        assert (tmp_path / expected / "visible").read_text() == expected
 
 
-def test_the_examples_hold():
-    assert doctest.testmod(command_module) == (0, 1)
+def use_and_tell(task, device, store, location):
+    visible = os.environ["CUDA_VISIBLE_DEVICES"]
+    with device_use(device):
+        assert Path(tempfile.gettempdir(), f"selfens-{os.getuid()}-{visible}.lock").exists()
+    (store.root / "visible").write_text(visible)
 
 
 # Records
@@ -233,7 +239,7 @@ def test_every_record_of_ours_counts_and_is_left_as_it_is():
 
 
 def test_a_record_comes_back_as_it_was(tmp_path):
-    elsewhere = Task(PI, 7).config.with_values("training", device="cuda").with_values("data", folder="/data")
+    elsewhere = Task(PI, 7).config.with_values("training", device="cuda").with_values("source", folder="/data")
     records = [made_record(PI, 7, config=elsewhere), made_record(RANDOM, 0, extra=NATURAL)]
     keep(Store(tmp_path), *records)
     assert Store(tmp_path).read([PI, RANDOM]) == records
@@ -242,7 +248,7 @@ def test_a_record_comes_back_as_it_was(tmp_path):
 
 BAD_VALUES = {
     "surplus": [1],
-    "config": [None, {"data": {"nmae": "x"}}],
+    "config": [None, {"network": {"nmae": "x"}}, {"data": {"name": "cifar10"}}],
     "table": [5],
     "seed": ["0", None, True, -1],
     "quick": ["no"],
@@ -266,7 +272,7 @@ def test_a_damaged_record_is_refused_with_its_path(tmp_path):
     texts = [json.dumps(good | {name: value}) for name, values in BAD_VALUES.items() for value in values]
     for text in [*texts, json.dumps(good)[:500], "[]", json.dumps({"format": 2})]:
         path.write_text(text)
-        with pytest.raises(RunError, match=r"seed000.json is no record \(.+\); move it away"):
+        with pytest.raises(RunError, match=r"seed000.json is not a record \(.+\); move it away"):
             Store(tmp_path).read(CELLS.values())
     path.write_text(json.dumps(good | {"format": 3, "new": 1}))
     with pytest.raises(RunError, match="was written by another version of selfens"):
@@ -279,7 +285,7 @@ def test_what_is_no_file_is_neither_waited_for_nor_read(tmp_path, make):
     for path in (store.record_path(task), store.unfinished_path(task).with_suffix(".lock")):
         path.parent.mkdir(parents=True)
         make(path)
-    with pytest.raises(RunError, match=r"seed000.json is no record \(it is not a regular file\)"):
+    with pytest.raises(RunError, match=r"seed000.json is not a record \(it is not a regular file\)"):
         store.read([PI])
     with pytest.raises(RunError, match="cannot be written to"), store.claimed(task):
         pass
@@ -301,18 +307,18 @@ def test_records_are_never_mixed(tmp_path):
         store.read([RANDOM])
 
 
-# Runs, on a table of our own
+# Runs, of a table made up here
 
 
-def made_tasks(folder, *, seeds=1, epochs=12):
+def made_tasks(folder, *overrides, seeds=1, epochs=12, method="temporal"):
     """Runs of a user's file: real ones, as far as a worker can tell."""
-    npz = write_npz(folder / "data.npz")
-    cell = Cell(table="made-up", name="temporal", row="", column="", config=config(name=str(npz), epochs=epochs))
+    settings = config(method, *overrides, name=str(write_npz(folder / "data.npz")), epochs=epochs)
+    cell = Cell(table="made-up", name=method, row="", column="", config=settings)
     return [Task(cell, seed) for seed in range(seeds)]
 
 
 def do(store, task):
-    return run_cell(task, "cpu", store, Source())
+    return run_cell(task, "cpu", store, DataLocation())
 
 
 def outcomes(store, wanted):
@@ -329,41 +335,30 @@ def undisturbed(folder, wanted):
 
 
 @contextmanager
-def at_epoch(number, what, store):
-    """Calls `what` after an epoch of a training of the store, before anything is noted."""
-    usual = worker._Watch.epoch
+def crashed_in_epoch(number):
+    """Trainings end in an epoch, counted from 0, before anything is noted."""
+    genuine = loop.train
 
-    def epoch(self, record):
-        if record["epoch"] == number and self.store is store:
-            what()
-        usual(self, record)
+    def train(settings, path, *, progress):
+        epoch = progress.epoch
+        progress.epoch = lambda record: crash() if record["epoch"] == number else epoch(record)
+        return genuine(settings, path, progress=progress)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker._Watch, "epoch", epoch)
-        yield
-
-
-def trained_but_not_recorded(store, task):
     with pytest.MonkeyPatch.context() as patch, crashed():
-        patch.setattr(Store, "write", lambda *arguments: crash())
-        do(store, task)
+        patch.setattr(loop, "train", train)
+        yield
 
 
 def test_a_run_interrupted_goes_on_from_its_checkpoint(tmp_path, capsys, monkeypatch):
     (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
-    with at_epoch(10, crash, store), crashed():
+    with crashed_in_epoch(10):
         do(store, task)
     assert store.unfinished_path(task).is_dir()
     assert not store.has(task)
     monkeypatch.setenv("SELFENS_COMMIT", "def456")
     do(store, task)
-    lines = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines()]
-    assert [line.partition(",")[0] for line in lines] == [
-        "started",
-        "epoch 10/12",
-        "continues after epoch 10/12",
-        "finished",
-    ]
+    lines = [line.partition(": ")[2].partition(",")[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["started", "epoch 10/12", "continues after epoch 10/12", "finished"]
     assert outcomes(store, [task]) == undisturbed(tmp_path, [task])
     (record,) = store.read([task.cell])
     assert record.commit == "abc123, then def456"
@@ -373,9 +368,11 @@ def test_a_run_interrupted_goes_on_from_its_checkpoint(tmp_path, capsys, monkeyp
 
 def test_a_run_trained_but_not_recorded_is_only_recorded(tmp_path, capsys, monkeypatch):
     (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
-    trained_but_not_recorded(store, task)
+    with monkeypatch.context() as patch, crashed():
+        patch.setattr(Store, "write", lambda *arguments: crash())
+        do(store, task)
     write_npz(tmp_path / "data.npz", y_test=np.zeros(30, dtype=int))
-    with pytest.raises(RunError, match="is not what"):
+    with pytest.raises(RunError, match="are not what"):
         do(store, task)
     write_npz(tmp_path / "data.npz")
     monkeypatch.setenv("SELFENS_COMMIT", "def456")
@@ -383,6 +380,17 @@ def test_a_run_trained_but_not_recorded_is_only_recorded(tmp_path, capsys, monke
     assert capsys.readouterr().out.count("started") == 1
     assert store.read([task.cell])[0].commit == "abc123"
     assert do(store, task) is None
+
+
+def test_a_run_goes_on_if_its_data_were_moved(tmp_path):
+    (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
+    expected = undisturbed(tmp_path, [task])
+    with crashed_in_epoch(10):
+        do(store, task)
+    (tmp_path / "data.npz").rename(tmp_path / "moved.npz")
+    moved = task.config.with_values("source", path=str(tmp_path / "moved.npz"))
+    do(store, Task(replace(task.cell, config=moved), 0))
+    assert outcomes(store, [task]) == expected
 
 
 def test_a_run_that_another_process_has_is_left_to_it(tmp_path):
@@ -395,8 +403,7 @@ def test_a_run_that_another_process_has_is_left_to_it(tmp_path):
 
 
 def test_a_diverged_run_is_a_result(tmp_path):
-    wild = config("supervised", "optimizer.learning_rate=1e30", name=str(write_npz(tmp_path / "data.npz")))
-    task = Task(Cell(table="made-up", name="wild", row="", column="", config=wild), 0)
+    (task,) = made_tasks(tmp_path, "optimizer.learning_rate=1e30", method="supervised", epochs=3)
     store = Store(tmp_path / "results")
     do(store, task)
     (record,) = store.read([task.cell])
@@ -409,7 +416,7 @@ def interrupted(tmp_path_factory):
     """A run stopped half-way."""
     folder = tmp_path_factory.mktemp("interrupted")
     (task,), store = made_tasks(folder), Store(folder / "results")
-    with at_epoch(10, crash, store), crashed():
+    with crashed_in_epoch(10):
         do(store, task)
     return task, store
 
@@ -422,8 +429,8 @@ def stray_file(path):
 
 def changed(section, **values):
     def change(path):
-        config = Config.from_json((path / "config.json").read_text()).with_values(section, **values)
-        (path / "config.json").write_text(config.to_json())
+        settings = Config.from_json((path / "config.json").read_text()).with_values(section, **values)
+        (path / "config.json").write_text(settings.to_json())
 
     return change
 
@@ -457,24 +464,11 @@ def test_a_run_that_cannot_go_on_is_refused_with_a_remedy(tmp_path, interrupted,
 # Sharing a device
 
 
-def hold(folder):
-    tempfile.tempdir = str(folder)  # as the test has it, and not the server that forks the process
-    with device_use("0"):
-        (folder / "held").touch()
-        time.sleep(60)
-
-
-def test_runs_on_one_device_know_of_each_other(tmp_path):
+def test_runs_on_one_device_know_of_each_other():
     with device_use("0") as first, device_use("1") as elsewhere:
         assert not first()
         with device_use("0") as second:
             assert (first(), second(), elsewhere()) == (True, True, False)
-        assert not first()
-        process = child(tmp_path / "out", hold, tmp_path)
-        until((tmp_path / "held").exists, process)
-        assert first()
-        process.kill()
-        finish(process)
         assert not first()
 
 
@@ -485,9 +479,19 @@ def test_a_device_file_of_somebody_else_is_refused(tmp_path):
     assert not (tmp_path / "mine").exists()
 
 
+@pytest.mark.parametrize("use", [lambda store: store.claimed(Task(PI, 0)), lambda store: device_use("cpu")])
+def test_a_file_system_without_locks_is_one_sentence(tmp_path, monkeypatch, use):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(RunError, match=r"cannot be written to \(No locks available\)"), use(Store(tmp_path)):
+        pass
+
+
 def test_a_record_says_whether_another_run_was_on_the_device_at_any_time(tmp_path):
     (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
-    with device_use("cpu"), at_epoch(10, crash, store), crashed():
+    with device_use("cpu"), crashed_in_epoch(10):
         do(store, task)
     assert do(store, task).shared_device  # it goes on by itself
 
@@ -496,7 +500,7 @@ def test_a_record_says_whether_another_run_was_on_the_device_at_any_time(tmp_pat
 
 
 def run_pool(folder, wanted, *, say=lambda text: None):
-    return run_all(wanted, Store(folder), Source(), ["cpu"], say)
+    return run_all(wanted, Store(folder), DataLocation(), ["cpu"], say)
 
 
 def run_in_child(folder, wanted):
@@ -554,7 +558,7 @@ def test_ctrl_c_stops_at_a_checkpoint(tmp_path):
     os.kill(process.pid, signal.SIGINT)
     assert finish(process) == 0
     assert json.loads((tmp_path / "out").read_text().splitlines()[-1]) == [0, True]
-    epoch, _ = load_run(store.unfinished_path(task)).directory.reached()
+    epoch, _ = load_run(store.unfinished_path(task)).directory.position()
     assert epoch > 10
 
 
@@ -603,13 +607,6 @@ def test_a_run_goes_on_if_nobody_reads_its_lines(tmp_path, monkeypatch):
     assert do(store, task)
 
 
-def test_there_is_a_place_for_the_record_before_anything_is_trained(tmp_path):
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/runs").touch()
-    with pytest.raises(RunError, match="results/runs/made-up/temporal cannot be written to"):
-        run_pool(tmp_path / "results", made_tasks(tmp_path))
-
-
 # The report
 
 
@@ -634,7 +631,7 @@ def test_the_report_on_made_up_records(tmp_path):
         assert line in text
     assert "](label-noise.svg)" in text
     assert figure.startswith("<svg")
-    assert reported(store) == [text, figure]
+    assert reported(store) == [text, figure]  # the same again
 
 
 def test_the_report_without_records_says_so(tmp_path):
@@ -670,11 +667,17 @@ def test_without_arguments_the_tables_are_listed_with_what_has_been_run(tmp_path
     assert f"no records in {tmp_path / 'none'}" in command("--results", tmp_path / "none").output
 
 
-def test_a_run_is_done_for_its_own_extra_images_only(tmp_path, command, monkeypatch):
-    pixels = np.zeros((20, 3, 32, 32), dtype=np.uint8)
-    small = Dataset.from_arrays(pixels, np.arange(20) % 2, pixels, np.arange(20) % 2, layout="NCHW")
-    monkeypatch.setattr("selfens.data.sources.load", lambda *arguments, **options: small)
-    monkeypatch.setitem(data.OFFICIAL_ROWS, "cifar100", (20, 20))
+@pytest.fixture
+def small_files(monkeypatch):
+    """Twenty training and twenty test images that are taken for the official ones."""
+    pixels, labels = np.zeros((20, 3, 32, 32), dtype=np.uint8), np.arange(20) % 2
+    small = Dataset.from_arrays(pixels, labels, pixels, labels, layout="NCHW")
+    monkeypatch.setattr(Official, "load", lambda source, **options: small)
+    monkeypatch.setattr(data, "ROWS", dict.fromkeys(data.ROWS, (20, 20)))
+    return monkeypatch
+
+
+def test_a_run_is_done_for_its_own_extra_images_only(tmp_path, command, small_files):
     keep(Store(tmp_path), made_record(RANDOM, 0, extra=replace(NATURAL, rows=70)))
     results = {}
     for name, rows in (("natural.npy", 70), ("natural.npy", 71), ("other.npy", 70)):
@@ -687,17 +690,18 @@ def test_a_run_is_done_for_its_own_extra_images_only(tmp_path, command, monkeypa
         assert f"has runs with 70 images of natural.npy, not {images}" in str(result.exception)
 
 
-def test_the_last_line_and_the_exit_code_say_that_runs_are_missing(capsys):
+def test_the_last_line_and_the_exit_code_say_that_runs_are_missing(command, tmp_path, monkeypatch):
+    words = ("noise", "--quick", "--cells", "temporal-20,temporal-50", "--devices", "cpu", "--results", tmp_path)
     for stopped, code, reason in (
         (False, 3, "the time is up, or another process is doing the rest"),
         (True, 130, "stopped"),
     ):
-        with pytest.raises((typer.Exit, SystemExit)) as last:
-            _finish(2, 0, stopped)
-        assert getattr(last.value, "exit_code", None) or last.value.code == code
-        assert capsys.readouterr().out == f"{reason}; 2 runs are missing. Run it again to continue.\n"
-    with pytest.raises(RunError, match="2 runs are missing, 1 of them because of the errors above"):
-        _finish(2, 1, False)
+        monkeypatch.setattr(pool, "run_all", lambda *arguments, stopped=stopped: (0, stopped))
+        result = command(*words)
+        assert result.exit_code == code
+        assert result.output.splitlines()[-1] == f"{reason}; 2 runs are missing. Run it again to continue."
+    monkeypatch.setattr(pool, "run_all", lambda *arguments: (1, False))
+    assert "2 runs are missing, 1 of them because of the errors above" in str(command(*words).exception)
 
 
 def test_results_that_cannot_be_written_are_one_sentence(tmp_path, command):
@@ -709,6 +713,10 @@ def test_results_that_cannot_be_written_are_one_sentence(tmp_path, command):
     result = command("--results", tmp_path / "file")
     assert result.exit_code == 2
     assert "is a file" in " ".join(result.output.replace("│", " ").split())
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick/runs").touch()  # before anything is trained
+    result = command("noise", "--quick", "--cells", "temporal-20", "--results", tmp_path)
+    assert f"{tmp_path}/quick/runs/noise/temporal-20 cannot be written to" in str(result.exception)
 
 
 @pytest.mark.parametrize(
@@ -718,7 +726,6 @@ def test_results_that_cannot_be_written_are_one_sentence(tmp_path, command):
         (["cifar10", "--cells", "pi-4001"], "there is no cifar10 cell 'pi-4001'"),
         (["cifar10", "--seeds", "x"], "--seeds is 'x'"),
         (["cifar10", "--max-minutes", "0"], "--max-minutes is 0"),
-        (["claims"], "there is no table 'claims'"),
         (["--seeds", "0"], "are for the runs of a table"),
         (["--extra", "x.npy"], "are for the runs of a table"),
         (["tiny"], "needs extra unlabeled images"),
@@ -741,27 +748,27 @@ def test_quick_from_the_command_to_the_report(tmp_path, command):
     assert "no number here means anything" in (tmp_path / "quick/README.md").read_text()
     assert not (tmp_path / "runs").exists()
     (record,) = Store(tmp_path / "quick").read(data.quick(TABLES["tiny"]).cells)
-    assert (record.quick, record.extra) == (True, Images(source="digits again", rows=1297))
+    assert (record.quick, record.extra) == (True, ExtraImages(source="digits", rows=1297))
     assert record.final_error < 85  # 90 is chance
     assert "runs done" not in command(*words).output
 
 
-def test_files_that_are_not_the_official_ones_are_mentioned_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sources, "load", lambda *_, **__: Dataset.from_arrays(np.zeros((2, 2)), [0, 1]))
-    monkeypatch.setattr(data, "OFFICIAL_ROWS", {})
-    monkeypatch.setattr(cifar_svhn, "unofficial_files", lambda name, folder: [folder / "data_batch_1"])
-    check_data([Task(PI, seed) for seed in range(5)], Store(tmp_path / "results"), Source(data_dir=tmp_path))
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("warning: the official MD5 checksums of cifar10 do not fit 1 of its files, the first ")
+def test_files_that_are_not_the_official_ones_are_mentioned_once(tmp_path, monkeypatch, command, small_files):
+    monkeypatch.setattr(official_files, "altered_files", lambda name, folder: [folder / "data_batch_1"])
+    monkeypatch.setattr(pool, "run_all", lambda *arguments: (0, False))
+    words = ("cifar10", "--cells", "pi-4000", "--data-dir", tmp_path, "--devices", "cpu")
+    (line, _) = command(*words, "--results", tmp_path / "results").output.splitlines()
+    assert line.startswith("warning: 1 CIFAR-10 file does not match the published MD5 checksums (the first: ")
 
 
-def test_files_that_cannot_be_the_papers_are_refused(tmp_path, command):
-    folder = tmp_path / "cifar-10-batches-py"
-    folder.mkdir()
-    batch = {b"data": np.zeros((20, 3072), np.uint8), b"labels": [0] * 20}
-    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
-        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
-    (folder / "batches.meta").write_bytes(pickle.dumps({b"label_names": list("abcdefghij")}, protocol=2))
-    result = command("cifar10", "--data-dir", tmp_path, "--devices", "cpu", "--results", tmp_path / "results")
+def test_files_that_cannot_be_the_papers_are_refused(tmp_path, command, small_files):
+    words = ("tiny", "--extra", tmp_path / "natural.npy", "--devices", "cpu", "--results", tmp_path)
+    np.save(tmp_path / "natural.npy", np.zeros((70, 3, 32, 32), dtype=np.uint8))
+    small_files.setattr(data, "RANDOM_IMAGES", 60)
+    result = command(*words)
     assert type(result.exception) is DataError
-    assert "cifar10 has 100 training and 20 test images here; the official files" in str(result.exception)
+    assert "natural.npy has 70 images; the paper has 60 random ones" in str(result.exception)
+    small_files.setattr(data, "ROWS", ROWS)
+    result = command(*words)
+    assert type(result.exception) is DataError
+    assert "cifar100 has 20 training and 20 test images here; the official files" in str(result.exception)

@@ -1,6 +1,6 @@
 """Which rows are labeled, and with what."""
 
-from dataclasses import replace
+import dataclasses
 
 import numpy as np
 import pytest
@@ -8,78 +8,65 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference.label_choice import original_rows as twin
 
-from selfens.config import DataConfig
 from selfens.data.dataset import Dataset
-from selfens.data.label_files import named_rows
-from selfens.data.labels import LabelChoice, balanced_rows, choose_labels, original_rows
+from selfens.data.label_files import read_labels
+from selfens.data.labels import LabelChoice, LabelsConfig, balanced_rows, choose_labels, original_rows
 from selfens.errors import DataError
 
 CLASSES = ("a", "b", "c", "d")
 
 
-def dataset(rows=200, num_classes=4, seed=0, unlabeled=0.0):
+def dataset(rows=200, seed=0, unlabeled=0.0):
     random = np.random.default_rng(seed)
-    labels = random.integers(num_classes, size=rows)
-    labels[:num_classes] = range(num_classes)
-    labels[num_classes:][random.random(rows - num_classes) < unlabeled] = -1
-    names = [CLASSES[i] if i < len(CLASSES) else f"class {i}" for i in range(num_classes)]
-    return Dataset.from_arrays(random.normal(size=(rows, 3)), labels, classes=names)
+    labels = random.integers(4, size=rows)
+    labels[:4] = range(4)
+    labels[4:][random.random(rows - 4) < unlabeled] = -1
+    return Dataset.from_arrays(random.normal(size=(rows, 3)), labels, classes=CLASSES)
+
+
+def labels_only(labels, **options):
+    return Dataset.from_arrays(np.zeros((len(labels), 2)), labels, **options)
 
 
 def chosen(data, label_seed=0, split_seed=0, **options):
-    return choose_labels(data, DataConfig(**options), label_seed=label_seed, split_seed=split_seed)
+    return choose_labels(data, LabelsConfig(**options), label_seed=label_seed, split_seed=split_seed)
 
 
-# balanced
+# Drawn
 
 
 @given(st.integers(4, 80), st.integers(0, 2**32 - 1))
-def test_balanced_choice_has_equally_many_of_each_class(count, seed):
-    data = dataset(unlabeled=0.3, rows=400)
-    rows = balanced_rows(data.labels, data.classes, count, seed)
-    counts = np.bincount(data.labels[rows], minlength=4)
+def test_a_balanced_choice_has_equally_many_rows_of_each_class(count, seed):
+    labels = dataset(unlabeled=0.3, rows=400).labels
+    rows = balanced_rows(labels, CLASSES, count, seed)
+    counts = np.bincount(labels[rows], minlength=4)
     assert len(set(rows.tolist())) == len(rows) == count
     assert counts.max() - counts.min() <= 1
-    assert (data.labels[rows] >= 0).all()
+    assert (labels[rows] >= 0).all()
     np.testing.assert_array_equal(rows, np.sort(rows))
-    np.testing.assert_array_equal(rows, balanced_rows(data.labels, data.classes, count, seed))
+    np.testing.assert_array_equal(rows, balanced_rows(labels, CLASSES, count, seed))
 
 
-def test_remainder_goes_to_different_classes_with_different_seeds():
-    data = dataset()
-    larger = {int(np.bincount(data.labels[balanced_rows(data.labels, CLASSES, 9, s)]).argmax()) for s in range(40)}
+def test_the_remainder_goes_to_different_classes_with_different_seeds():
+    labels = dataset().labels
+    larger = {int(np.bincount(labels[balanced_rows(labels, CLASSES, 9, seed)]).argmax()) for seed in range(40)}
     assert larger == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("choose", [balanced_rows, original_rows])
-def test_seeds_choose_differently_and_the_same_seed_alike(choose):
-    data = dataset()
-    sets = {tuple(choose(data.labels, data.classes, 20, seed)) for seed in (0, 0, 1, 2)}
-    assert len(sets) == 3
-
-
-def test_every_row_can_be_chosen():
-    data = dataset(rows=40)
-    seen = {row for seed in range(200) for row in balanced_rows(data.labels, CLASSES, 8, seed).tolist()}
-    assert seen == set(range(40))
-
-
-# the authors'
+def test_every_row_can_be_chosen_and_a_seed_chooses_the_same_again(choose):
+    labels = dataset(rows=40).labels
+    choices = [choose(labels, CLASSES, 8, seed).tolist() for seed in range(200)]
+    assert {row for rows in choices for row in rows} == set(range(40))
+    assert choices == [choose(labels, CLASSES, 8, seed).tolist() for seed in range(200)]
 
 
 @given(st.integers(4, 60), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.4]))
-def test_original_choice_is_the_one_told_literally(count, seed, unlabeled):
-    data = dataset(rows=300, unlabeled=unlabeled)
-    rows = original_rows(data.labels, data.classes, count, seed)
-    assert rows.tolist() == twin(data.labels, 4, count, seed)
-
-
-def test_original_choice_leaves_the_remainder_out():
-    data = dataset()
-    assert len(original_rows(data.labels, CLASSES, 23, 1000)) == 20
-
-
-# choose_labels
+def test_the_original_choice_is_that_of_the_authors_told_literally(count, seed, unlabeled):
+    labels = dataset(rows=300, unlabeled=unlabeled).labels
+    rows = original_rows(labels, CLASSES, count, seed)
+    assert len(rows) == count // 4 * 4  # the remainder is left out
+    assert rows.tolist() == twin(labels, 4, count, seed)
 
 
 def test_all_labels_are_used_unless_a_number_is_given():
@@ -93,42 +80,51 @@ def test_all_labels_are_used_unless_a_number_is_given():
 @pytest.mark.parametrize("kind", ["balanced", "original"])
 def test_chosen_rows_keep_their_labels_and_the_others_have_none(kind):
     data = dataset()
-    choice = chosen(data, labels=20, label_choice=kind)
+    choice = chosen(data, count=20, choice=kind)
     labels = choice.training_labels(200)
     np.testing.assert_array_equal(labels[choice.rows], data.labels[choice.rows])
     assert (labels >= 0).sum() == 20
 
 
-def test_choice_depends_on_the_label_seed():
+@pytest.mark.parametrize(
+    ("options", "part", "follows_labels"),
+    [({"count": 20}, "rows", True), ({"noise": 50}, "labels", True), ({"validation": 0.3}, "validation", False)],
+    ids=["choice", "noise", "validation"],
+)
+def test_each_part_follows_one_seed_alone(options, part, follows_labels):
     data = dataset()
-    rows = [chosen(data, labels=20, label_seed=a, split_seed=b).rows.tolist() for a, b in [(0, 0), (0, 1), (1, 0)]]
-    assert rows[0] == rows[1] != rows[2]
+    first, label_seed, split_seed = (
+        getattr(chosen(data, label_seed=one, split_seed=other, **options), part)
+        for one, other in ((0, 0), (1, 0), (0, 1))
+    )
+    assert np.array_equal(first, label_seed) != follows_labels
+    assert np.array_equal(first, split_seed) == follows_labels
 
 
-def test_choice_is_kept_as_json():
-    choice = chosen(dataset(), labels=40, label_noise=50, validation=0.2)
+def test_a_choice_is_kept_as_json():
+    choice = chosen(dataset(), count=40, noise=50, validation=0.2)
     again = LabelChoice.from_json(choice.to_json())
-    for name in ("rows", "labels", "corrupted", "validation", "validation_labels"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(choice, name))
-        assert getattr(again, name).dtype == np.int64
-        assert len(getattr(again, name)) > 0
+    for field in dataclasses.fields(LabelChoice):
+        np.testing.assert_array_equal(getattr(again, field.name), getattr(choice, field.name))
+        assert getattr(again, field.name).dtype == np.int64
+        assert len(getattr(again, field.name)) > 0
 
 
-# corruption
+# Noise
 
 
 @pytest.mark.parametrize("percentage", [0, 20, 50, 80, 100, 33.3])
-def test_corruption_redraws_the_percentage_of_the_labels_in_use(percentage):
-    data = dataset(rows=2000, num_classes=4)
-    choice = chosen(data, labels=400, label_noise=percentage)
+def test_noise_redraws_a_percentage_of_the_labels_in_use(percentage):
+    data = dataset(rows=2000)
+    choice = chosen(data, count=400, noise=percentage)
     changed = choice.rows[choice.labels != data.labels[choice.rows]]
     assert len(choice.corrupted) == len(set(choice.corrupted.tolist())) == int(0.01 * 400 * percentage)
     assert set(changed.tolist()) <= set(choice.corrupted.tolist()) <= set(choice.rows.tolist())
 
 
-def test_corrupted_labels_are_uniform_over_all_classes_so_some_stay_right():
-    data = dataset(rows=8000, num_classes=4)
-    choice = chosen(data, label_noise=100)
+def test_redrawn_labels_are_uniform_over_all_classes_so_some_stay_right():
+    data = dataset(rows=8000)
+    choice = chosen(data, noise=100)
     expected = len(choice.rows) / 4
     assert np.abs(np.bincount(choice.labels) - expected).max() < 5 * np.sqrt(expected)
     stayed = (choice.labels == data.labels[choice.rows]).sum()
@@ -138,94 +134,67 @@ def test_corrupted_labels_are_uniform_over_all_classes_so_some_stay_right():
         assert redrawn.min() > 0.8 * redrawn.mean()
 
 
-def test_corruption_changes_with_the_label_seed_alone():
-    data = dataset()
-    labels = [chosen(data, label_noise=50, label_seed=a, split_seed=b).labels for a, b in [(0, 0), (0, 1), (1, 0)]]
-    np.testing.assert_array_equal(labels[0], labels[1])
-    assert not np.array_equal(labels[0], labels[2])
-
-
-# validation
+# Validation
 
 
 @given(st.sampled_from([0.1, 0.25, 0.5, 0.9]), st.integers(0, 100), st.sampled_from([24, 40, None]))
 def test_validation_rows_are_a_share_of_each_class_held_out_of_training(fraction, seed, count):
     data = dataset()
-    choice = chosen(data, labels=count, validation=fraction, split_seed=seed)
-    before = chosen(data, labels=count)
+    choice = chosen(data, count=count, validation=fraction, noise=100, split_seed=seed)
+    before = chosen(data, count=count)
     assert sorted([*choice.rows, *choice.validation]) == before.rows.tolist()
-    np.testing.assert_array_equal(choice.validation_labels, data.labels[choice.validation])
+    np.testing.assert_array_equal(choice.validation_labels, data.labels[choice.validation])  # without noise
     for number in range(4):
         members = int((before.labels == number).sum())
         held = int((choice.validation_labels == number).sum())
         assert abs(held - fraction * members) <= 0.5 + 1e-9 or held == members - 1
-        assert (choice.labels == number).sum() >= 1
-    assert not set(choice.validation.tolist()) & set(np.flatnonzero(choice.training_labels(200) >= 0).tolist())
+        assert held < members
+    assert (choice.training_labels(200)[choice.validation] == -1).all()
 
 
-def test_validation_labels_are_never_corrupted():
-    data = dataset()
-    choice = chosen(data, validation=0.3, label_noise=100)
-    np.testing.assert_array_equal(choice.validation_labels, data.labels[choice.validation])
-    assert not set(choice.validation.tolist()) & set(choice.corrupted.tolist())
-
-
-def test_split_follows_the_split_seed_alone():
-    data = dataset()
-    held = [chosen(data, validation=0.3, label_seed=a, split_seed=b).validation for a, b in [(0, 0), (1, 0), (0, 1)]]
-    np.testing.assert_array_equal(held[0], held[1])
-    assert not np.array_equal(held[0], held[2])
-
-
-# refused
+# Refusals
 
 
 @pytest.mark.parametrize("kind", ["balanced", "original"])
-def test_fewer_labels_than_classes_are_refused(kind):
-    with pytest.raises(DataError, match="3 labels were asked for and there are 4 classes"):
-        chosen(dataset(), labels=3, label_choice=kind)
-    with pytest.raises(DataError, match="1 label was asked for"):
-        chosen(dataset(), labels=1, label_choice=kind)
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (1, "1 label was asked for and there are 2 classes; ask for at least one each"),
+        (8, "8 labels .* 4 of them of class 'y', which has only 3; ask for at most 6"),
+    ],
+)
+def test_too_few_and_too_many_labels_are_refused_with_what_would_do(kind, count, message):
+    data = labels_only(["x"] * 9 + ["y"] * 3)
+    with pytest.raises(DataError, match=message):
+        chosen(data, count=count, choice=kind)
+    assert len(chosen(data, count=6, choice=kind).rows) == 6
 
 
-@pytest.mark.parametrize("kind", ["balanced", "original"])
-def test_more_labels_than_a_class_has_are_refused_with_what_would_do(kind):
-    data = Dataset.from_arrays(np.zeros((12, 2)), ["x"] * 9 + ["y"] * 3)
-    with pytest.raises(DataError, match="8 labels .* 4 of them of class 'y', which has only 3; ask for at most 6"):
-        chosen(data, labels=8, label_choice=kind)
-    assert len(chosen(data, labels=6, label_choice=kind).rows) == 6
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (labels_only(["x", "x", ""]), {}, "all labels are of one class .'x'.; expected at least two"),
+        (labels_only([-1, -1, -1]), {}, "no training row of arrays has a label"),
+        (labels_only([-1, -1, -1]), {"count": 10}, "no training row of arrays has a label"),
+        (labels_only([-1, -1, -1]), {"count": 10, "choice": "original"}, "no training row of arrays has a label"),
+        (labels_only([0, 1, 1], classes=["x", "y", "z"]), {}, "class 'z' has no labeled row"),
+        (labels_only([0, 0, 0], classes=["x", "y", "z"]), {}, "classes 'y', 'z' have no labeled row"),
+        (dataset(), {"count": 8, "validation": 0.1}, r"validation fraction of 0\.1 of 8 labeled rows leaves none"),
+    ],
+)
+def test_labels_that_cannot_be_learned_from_are_refused(data, options, message):
+    with pytest.raises(DataError, match=message):
+        chosen(data, **options)
 
 
-def test_one_class_alone_is_refused():
-    with pytest.raises(DataError, match="one class only .'x'.; expected at least two"):
-        chosen(Dataset.from_arrays(np.zeros((3, 2)), ["x", "x", ""]))
+# Files
 
 
-@pytest.mark.parametrize("options", [{}, {"labels": 10}, {"labels": 10, "label_choice": "original"}])
-def test_data_without_any_label_is_refused(options):
-    with pytest.raises(DataError, match="no training row of arrays has a label"):
-        chosen(Dataset.from_arrays(np.zeros((3, 2)), [-1, -1, -1]), **options)
-
-
-def test_class_without_a_labeled_row_is_refused():
-    data = Dataset.from_arrays(np.zeros((3, 2)), [0, 1, 1], classes=["x", "y", "z"])
-    with pytest.raises(DataError, match="class 'z' has no labeled row"):
-        chosen(data)
-
-
-def test_validation_that_would_be_empty_is_refused():
-    with pytest.raises(DataError, match=r"validation fraction of 0\.1 of 8 labeled rows leaves none"):
-        chosen(dataset(), labels=8, validation=0.1)
-
-
-# files
-
-
-def from_file(tmp_path, text, data=None, name="labels.txt"):
-    path = tmp_path / name
+def from_file(tmp_path, text, data=None):
+    path = tmp_path / "labels.txt"
     path.write_text(text, encoding="utf-8")
-    named = sorted(named_rows(path, data or dataset()).items())
-    return [row for row, _ in named], [label for _, label in named]
+    found = sorted(read_labels(path, data or dataset()).items())
+    return [row for row, _ in found], [label for _, label in found]
 
 
 @pytest.mark.parametrize(
@@ -240,41 +209,29 @@ def test_rows_alone_take_the_labels_of_the_data(tmp_path, text):
 @pytest.mark.parametrize(
     "text",
     ["7,b\n3,d\n", "row,label\n7,b\n3,d\n", "Row,Label\n7, b\n3,d \n", "7,1\n3,3\n", "7;b\n3;d\n",
-     "row\tlabel\n7\tb\n3\td\n", '"7","b"\n3,d'],
+     "row\tlabel\n7\tb\n3\td\n", '"7","b"\n3,d', "row,suggested,label,score\n7,c,b,0.1\n3,a,d,0.2\n",
+     "score,label,row\n0.1,b,7\n0.2,d,3\n"],
 )  # fmt: skip
 def test_rows_with_labels_by_name_or_number(tmp_path, text):
     assert from_file(tmp_path, text) == ([3, 7], [3, 1])
 
 
 def test_a_name_goes_before_a_number(tmp_path):
-    data = Dataset.from_arrays(np.zeros((4, 2)), ["1", "0", "1", "0"], classes=["1", "0"])
+    data = labels_only(["1", "0", "1", "0"], classes=["1", "0"])
     assert from_file(tmp_path, "0,1\n1,0\n", data) == ([0, 1], [0, 1])
 
 
-def test_file_is_what_training_uses(tmp_path):
-    (tmp_path / "f.csv").write_text("0,d\n1,c\n2,b\n3,a\n")
-    choice = chosen(dataset(), label_choice="file", labels_file=str(tmp_path / "f.csv"))
-    assert (choice.rows.tolist(), choice.labels.tolist()) == ([0, 1, 2, 3], [3, 2, 1, 0])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "row,suggested,label,score\n7,c,b,0.1\n3,a,d,0.2\n",
-        "score,label,row\n0.1,b,7\n0.2,d,3\n",
-    ],
-    ids=["another order", "row last"],
-)
-def test_columns_are_found_by_their_names(tmp_path, text):
-    assert from_file(tmp_path, text) == ([3, 7], [3, 1])
-
-
-FILES = {"row_names": ("/photos/a/0.png", "/photos/b/1.png", "/photos/2.png"), "test_row_names": ("/photos/a/3.png",)}
+@given(st.dictionaries(st.integers(0, 199), st.integers(0, 3), min_size=1, max_size=20))
+def test_any_labels_survive_a_file(tmp_path_factory, given_labels):
+    lines = "".join(f"{row},{CLASSES[label]}\n" for row, label in given_labels.items())
+    expected = (sorted(given_labels), [given_labels[row] for row in sorted(given_labels)])
+    assert from_file(tmp_path_factory.mktemp("labels"), lines) == expected
 
 
 def with_files():
-    data = Dataset.from_arrays(np.zeros((3, 2)), [0, 1, -1], classes=["a", "b"], name="/photos")
-    return replace(data, **FILES)
+    files = ("/photos/a/0.png", "/photos/b/1.png", "/photos/2.png", "/photos/a/3.png")
+    data = Dataset.from_arrays(np.zeros((3, 2)), [0, 1, -1], np.zeros((1, 2)), [0], classes=["a", "b"], name="/photos")
+    return dataclasses.replace(data, ids=files)
 
 
 @pytest.mark.parametrize(
@@ -285,12 +242,7 @@ def with_files():
         "file,label\n2.png,b\na/0.png,a\n",
         "file,label\n./2.png,b\n../photos/a/0.png,a\n/gone.png,\n",
     ],
-    ids=[
-        "whole paths",
-        "with rows, which may be others",
-        "below the folder",
-        "not normalized, and an unlabeled one gone",
-    ],
+    ids=["whole paths", "with rows, which may be others", "below the folder", "not normalized, an unlabeled one gone"],
 )
 def test_files_are_found_by_whole_paths_or_below_the_datas_folder(tmp_path, text):
     assert from_file(tmp_path, text, with_files()) == ([0, 2], [0, 1])
@@ -305,35 +257,9 @@ def test_files_are_found_by_whole_paths_or_below_the_datas_folder(tmp_path, text
         ("file,class\n/photos/2.png,b\n", "has the columns file, class; expected one of them to be label"),
     ],
 )
-def test_a_file_that_is_no_training_image_is_named(tmp_path, text, message):
+def test_a_file_that_is_not_a_training_image_is_named(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         from_file(tmp_path, text, with_files())
-
-
-def test_files_of_data_that_have_none_are_refused(tmp_path):
-    with pytest.raises(DataError, match="has a column file, but these data have no files"):
-        from_file(tmp_path, "file,label\nx.png,a\n")
-
-
-def test_added_labels_join_those_drawn_and_win_over_them(tmp_path):
-    data = dataset()
-    drawn = chosen(data, labels=20)
-    free = int(np.setdiff1d(np.arange(200), drawn.rows)[0])
-    other = (int(drawn.labels[0]) + 1) % 4
-    (tmp_path / "more.csv").write_text(f"row,label\n{free},d\n{drawn.rows[0]},{other}\n")
-    choice = chosen(data, labels=20, label_choice="added", labels_file=str(tmp_path / "more.csv"))
-    expected = dict(zip(drawn.rows.tolist(), drawn.labels.tolist(), strict=True)) | {free: 3, int(drawn.rows[0]): other}
-    assert dict(zip(choice.rows.tolist(), choice.labels.tolist(), strict=True)) == expected
-
-
-def test_a_label_left_empty_is_taken_away_and_not_missed(tmp_path):
-    data = Dataset.from_arrays(np.zeros((6, 2)), [0, 1, 0, 1, 0, -1])
-    (tmp_path / "corrected.csv").write_text("row,label\n0,\n1,0\n2,0\n3,1\n4,0\n5,\n")
-    given = {"labels_file": str(tmp_path / "corrected.csv")}
-    for choice in ("file", "added"):
-        found = chosen(data, label_choice=choice, **given)
-        assert found.rows.tolist() == [1, 2, 3, 4]
-        assert found.labels.tolist() == [0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -351,6 +277,7 @@ def test_a_label_left_empty_is_taken_away_and_not_missed(tmp_path):
         ("1.5\n", r"names '1\.5'; expected a row"),
         ("[1, 2]", r"names '\[1'; expected a row number"),
         ('{"rows": [1], "labels": [9]}', "expected a row number"),
+        ("file,label\nx.png,a\n", "has a column file, but these data have no files"),
         ("1" * 200_000, "labels.txt"),
     ],
     ids=lambda value: value[:30],
@@ -360,40 +287,43 @@ def test_what_a_file_cannot_mean_is_refused(tmp_path, text, message):
         from_file(tmp_path, text)
 
 
-def test_row_without_any_label_is_refused(tmp_path):
-    data = Dataset.from_arrays(np.zeros((3, 2)), [0, 1, -1])
+def test_a_row_without_any_label_is_refused(tmp_path):
+    data = labels_only([0, 1, -1])
     with pytest.raises(DataError, match="names row 2 without a label, and the data set has none"):
         from_file(tmp_path, "2\n", data)
     assert from_file(tmp_path, "2,1\n", data) == ([2], [1])
 
 
-def test_file_that_cannot_be_read_is_refused(tmp_path):
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00\x01")
     for name in ("missing", "bytes", "."):
         with pytest.raises(DataError, match="cannot be read as a CSV of row,label"):
-            named_rows(tmp_path / name, dataset())
+            read_labels(tmp_path / name, dataset())
 
 
-def test_empty_file_gives_no_labels(tmp_path):
-    (tmp_path / "empty").write_text("")
-    with pytest.raises(DataError, match="has no labels; fill in its column label"):
-        chosen(dataset(), label_choice="file", labels_file=str(tmp_path / "empty"))
+def test_added_labels_join_those_drawn_and_win_over_them(tmp_path):
+    data, path = dataset(), tmp_path / "more.csv"
+    drawn = chosen(data, count=20)
+    free = int(np.setdiff1d(np.arange(200), drawn.rows)[0])
+    other = (int(drawn.labels[0]) + 1) % 4
+    path.write_text(f"row,label\n{free},d\n{drawn.rows[0]},{other}\n")
+    choice = chosen(data, count=20, choice="added", file=str(path))
+    expected = dict(zip(drawn.rows.tolist(), drawn.labels.tolist(), strict=True)) | {free: 3, int(drawn.rows[0]): other}
+    assert dict(zip(choice.rows.tolist(), choice.labels.tolist(), strict=True)) == expected
 
 
-@given(st.dictionaries(st.integers(0, 199), st.integers(0, 3), min_size=1, max_size=20))
-def test_any_labels_survive_a_file(tmp_path_factory, given_labels):
-    folder = tmp_path_factory.mktemp("labels")
-    expected = (sorted(given_labels), [given_labels[row] for row in sorted(given_labels)])
-    lines = "".join(f"{row},{CLASSES[label]}\n" for row, label in given_labels.items())
-    assert from_file(folder, lines) == expected
+def test_an_empty_label_takes_the_label_away(tmp_path):
+    data, path = labels_only([0, 1, 0, 1, 0, -1]), tmp_path / "corrected.csv"
+    path.write_text("row,label\n0,\n1,0\n2,0\n3,1\n4,0\n5,\n")
+    for choice in ("file", "added"):
+        found = chosen(data, choice=choice, file=str(path))
+        assert (found.rows.tolist(), found.labels.tolist()) == ([1, 2, 3, 4], [0, 0, 1, 0])
 
 
-def test_suggestions_that_nobody_filled_in_are_refused(tmp_path):
-    data = Dataset.from_arrays(np.zeros((5, 2)), [0, 1, 0, -1, -1])
-    path = tmp_path / "suggestions.csv"
-    path.write_text("row,label\n3,\n4,\n")
-    options = DataConfig(label_choice="added", labels_file=str(path))
-    with pytest.raises(DataError, match=r"suggestions.csv has no labels; fill in its column label"):
-        choose_labels(data, options, label_seed=0, split_seed=0)
-    path.write_text("row,label\n3,\n0,\n")  # takes back a label
-    assert choose_labels(data, options, label_seed=0, split_seed=0).rows.tolist() == [1, 2]
+@pytest.mark.parametrize("text", ["", "row,label\n3,\n4,\n"], ids=["empty", "suggestions that nobody filled in"])
+@pytest.mark.parametrize("choice", ["file", "added"])
+def test_a_file_without_labels_is_refused(tmp_path, text, choice):
+    path = tmp_path / "labels.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"labels.csv has no labels; fill in its column label"):
+        chosen(labels_only([0, 1, 0, -1, -1]), choice=choice, file=str(path))

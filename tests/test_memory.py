@@ -1,4 +1,4 @@
-"""What would not fit into memory is refused before any of it is taken."""
+"""What would not fit into memory is refused before any of it is taken, or read again whenever it is needed."""
 
 import resource
 import sys
@@ -7,23 +7,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import SMALL_IMAGES, config, differences, features, images, left_behind, selfens, write_npz
+from support import SMALL_IMAGES, config, differences, features, images, left_behind
 
 from selfens import load_run, networks, train
 from selfens.config import NetworkConfig
 from selfens.core import memory
 from selfens.core.targets import EnsembleTargets
 from selfens.data.dataset import Dataset
-from selfens.data.folder import load_folder
 from selfens.errors import ConfigError
-
-GIB = 2**30
 
 
 @pytest.fixture
 def little(monkeypatch):
     """A machine with so many bytes left."""
-    return lambda size: monkeypatch.setattr(memory, "left", lambda device=None: size)
+    return lambda size: monkeypatch.setattr(memory, "available", lambda device=None: size)
 
 
 def test_an_absurd_width_is_refused_before_memory_is_taken(tmp_path):
@@ -36,19 +33,6 @@ def test_an_absurd_width_is_refused_before_memory_is_taken(tmp_path):
         networks.build(NetworkConfig(name="small", width=65536), (3, 32, 32), 10)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 100_000  # kilobytes
     assert not (tmp_path / "run").exists()
-
-
-def test_the_command_says_so_in_one_sentence(tmp_path):
-    npz = write_npz(tmp_path / "x.npz")
-    done = selfens(
-        *("train", npz, "--method", "temporal", "--run", tmp_path / "run"),
-        *("--set", "network.width=65536", "--device", "cpu"),
-        cwd=tmp_path,
-    )
-    if memory.left() < 64 * GIB:
-        assert done.returncode == 1
-        assert len(done.stderr.splitlines()) == 1
-        assert "choose a smaller network.width" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -85,22 +69,26 @@ def test_very_many_classes_are_refused_before_their_targets_are_made(tmp_path, l
     data = Dataset.from_arrays(x, np.arange(4000))
     little(100_000_000)
     with pytest.raises(ConfigError, match=r"^targets of 4,000 rows of 4,000 classes in float32 .* keep them in a file"):
-        train(config("temporal", "data.labels=none"), tmp_path / "run", dataset=data)
+        train(config("temporal", "labels.count=none"), tmp_path / "run", dataset=data)
     assert not (tmp_path / "run").exists()
     assert EnsembleTargets(4000, 4000, storage=tmp_path / "z").num_rows == 4000
 
 
-def test_very_large_images_are_refused_before_they_are_read(tmp_path, little):
-    for name in "ab":
-        (tmp_path / "p" / name).mkdir(parents=True)
-        for number in range(5):
-            Image.new("RGB", (8, 8)).save(tmp_path / "p" / name / f"{number}.png")
-    little(10 * 3 * 64 * 64)
-    assert load_folder(tmp_path / "p", size=64).num_rows == 8
-    with pytest.raises(
-        ConfigError, match=r"^10 images of 65 x 65 pixels would take at least .*; choose a smaller size"
-    ):
-        load_folder(tmp_path / "p", size=65)
+@pytest.mark.parametrize("folders", ["a b", "train/a train/b test/a test/b"])
+@pytest.mark.filterwarnings("ignore:every image has a class")
+def test_images_that_do_not_fit_are_decoded_again_for_the_same_bits(tmp_path, little, folders):
+    random = np.random.default_rng(0)
+    for name in folders.split():
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(20):
+            pixels = random.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    settings = config("pi", *SMALL_IMAGES, "labels.count=all", "training.residence=ram", name=tmp_path / "photos")
+    train(settings, tmp_path / "a")
+    little(2 * 40 * 3 * 8 * 8 - 1)
+    again = train(settings, tmp_path / "b")
+    assert not isinstance(again.data().inputs, np.ndarray)
+    assert differences(left_behind(tmp_path / "a"), left_behind(tmp_path / "b")) == []
 
 
 def test_a_network_that_was_passed_is_trained_however_little_seems_left(tmp_path, little):
@@ -111,8 +99,8 @@ def test_a_network_that_was_passed_is_trained_however_little_seems_left(tmp_path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
-def test_what_is_left_is_less_than_there_is_and_shared(monkeypatch):
-    assert 0 < memory.left(torch.device("cpu")) < 2**50
-    everything = memory.left()
+def test_what_is_available_is_less_than_there_is_and_shared(monkeypatch):
+    everything = memory.available(torch.device("cpu"))
+    assert 0 < everything < 2**50
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert memory.left() == pytest.approx(everything / 4, rel=0.2)
+    assert memory.available() == pytest.approx(everything / 4, rel=0.2)

@@ -1,6 +1,5 @@
 """Inputs that are prefetched: the batches are those of inputs on the device, from RAM, .npy files and folders of images."""
 
-import os
 import subprocess
 import sys
 import threading
@@ -9,22 +8,32 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support import BATCH, SMALL_IMAGES, config, differences, environment, images, left_behind, sets
+from support import (
+    BATCH,
+    SMALL_IMAGES,
+    At,
+    config,
+    differences,
+    encoded,
+    environment,
+    images,
+    interrupt,
+    left_behind,
+    sets,
+)
 
 from selfens import Dataset, load_run, resume, train
-from selfens.core.views import Views
+from selfens.core.views import Views, ViewsConfig
 from selfens.data import prefetch, preprocess
 from selfens.data.loader import Loader
 from selfens.data.prefetch import Prefetch
-from selfens.data.rows import LazyRows, is_mapped, pieces
+from selfens.data.rows import LazyRows, is_mapped, pieces, take
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError, DataError
-from selfens.training.progress import Silent
 
 CPU = torch.device("cpu")
 CYCLES = 5_000_000  # of a GPU's clock, some milliseconds
 ROWS = 330  # more than two windows of steps, and no multiple of one
-EXACT = ("none", "channel", "image")
 
 
 def raw_images(rows=ROWS, kind=np.uint8):
@@ -35,12 +44,10 @@ def raw_images(rows=ROWS, kind=np.uint8):
 def write_npy(folder, dataset, layout="NCHW"):
     """A data set as a folder of .npy files."""
     folder.mkdir()
-    for split, x, y in (
-        ("train", dataset.inputs, dataset.labels),
-        ("test", dataset.test_inputs, dataset.test_labels),
-    ):
+    for split, rows in (("train", dataset.train_rows), ("test", dataset.test_rows)):
+        x = dataset.raw[rows]
         np.save(folder / f"x_{split}.npy", x if layout == "NCHW" else x.transpose(0, 2, 3, 1))
-        np.save(folder / f"y_{split}.npy", y)
+        np.save(folder / f"y_{split}.npy", dataset.labels[rows])
     np.save(folder / "classes.npy", np.array(dataset.classes))
     return folder
 
@@ -60,7 +67,7 @@ def loaders(source, kind, size=BATCH, device=CPU, later=False):
     labels = torch.arange(len(source), device=device) % 3 - 1
     sampler = Sampler(np.arange(len(source)), (labels != -1).cpu().numpy(), size, seed=2)
     fitted = preprocess.fit(kind, source, device)
-    views = Views(source.shape[1:], pixels=later, flip=True, translation=1)
+    views = Views(source.shape[1:], ViewsConfig(flip=True, translation=1), pixels=later)
     before, after = (None, fitted) if later else (fitted, None)
     resident = preprocess.apply(None if later else fitted, source, device)
     prefetched = Prefetch(source, before, sampler.batch_size, device)
@@ -91,14 +98,16 @@ def sources(tmp_path):
 def test_prefetched_batches_are_those_of_resident_inputs(tmp_path, name, kind):
     resident, prefetched = loaders(sources(tmp_path)[name], kind)
     for epoch, first in ((0, 0), (1, 0), (1, 7)):
-        expected, found = batches(resident, epoch, first), batches(prefetched, epoch, first)
-        assert len(expected) == len(found) == resident.steps_per_epoch - first > 0
-        for one, other in zip(expected, found, strict=True):
-            for ours, theirs in zip(one, other, strict=True):
-                if kind in EXACT:
-                    assert torch.equal(ours, theirs)
-                else:  # a matrix product of more rows rounds otherwise
-                    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        assert_same_batches(resident, prefetched, exact=kind != "zca", epoch=epoch, first=first)
+
+
+def assert_same_batches(one, other, exact=True, **which):
+    """A matrix product of more rows rounds otherwise."""
+    expected, found = batches(one, **which), batches(other, **which)
+    assert len(expected) == len(found) == one.steps_per_epoch - which.get("first", 0) > 0
+    for ours, theirs in zip(expected, found, strict=True):
+        for mine, other_ in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, other_, rtol=0 if exact else 1e-4, atol=0 if exact else 1e-4)
 
 
 def make_late(monkeypatch, prefetched, late):
@@ -127,9 +136,7 @@ def test_prefetched_batches_are_those_of_resident_inputs_on_a_gpu(tmp_path, monk
     resident, prefetched = loaders(sources(tmp_path)["mapped"], kind, device=torch.device("cuda"), later=later)
     make_late(monkeypatch, prefetched, late)
     for epoch in range(3):
-        for one, other in zip(batches(resident, epoch), batches(prefetched, epoch), strict=True):
-            for ours, theirs in zip(one, other, strict=True):
-                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        assert_same_batches(resident, prefetched, exact=False, epoch=epoch)
 
 
 @pytest.mark.parametrize("views", [("none",), ("weak", "strong"), ("noise", "none")])
@@ -138,26 +145,18 @@ def test_raw_inputs_are_prefetched_as_they_are_and_preprocessed_after_the_views(
     resident, prefetched = loaders(sources(tmp_path)[name], "channel", later=True)
     kind = torch.float32 if name == "floats" else torch.uint8
     assert resident.inputs.dtype == prefetched.inputs.dtype == kind
-    for one, other in zip(batches(resident, views=views), batches(prefetched, views=views), strict=True):
-        assert all(torch.equal(ours, theirs) for ours, theirs in zip(one, other, strict=True))
+    assert_same_batches(resident, prefetched, views=views)
 
 
 def test_preprocessing_after_the_views_is_preprocessing_before_if_views_do_nothing():
-    before, after = (loaders(raw_images(), "channel", later=later)[0] for later in (False, True))
-    for one, other in zip(batches(before, views=("none",)), batches(after, views=("none",)), strict=True):
-        assert all(torch.equal(ours, theirs) for ours, theirs in zip(one, other, strict=True))
+    assert_same_batches(*(loaders(raw_images(), "channel", later=later)[0] for later in (False, True)), views=("none",))
 
 
 @pytest.mark.parametrize("steps", [1, 16, 17, 32, 33, 49])
 def test_any_number_of_steps_comes_through(steps):
     resident, prefetched = loaders(raw_images(2 * steps), "none", size=2)
-    assert len(batches(prefetched)) == steps
-    for one, other in zip(batches(resident), batches(prefetched), strict=True):
-        assert torch.equal(one[2], other[2])
-
-
-def test_no_steps_are_no_visit():
-    _, prefetched = loaders(raw_images(), "none")
+    assert resident.steps_per_epoch == steps
+    assert_same_batches(resident, prefetched)
     assert list(prefetched.visit(prefetched.order(0)[:0])) == []
 
 
@@ -190,7 +189,7 @@ def test_what_cannot_be_read_is_raised_in_the_step_that_needs_it():
         def _read(self, rows):
             raise OSError("the disk is gone")
 
-    torn = Prefetch(Torn([np.zeros((40, 3), np.float32)]), preprocess.Nothing(), 4, CPU)
+    torn = Prefetch(Torn([np.zeros((40, 3), np.float32)]), preprocess.NoPreprocess(), 4, CPU)
     with pytest.raises(OSError, match="the disk is gone"):
         next(torn.visit(torch.arange(40).view(10, 4)))
 
@@ -204,46 +203,30 @@ def test_lazy_rows_answer_like_arrays(tmp_path):
     for key in (rows, -rows - 1, slice(90, 110), slice(None, None, 7), np.arange(ROWS) % 3 == 0, 7, -1, []):
         np.testing.assert_array_equal(lazy[key], plain[key if len(np.shape(key)) == 0 or len(key) else slice(0)])
     np.testing.assert_array_equal(np.asarray(lazy), plain)
-    assert (lazy.shape, lazy.dtype, lazy.ndim, lazy.nbytes, len(lazy)) == (
-        plain.shape,
-        plain.dtype,
-        4,
-        plain.nbytes,
-        ROWS,
-    )
+    for name in ("shape", "dtype", "ndim", "nbytes"):
+        assert getattr(lazy, name) == getattr(plain, name)
     for beyond in (ROWS, -ROWS - 1):
         with pytest.raises(IndexError):
             lazy[beyond]
 
 
-def test_what_lies_in_a_file_is_known_as_such(tmp_path):
-    found = {name: is_mapped(source) for name, source in sources(tmp_path).items()}
-    assert found == {
-        "ram": False,
-        "floats": False,
-        "mapped": True,
-        "channels last": True,
-        "some rows": True,
-        "stacked": True,
-    }
+@pytest.mark.parametrize("rows", [np.arange(90, 110), np.array([5, 0, 120, 3]), np.arange(0)])
+def test_rows_taken_stay_where_they_are(tmp_path, rows):
+    """Of what lies in a file nothing is read."""
+    for name, source in sources(tmp_path).items():
+        taken = take(source, rows)
+        np.testing.assert_array_equal(taken, np.asarray(source)[rows])
+        assert is_mapped(source) == (name not in ("ram", "floats"))
+        assert is_mapped(taken) == is_mapped(source)
 
 
 @pytest.mark.parametrize("kind", ["channel", "zca"])
-@pytest.mark.parametrize("type_", [np.uint8, np.float32])
-def test_fitting_piece_by_piece_is_fitting_at_once(tmp_path, monkeypatch, kind, type_):
-    raw = raw_images(kind=type_)
-    rows = np.setdiff1d(np.arange(ROWS), [3, 200])
+def test_fitting_piece_by_piece_is_fitting_at_once(monkeypatch, kind):
+    raw, rows = raw_images(), np.setdiff1d(np.arange(ROWS), [3, 200])
+    at_once = preprocess.fit(kind, raw[rows])
     monkeypatch.setattr(preprocess, "CHUNK", 50)
     fitted = preprocess.fit(kind, LazyRows([raw], np.arange(ROWS)), rows=rows)
-    x = raw[rows].astype(np.float64) / (255 if type_ == np.uint8 else 1)
-    if kind == "channel":
-        np.testing.assert_allclose(fitted.mean, x.mean(axis=(0, 2, 3)), rtol=1e-6)
-        np.testing.assert_allclose(fitted.deviation, x.std(axis=(0, 2, 3)), rtol=1e-6)
-    else:
-        centered = x.reshape(len(x), -1) - x.reshape(len(x), -1).mean(axis=0)
-        values, vectors = np.linalg.eigh(centered.T @ centered / len(x))
-        expected = vectors / np.sqrt(values + preprocess.ZCA_EPSILON) @ vectors.T
-        np.testing.assert_allclose(fitted.matrix, expected, rtol=1e-3, atol=1e-3 * expected.max())
+    torch.testing.assert_close(fitted.state_dict(), at_once.state_dict(), rtol=1e-4, atol=1e-4)
 
 
 def test_pieces_may_be_written_to_and_cover_every_row(tmp_path):
@@ -261,9 +244,9 @@ def test_pieces_may_be_written_to_and_cover_every_row(tmp_path):
 def test_a_folder_of_npy_files_is_a_data_set_that_stays_there(tmp_path, layout):
     plain = Dataset.from_arrays(raw_images(), np.arange(ROWS) % 3, raw_images(30), np.arange(30) % 3)
     data = Dataset.from_npy(write_npy(tmp_path / "big", plain, layout))
-    assert is_mapped(data.inputs)
-    assert data.fingerprint() == plain.fingerprint()
-    assert (data.classes, data.input_shape) == (plain.classes, plain.input_shape)
+    assert is_mapped(encoded(data).inputs)
+    assert encoded(data).fingerprint == encoded(plain).fingerprint
+    assert data.test_fingerprint() == plain.test_fingerprint()
 
 
 def test_floats_stay_in_their_file_and_are_checked_there(tmp_path):
@@ -272,9 +255,9 @@ def test_floats_stay_in_their_file_and_are_checked_there(tmp_path):
     folder.mkdir()
     np.save(folder / "y_train.npy", np.arange(ROWS) % 3)
     np.save(folder / "x_train.npy", x)
-    assert is_mapped(Dataset.from_npy(folder).inputs)
+    assert is_mapped(Dataset.from_npy(folder).raw)
     np.save(folder / "x_train.npy", x.astype(np.float64))
-    assert not is_mapped(Dataset.from_npy(folder).inputs)
+    assert not is_mapped(Dataset.from_npy(folder).raw)
     x[7, 0, 0, 0] = np.nan
     np.save(folder / "x_train.npy", x)
     with pytest.raises(DataError, match=r"NaN.* in 1 row \(the first is row 7\)"):
@@ -301,29 +284,19 @@ def test_a_damaged_folder_is_one_sentence(tmp_path, name, content, sentence):
 
 def test_the_fingerprint_of_large_inputs_takes_some_of_their_rows(monkeypatch):
     one, other = images(), images()
-    whole = one.fingerprint()
-    monkeypatch.setattr("selfens.data.dataset.MOST_HASHED", one.inputs.nbytes // 4)
-    one, some = images(), images().fingerprint()
+    one.raw.parts[0][1] ^= 1
+    other.raw.parts[0][0] ^= 1
+    found = []
+    for limit in (1 << 33, images().raw.parts[0].nbytes // 4):
+        monkeypatch.setattr("selfens.data.dataset.MAX_HASHED", limit)
+        found.append([encoded(data).fingerprint for data in (images(), images(), one, other)])
+    (whole, again, *changed), (some, same, unseen, seen) = found
+    assert whole == again not in changed
+    assert some == same == unseen != seen
     assert some != whole
-    assert one.fingerprint() == some
-    other.inputs[0] ^= 1
-    assert other.fingerprint() != some
 
 
 # Whole runs
-
-
-class StopAt(Silent):
-    """Stops a run as a user does, in the middle of an epoch."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.left = step
-
-    def step(self, epoch, number):
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), 2)
 
 
 def image_config(*overrides, **more):
@@ -335,28 +308,28 @@ def test_a_prefetched_run_is_the_resident_one_to_the_bit(tmp_path, residence):
     folder = str(write_npy(tmp_path / "big", images()))
     train(image_config("training.residence=device", name=folder), tmp_path / "resident")
     run = train(image_config(f"training.residence={residence}", name=folder), tmp_path / "prefetched")
-    assert run.about["residence"] == residence
+    assert run.info.residence == residence
     assert differences(left_behind(tmp_path / "resident"), left_behind(tmp_path / "prefetched")) == []
 
 
 @pytest.mark.parametrize(("stop", "kind"), [(1, "zca"), (8, "channel")])
 def test_a_prefetched_run_resumed_in_mid_epoch_is_exact(tmp_path, stop, kind):
     folder = str(write_npy(tmp_path / "big", images()))
-    settings = image_config("training.residence=file", f"data.preprocess={kind}", name=folder)
+    settings = image_config("training.residence=file", f"preprocess.kind={kind}", name=folder)
     train(settings, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train(settings, tmp_path / "stopped", progress=StopAt(stop))
-    assert load_run(tmp_path / "stopped").directory.reached() == divmod(stop, 6)
+        train(settings, tmp_path / "stopped", progress=At(0, stop - 1, interrupt))
+    assert load_run(tmp_path / "stopped").directory.position() == divmod(stop, 6)
     resume(tmp_path / "stopped")
     assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "stopped")) == []
 
 
 def test_what_does_not_fit_is_prefetched_and_a_resume_does_as_the_run_did(tmp_path, monkeypatch):
     folder = str(write_npy(tmp_path / "big", images()))
-    monkeypatch.setattr("selfens.data.prefetch.memory", SimpleNamespace(left=lambda device: 10))
+    monkeypatch.setattr("selfens.data.prefetch.memory", SimpleNamespace(available=lambda device: 10))
     with pytest.raises(KeyboardInterrupt):
-        train(image_config(name=folder), tmp_path / "run", progress=StopAt(2))
-    assert load_run(tmp_path / "run").about["residence"] == "file"
+        train(image_config(name=folder), tmp_path / "run", progress=At(0, 1, interrupt))
+    assert load_run(tmp_path / "run").info.residence == "file"
     monkeypatch.undo()
     made = []
     original = Prefetch.__init__
@@ -406,13 +379,13 @@ MEMORY_SCRIPT = """
 import sys
 from selfens import Dataset, train
 from selfens.config import Config
-from selfens.training.progress import Silent
+from selfens.training.progress import WarningsOnly
 
 def private():
     with open("/proc/self/status") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
-class Watch(Silent):
+class Watch(WarningsOnly):
     def step(self, epoch, number):
         seen.append(private())
 
@@ -434,23 +407,9 @@ def test_a_file_larger_than_what_may_be_kept_is_not_kept(tmp_path):
     rows = 65_000
     np.lib.format.open_memmap(tmp_path / "big" / "x_train.npy", mode="w+", dtype=np.uint8, shape=(rows, 3, 32, 32))
     np.save(tmp_path / "big" / "y_train.npy", np.where(np.arange(rows) < 20, np.arange(rows) % 2, -1))
-    overrides = ("network.name=small", "network.width=4", "schedule.epochs=1", "data.extra_per_epoch=2000")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            MEMORY_SCRIPT,
-            "big",
-            "run",
-            *overrides,
-            "training.residence=file",
-            "training.device=cpu",
-        ],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    overrides = ["network.name=small", "network.width=4", "schedule.epochs=1", "training.unlabeled_per_epoch=2000"]
+    overrides += ["training.residence=file", "training.device=cpu"]
+    words = [sys.executable, "-c", MEMORY_SCRIPT, "big", "run", *overrides]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 190

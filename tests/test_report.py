@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 from matplotlib.figure import Figure
 from PIL import Image
-from support import SMALL_IMAGES, At, Crash, blobs, config, crash, crashed, features, images, sets, write_npz
+from support import SMALL_IMAGES, At, blobs, config, crash, crashed, encoded, features, images, sets, write_npz
 from torch import nn
 
 from selfens import load_run, presets, train, write_report
-from selfens.cli import main
 from selfens.data.dataset import Dataset
 from selfens.errors import RunError, SelfensError
 from selfens.report import comparison, figures, measures
@@ -30,7 +29,6 @@ from selfens.report.comparison import compare
 from selfens.report.gallery import MAX_ENTRIES, MAX_SIDE, pictures
 from selfens.report.page import write_audit_page, write_report_or_warn, write_suggestions_page
 from selfens.runs.directory import RunDirectory
-from selfens.runs.experiment import decisive_fields, same_experiment
 from selfens.tools import audit
 
 CHARTS = [
@@ -78,6 +76,10 @@ class Page(HTMLParser):
     def charts(self):
         return [found["aria-label"] for found in self.all("div", role="img")]
 
+    @property
+    def ids(self):
+        return [found["id"] for _, found in self.elements if "id" in found]
+
     def all(self, tag, **wanted):
         names = {key.rstrip("_"): value for key, value in wanted.items()}
         return [found for name, found in self.elements if name == tag and names.items() <= found.items()]
@@ -98,6 +100,19 @@ def page(trained, data):
     return Page(write_report(trained, trained.path.parent / "page.html", dataset=data))
 
 
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
+    """Two runs each of three methods on the same vectors, by method and seed."""
+    folder, dataset = tmp_path_factory.mktemp("several"), features()
+    return {
+        f"{method}-{seed}": train(
+            config(method, f"seed.base={seed}", epochs=2), folder / f"{method}-{seed}", dataset=dataset
+        )
+        for method in ("temporal", "supervised", "pi")
+        for seed in (0, 1)
+    }, dataset
+
+
 @pytest.fixture
 def undrawn(monkeypatch):
     """Charts without content, for tests of everything else on a page: drawing takes nearly all of its time."""
@@ -110,7 +125,14 @@ def written(tmp_path, undrawn):
     return lambda runs, **options: Page(write_report(runs, tmp_path / "page.html", **options))
 
 
-# Measures, against loops
+def copied(run, path, **changes):
+    """A copy of a run in which fields of the training section are others."""
+    copy = shutil.copytree(run.path, path)
+    (copy / "config.json").write_text(run.config.with_values("training", **changes).to_json())
+    return load_run(copy)
+
+
+# Measures
 
 
 @given(some.integers(0, 10**6), some.integers(2, 6))
@@ -135,21 +157,15 @@ def test_confusion_and_calibration_against_loops(seed, classes):
     assert measured.error == pytest.approx(gap)
 
 
-def test_a_network_that_is_always_sure_and_half_the_time_right_is_off_by_a_half():
-    sure = np.tile([1.0, 0.0], (10, 1))
-    assert measures.calibration(np.arange(10) % 2, sure).error == pytest.approx(0.5)
-    assert measures.calibration(np.zeros(10, int), sure).error == 0
-
-
 # The page of one run
 
 
 def test_the_page_of_a_run_says_its_result_and_shows_everything(trained, page):
     error = f"{trained.test_error:.2f} % of 20 test rows misclassified (with so few rows, accurate to about 22 points)"
-    error += " after 3 of 3 epochs."
-    assert f"arrays, 12 of 60 rows labeled, temporal: {error}" in page.text
+    assert f"arrays, 12 of 60 rows labeled, temporal: {error} after 3 of 3 epochs." in page.text
     assert page.charts == CHARTS + TEST_CHARTS
     assert len(page.all("svg")) == len(CHARTS + TEST_CHARTS)
+    assert len(page.all("img")) >= 24
     for words in (*GALLERIES, "Expected calibration error", "The predicted classes take turns."):
         assert words in page.text
 
@@ -163,8 +179,7 @@ def test_the_page_needs_nothing_but_itself(page):
 
 
 def test_ids_are_unique_and_text_takes_the_color_of_the_page(page):
-    ids = [found["id"] for _, found in page.elements if "id" in found]
-    assert len(ids) == len(set(ids))
+    assert len(page.ids) == len(set(page.ids))
     texts = page.all("text")
     assert len(texts) > 50
     assert all(re.search(r"fill: (currentColor|#ffffff)", found["style"]) for found in texts)
@@ -177,19 +192,14 @@ def test_the_same_run_gives_the_same_page_in_little_time(trained, page, data, tm
     assert time.process_time() - began < 1.5
 
 
-def test_feature_vectors_get_tables_of_rows(several, written):
-    (run, *_), dataset = several
-    page = written(run, dataset=dataset)
+def test_feature_vectors_get_tables_of_rows_and_a_run_without_an_ensemble_no_chart_of_one(several, written):
+    runs, dataset = several
+    page = written(runs["supervised-0"], dataset=dataset)
+    assert page.charts == SUPERVISED + TEST_CHARTS
+    assert all(title in page.text for title in GALLERIES)
     assert page.all("img") == []
     assert len(page.all("tr")) >= 26
     assert "true predicted probability" in page.text
-
-
-def test_a_run_without_an_ensemble_has_no_chart_of_one(several, written):
-    runs, dataset = several
-    page = written(runs[2], dataset=dataset)
-    assert page.charts == SUPERVISED + TEST_CHARTS
-    assert all(title in page.text for title in GALLERIES)
 
 
 def test_names_are_escaped_whatever_they_hold(tmp_path):
@@ -206,9 +216,9 @@ def test_names_are_escaped_whatever_they_hold(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "sentence", "charts"),
     [
-        ("data.validation=0.25", "% of 3 validation rows misclassified after 3 of 3 epochs.", CHARTS),
-        ("data.labels=12", "no test rows after 3 of 3 epochs.", [*CHARTS[1:], SPEED]),
-        ("data.labels=none", "no test rows after 3 of 3 epochs.", [*CHARTS[1:], SPEED]),
+        ("labels.validation=0.25", "% of 3 validation rows misclassified after 3 of 3 epochs.", CHARTS),
+        ("labels.count=12", "no test rows after 3 of 3 epochs.", [*CHARTS[1:], SPEED]),
+        ("labels.count=all", "no test rows after 3 of 3 epochs.", [*CHARTS[1:], SPEED]),
     ],
 )
 def test_without_test_rows_the_page_says_what_else_is_known(tmp_path, written, setting, sentence, charts):
@@ -216,64 +226,54 @@ def test_without_test_rows_the_page_says_what_else_is_known(tmp_path, written, s
     run = train(config("temporal", setting), tmp_path / "run", dataset=dataset)
     page = written(run, dataset=dataset)
     assert sentence in page.text
-    assert ("Rows to label next" in page.text) == (setting != "data.labels=none")
+    assert ("Rows to label next" in page.text) == (setting != "labels.count=all")
     assert "Most suspicious labels" in page.text
     assert page.charts == charts
 
 
-def test_whatever_the_history_holds_is_drawn(trained, tmp_path):
+def test_whatever_the_history_holds_is_drawn(trained, tmp_path, written):
     run = shutil.copytree(trained.path, tmp_path / "run")
     new = {"beta1": None, "weight": None, "ensemble_variance": None, "momentum": 0.9, "constant": 1}
-    lines = [
-        json.dumps(
-            record
-            | new
-            | {
-                "kept_rows": -0.5 * record["epoch"],
-                "momentum": record["epoch"],
-                "lost": math.nan if record["epoch"] else 1,
-            }
-        )
-        for record in trained.history
-    ]
+    lines = []
+    for record in trained.history:
+        epoch = record["epoch"]
+        changing = {"kept_rows": -0.5 * epoch, "momentum": epoch, "lost": math.nan if epoch else 1}
+        lines.append(json.dumps(record | new | changing))
     (run / "history.jsonl").write_text("\n".join(lines))
-    page = Page(write_report(run, tmp_path / "page.html"))
     own = ["Momentum", "Kept rows", "Lost"]
-    assert page.charts == ["Error, %", "Losses", "Unsupervised loss", "Learning rate", *own, SPEED]
+    assert written(run).charts == ["Error, %", "Losses", "Unsupervised loss", "Learning rate", *own, SPEED]
 
 
-def test_a_chart_of_losses_does_not_stand_alone(tmp_path, undrawn):
+def test_a_chart_of_losses_does_not_stand_alone(tmp_path, written):
     dataset = features(test_rows=0)
     run = train(config("supervised", epochs=1), tmp_path / "run", dataset=dataset)
-    page = Page(write_report(run, tmp_path / "page.html", dataset=dataset))
-    assert page.charts == ["Losses", SPEED]
+    assert written(run, dataset=dataset).charts == ["Losses", SPEED]
 
 
-def test_large_numbers_have_commas_in_charts_too():
+def test_large_numbers_have_commas_in_charts_and_galleries(tmp_path):
     chart = figures.epochs_chart("Losses", {"total": [np.linspace(9000, 1500, 2400).tolist()]})
     numbers = re.findall(r">([\d,.]{4,})</text>", chart.svg)
     assert {"1,000", "2,000", "8,000"} <= set(numbers)
     assert all("," in number for number in numbers)
     chart = figures.results_chart("Last loss", {"one": [1500.0, 2000.0], "other": [10.0]}, "loss")
     assert "1,000" in re.findall(r">([\d,.]{4,})</text>", chart.svg)
+    chart = figures.epochs_chart("Error, %", {"test": [[None] * 11 + [40.0]]})
+    assert chart.svg.count(">12</text>") == 1  # no numbers between whole epochs
+    suggestions = audit.Suggestions(np.array([1234]), np.array([0]), np.array([0.5]))
+    page = Page(write_suggestions_page(tmp_path / "page.html", suggestions, encoded(features(rows=1500))))
+    assert "predicted uncertainty row 1,234 0 0.50" in page.text
 
 
 def test_galleries_name_files_from_the_folder_of_the_data(data, tmp_path):
-    files = tuple(f"/data/photos/cat/2026/{row:04d}.png" for row in range(60))
-    named = replace(data, name="/data/photos", row_names=files)
+    files = tuple(f"/data/photos/cat/2026/{row:04d}.png" for row in range(80))
+    named = replace(data, name="/data/photos", ids=files)
     ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.3, 0.3, 0.4]])
-    page = Page(write_audit_page(tmp_path / "page.html", ranked, named))
+    page = Page(write_audit_page(tmp_path / "page.html", ranked, encoded(named)))
     assert "score −0.60 cat/2026/0001.png" in page.text
     assert "Files are in /data/photos." in page.text
     assert page.all("img")[0]["alt"] == "0001.png"
-    from_csv = replace(named, name="/data/photos/list.csv")
+    from_csv = encoded(replace(named, name="/data/photos/list.csv"))
     assert "score −0.60 cat/2026/0001.png" in Page(write_audit_page(tmp_path / "page.html", ranked, from_csv)).text
-
-
-def test_row_numbers_have_commas(tmp_path):
-    suggestions = audit.Suggestions(np.array([1234]), np.array([0]), np.array([0.5]))
-    page = Page(write_suggestions_page(tmp_path / "page.html", suggestions, features(rows=1500)))
-    assert "row 1,234 0 0.50" in page.text
 
 
 def test_a_line_leads_over_epochs_that_were_not_evaluated(monkeypatch):
@@ -289,21 +289,11 @@ def test_a_line_leads_over_epochs_that_were_not_evaluated(monkeypatch):
     [(3, "points) after 2 of 5 epochs; 3 are done."), (1, ", not evaluated yet after 1 of 5 epochs.")],
 )
 def test_a_run_that_was_stopped_tells_its_last_error_and_when_it_was_measured(tmp_path, data, written, epoch, words):
-    settings = config("temporal", "training.evaluate_every=2", *SMALL_IMAGES, epochs=5)
+    every = ("training.evaluate_every=2", "training.checkpoint_every=1")
     with crashed():
+        settings = config("temporal", *every, *SMALL_IMAGES, epochs=5)
         train(settings, tmp_path / "run", dataset=data, progress=At(epoch, 0, crash))
     assert words in written(tmp_path / "run", dataset=data).text
-
-
-def test_runs_are_compared_by_their_last_errors_however_often_they_were_evaluated(tmp_path, undrawn):
-    settings = config("temporal", "training.evaluate_every=2", epochs=5)
-    stopped = tmp_path / "stopped"
-    with crashed():
-        train(settings, stopped, dataset=features(), progress=At(3, 0, crash))
-    runs = [load_run(stopped), train(config("pi", epochs=3), tmp_path / "pi", dataset=features())]
-    compared = compare(runs)
-    assert compared["headers"][1] == "test error in %"
-    assert compared["rows"][0][1] == f"{runs[0].history[1]['test_error']:.2f}"
 
 
 # Many classes, large images
@@ -312,12 +302,10 @@ def test_runs_are_compared_by_their_last_errors_however_often_they_were_evaluate
 @pytest.mark.parametrize(("count", "side"), [(100, 32), (20, 96)])
 def test_many_classes_and_large_images_stay_small(tmp_path, count, side):
     pixels = np.random.default_rng(0).integers(0, 256, (4 * count, 3, side, side), dtype=np.uint8)
-    labels = np.arange(4 * count) % count
+    labels, tested = np.arange(4 * count) % count, slice(2 * count)
     names = [f"a class with number {number:03d}" for number in range(count)]
-    dataset = Dataset.from_arrays(
-        pixels, labels, pixels[: 2 * count], labels[: 2 * count], classes=names, layout="NCHW"
-    )
-    settings = config("supervised", "network.width=4", f"data.labels={2 * count}", "training.batch_size=20", epochs=1)
+    dataset = Dataset.from_arrays(pixels, labels, pixels[tested], labels[tested], classes=names, layout="NCHW")
+    settings = config("supervised", "network.width=4", f"labels.count={2 * count}", "training.batch_size=20", epochs=1)
     run = train(settings, tmp_path / "run", dataset=dataset)
     path = write_report(run, tmp_path / "page.html", dataset=dataset)
     assert path.stat().st_size < 2_000_000
@@ -363,78 +351,65 @@ def test_every_kind_of_image_becomes_a_picture(inputs, mode, expected):
         assert (np.asarray(image) == expected).all()
 
 
-def test_floats_are_scaled_alike_for_all_rows():
+def test_floats_are_scaled_alike_for_all_rows_and_large_images_reduced_in_proportion():
     inputs = np.stack([np.full((1, 2, 2), value, np.float32) for value in (-1.0, 0.0, 1.0)])
-    assert [int(np.asarray(opened(pictures(inputs)[row]))[0, 0]) for row in range(3)] == [0, 128, 255]
+    assert [int(np.asarray(opened(picture))[0, 0]) for picture in pictures(inputs)] == [0, 128, 255]
+    assert opened(pictures(np.zeros((1, 3, 100, 400), np.uint8))[0]).size == (MAX_SIDE, MAX_SIDE // 4)
 
 
-def test_large_images_are_reduced_in_proportion():
-    image = opened(pictures(np.zeros((1, 3, 100, 400), np.uint8))[0])
-    assert image.size == (MAX_SIDE, MAX_SIDE // 4)
-
-
-def test_all_suggestions_are_shown_at_once(trained, data, tmp_path):
-    suggestions = audit.suggest_run(trained, 30, data)
-    page = Page(write_suggestions_page(tmp_path / "page.html", suggestions, data))
-    assert len(page.all("figure", class_="tile")) == 30
-
-
-def test_suggestions_of_feature_vectors_are_a_table(tmp_path):
-    found = audit.suggest([-1, -1], [[0.5, 0.5, 0], [0.1, 0.9, 0]], 2)
-    page = Page(write_suggestions_page(tmp_path / "page.html", found, features()))
-    assert "predicted uncertainty row 0 0 0.63 row 1 1 0.30" in page.text
+def test_rows_of_a_table_are_shown_by_their_ids_and_cells(tmp_path, typed):
+    lines = [f"k{n},{n / 7:.2f},{'red' if n % 3 else '<i>'},{'' if n > 20 else 'yn'[n % 2]}" for n in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["id,size,hue,y", *lines]))
+    words = ("--label", "y", "--id", "id", "--run", "run", "--epochs", 1, *sets(["training.threads=1"]))
+    assert typed("train", "t.csv", *words)[0] == 0
+    text = Page(tmp_path / "run/report.html").text
+    assert re.search(r"Rows to label next .* id predicted uncertainty size hue k\d+ ", text)
+    assert "<i>" in text
+    assert "inputs: 1 number (size), 1 category (hue)" in text
 
 
 def test_the_page_of_an_audit_shows_the_most_suspicious_labels_first(tmp_path, data):
     ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.3, 0.3, 0.4]])
-    page = Page(write_audit_page(tmp_path / "page.html", ranked, data, "Somehow."))
+    page = Page(write_audit_page(tmp_path / "page.html", ranked, encoded(data), "Somehow."))
     assert "1 of 3 labels of arrays are disputed." in page.text
     assert "Somehow." in page.text
     assert "given 1 suggested 0 score −0.60 row 1" in page.text
     assert [image["alt"] for image in page.all("img")] == ["row 1", "row 2", "row 0"]
-    sure = write_audit_page(tmp_path / "sure.html", audit.rank(np.array([0]), [[0.9, 0.1, 0]]), data)
+    sure = write_audit_page(tmp_path / "sure.html", audit.rank(np.array([0]), [[0.9, 0.1, 0]]), encoded(data))
     assert "No label is disputed; these are the least certain ones." in Page(sure).text
 
 
 # Runs that lack something
 
 
-def killed(path, data, monkeypatch, epoch, *, after_writing=True):
+def killed(path, data, epoch, *, after_writing=True):
     """A run that ends between the history's line for an epoch, counted from 0, and its checkpoint."""
+    genuine = RunDirectory.append_history
 
-    def crash(self, record):
+    def append(self, record):
         if after_writing:
             genuine(self, record)
         if record["epoch"] == epoch:
-            raise Crash
+            crash()
 
-    genuine = RunDirectory.append_history
-    with monkeypatch.context() as patched, crashed():
-        patched.setattr(RunDirectory, "append_history", crash)
-        train(config("temporal", *SMALL_IMAGES), path, dataset=data)
+    with pytest.MonkeyPatch.context() as patched, crashed():
+        patched.setattr(RunDirectory, "append_history", append)
+        train(config("temporal", "training.checkpoint_every=1", *SMALL_IMAGES), path, dataset=data)
     return path
 
 
-def test_the_page_of_a_killed_run_ends_at_its_checkpoint(tmp_path, data, monkeypatch, written):
-    run = killed(tmp_path / "run", data, monkeypatch, epoch=1)
-    assert len(load_run(run).history) == 2
-    page = written(run, dataset=data)
+def test_the_page_of_a_killed_run_ends_at_its_checkpoint(tmp_path, data, written):
+    page = written(killed(tmp_path / "run", data, epoch=1), dataset=data)
     assert "points) after 1 of 3 epochs." in page.text
     assert page.charts == [*CHARTS[:2], *TEST_CHARTS]  # in one epoch nothing else has changed
-
-
-def test_epochs_without_a_checkpoint_still_have_curves(tmp_path, data, monkeypatch, written):
-    page = written(killed(tmp_path / "run", data, monkeypatch, epoch=0), dataset=data)
+    page = written(killed(tmp_path / "without checkpoint", data, epoch=0), dataset=data)
     assert "galleries are missing" in page.text
     assert "has no checkpoint of a trained network; resume it" in page.text
     assert page.charts == CHARTS[:2]
-
-
-def test_a_run_killed_before_its_first_epoch_is_one_sentence(tmp_path, data, monkeypatch):
-    run = killed(tmp_path / "run", data, monkeypatch, epoch=0, after_writing=False)
+    run = killed(tmp_path / "without epochs", data, epoch=0, after_writing=False)
     with pytest.raises(RunError, match="has not finished an epoch yet, so there is nothing to report"):
-        write_report(run, tmp_path / "page.html", dataset=data)
-    assert not (tmp_path / "page.html").exists()
+        write_report(run, tmp_path / "no.html", dataset=data)
+    assert not (tmp_path / "no.html").exists()
 
 
 @pytest.mark.parametrize(
@@ -467,27 +442,20 @@ def test_a_damaged_last_line_of_the_history_is_left_out(trained, tmp_path, writt
 
 def test_a_run_on_arrays_needs_them_again_and_no_others(trained, written):
     page = written(trained.path)
-    assert "was trained on arrays passed in Python; pass the dataset again." in page.text
+    assert "was trained on a dataset passed in Python; pass the dataset again" in page.text
     assert page.charts == CHARTS
-    assert "galleries are missing: the data of arrays is not what" in written(trained, dataset=images(rows=66)).text
-
-
-class Own(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(6, 3)
-
-    def forward(self, x):
-        return self.layer(x)
+    text = written(trained, dataset=images(rows=66)).text
+    assert f"galleries are missing: the data of arrays are not what {trained.path} was trained on" in text
 
 
 def test_a_network_of_ones_own_is_asked_for_and_then_used(tmp_path, written):
     dataset = features()
-    run = train(config(), tmp_path / "run", dataset=dataset, network=Own())
+    run = train(config(), tmp_path / "run", dataset=dataset, network=nn.Linear(6, 3))
     page = written(run.path, dataset=dataset)
     assert "was trained with a module of your own" in page.text
     assert page.charts == CHARTS
-    assert written(load_run(run.path, network=Own()), dataset=dataset).charts == CHARTS + TEST_CHARTS
+    again = load_run(run.path, network=nn.Linear(6, 3))
+    assert written(again, dataset=dataset).charts == CHARTS + TEST_CHARTS
 
 
 def test_no_run_and_no_place_for_the_page_are_one_sentence(trained, data, tmp_path, undrawn):
@@ -500,44 +468,19 @@ def test_no_run_and_no_place_for_the_page_are_one_sentence(trained, data, tmp_pa
 # Several runs
 
 
-@pytest.fixture(scope="module")
-def several(tmp_path_factory):
-    folder, dataset = tmp_path_factory.mktemp("several"), features()
-    return [
-        train(config(method, f"seed.base={seed}", epochs=2), folder / f"{method}-{seed}", dataset=dataset)
-        for method in ("temporal", "supervised", "pi")
-        for seed in (0, 1)
-    ], dataset
-
-
 @pytest.fixture
-def labels(monkeypatch):
+def labels(monkeypatch, undrawn):
     """What the lines of the charts drawn are called, all in one text."""
-    drawn = []
-    genuine = comparison.epochs_chart
+    drawn, genuine = [], comparison.epochs_chart
     monkeypatch.setattr(
-        comparison,
-        "epochs_chart",
-        lambda title, groups, words: (drawn.extend(groups), genuine(title, groups, words))[1],
+        comparison, "epochs_chart", lambda title, groups, words: drawn.extend(groups) or genuine(title, groups, words)
     )
     return drawn
 
 
-def compared(*runs):
-    return compare(runs)
-
-
-def copied(run, path, **changed):
-    """A copy of a run in which fields of the training section are others."""
-    copy = shutil.copytree(run.path, path)
-    settings = run.config.with_values("training", **changed)
-    (copy / "config.json").write_text(settings.to_json())
-    return load_run(copy)
-
-
 def test_runs_are_compared_in_two_charts_and_one_table(several, tmp_path):
-    runs, _ = several
-    page = Page(write_report([run.path for run in runs[:3]], tmp_path / "page.html"))
+    runs = [several[0][name] for name in ("temporal-0", "temporal-1", "supervised-0")]
+    page = Page(write_report([run.path for run in runs], tmp_path / "page.html"))
     assert page.charts == ["Test error in % per epoch", "Last test error in %"]
     assert len(page.all("tr")) == 1 + 3
     mean = np.mean([run.test_error for run in runs[:2]])
@@ -545,88 +488,72 @@ def test_runs_are_compared_in_two_charts_and_one_table(several, tmp_path):
     assert f"Lowest test error in %: {best[1]}, {best[0]:.2f}" in page.text
     assert f"temporal-0 and 1 other seed, {mean:.2f} ±" in page.text
     assert f"supervised-0, {runs[2].test_error:.2f}" in page.text
-    for run in runs[:3]:
-        assert f"{run.path.name} " in page.text
-    ids = [found["id"] for _, found in page.elements if "id" in found]
-    assert len(ids) == len(set(ids))
+    assert all(f"{run.path.name} " in page.text for run in runs)
+    assert len(page.ids) == len(set(page.ids))
 
 
-def test_runs_that_were_stopped_or_repeat_a_seed_are_not_averaged(several, tmp_path, undrawn, labels):
-    runs, _ = several
-    again, stopped = copied(runs[0], tmp_path / "again"), copied(runs[1], tmp_path / "stopped")
+def test_runs_that_were_stopped_or_repeat_a_seed_are_not_averaged(several, tmp_path, labels):
+    first = several[0]["temporal-0"]
+    again, stopped = copied(first, tmp_path / "again"), copied(several[0]["temporal-1"], tmp_path / "stopped")
     stopped.directory.truncate_history(1)
-    compared(runs[0], again, stopped)
-    first, stop = f"{runs[0].test_error:.2f}", f"{stopped.test_error:.2f}"
-    assert labels == [f"temporal-0, {first}", f"again, {first}", f"stopped (1 of 2 epochs), {stop}"]
+    compare([first, again, stopped])
+    error, last = f"{first.test_error:.2f}", f"{stopped.test_error:.2f}"
+    assert labels == [f"temporal-0, {error}", f"again, {error}", f"stopped (1 of 2 epochs), {last}"]
 
 
 def test_seeds_that_choose_other_test_rows_are_seeds_of_one_experiment(tmp_path, undrawn):
     settings = presets.get("digits-supervised").with_overrides(["schedule.epochs=1", "network.width=2"])
     runs = [train(settings.with_values("seed", base=seed), tmp_path / f"seed{seed}") for seed in (0, 1)]
-    assert runs[0].about["fingerprint"] != runs[1].about["fingerprint"]
-    assert "seed0 and 1 other seed" in compared(*runs)["sentence"]
+    assert runs[0].info.fingerprint != runs[1].info.fingerprint
+    assert "seed0 and 1 other seed" in compare(runs)["sentence"]
 
 
-def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp_path, undrawn, labels):
-    first, second = several[0][:2]
+def test_only_runs_that_differ_in_nothing_but_the_seed_are_averaged(several, tmp_path, labels):
+    first, second = (several[0][f"temporal-{seed}"] for seed in (0, 1))
     elsewhere = copied(second, tmp_path / "elsewhere", threads=2, checkpoint_every=2, precision="fp32")
-    assert "temporal-0 and 1 other seed" in compared(first, elsewhere)["sentence"]
+    assert "temporal-0 and 1 other seed" in compare([first, elsewhere])["sentence"]
     other = copied(second, tmp_path / "other", rows="labeled")
-    elsewhere.about["own_network"] = True
+    elsewhere.info = replace(elsewhere.info, custom_network=True)
     labels.clear()
     for run in (other, elsewhere):
-        compared(first, run)
+        compare([first, run])
     assert len(labels) == 4
     assert "±" not in "".join(labels)
 
 
-@pytest.mark.parametrize(
-    ("change", "same"),
-    [
-        ("training.threads=2", True),
-        ("training.evaluate_every=2", True),
-        ("data.preprocess_rows=labeled", False),
-        ("training.device=cuda", True),
-        ("data.folder=/elsewhere", True),
-        ("method.targets=/elsewhere/z", True),
-        ("training.rows=labeled", False),
-        ("training.batch_size=5", False),
-        ("training.means=joint", False),
-        ("method.decay=0.5", False),
-        ("network.name=conv13", False),
-    ],
-)
-def test_what_makes_another_experiment(change, same):
-    one, other = config(), config().with_overrides([change])
-    assert same_experiment(one, other) == same
-    seeded = other.with_values("seed", base=7)
-    assert not same_experiment(one, seeded)
-    assert (decisive_fields(one, with_seed=False) == decisive_fields(seeded, with_seed=False)) == same
+def test_runs_are_compared_by_their_last_errors_however_often_they_were_evaluated(tmp_path, several, undrawn):
+    stopped = tmp_path / "stopped"
+    with crashed():
+        settings = config("temporal", "training.evaluate_every=2", "training.checkpoint_every=1", epochs=5)
+        train(settings, stopped, dataset=features(), progress=At(3, 0, crash))
+    found = compare([load_run(stopped), several[0]["pi-0"]])
+    assert found["headers"][1] == "test error in %"
+    assert found["rows"][0][1] == f"{load_run(stopped).history[1]['test_error']:.2f}"
 
 
 def test_runs_of_the_same_name_go_by_their_paths(several, tmp_path, written):
-    runs, _ = several
-    copy = copied(runs[0], tmp_path / "other" / runs[0].path.name)
-    assert str(copy.path) in written([runs[0], copy]).text
+    first = several[0]["temporal-0"]
+    copy = copied(first, tmp_path / "other" / first.path.name)
+    assert str(copy.path) in written([first, copy]).text
 
 
 def test_runs_without_test_rows_are_compared_by_their_losses(several, tmp_path, undrawn):
     untested = train(config(epochs=2), tmp_path / "untested", dataset=features(test_rows=0))
-    tested = several[0][:2]
-    assert compared(tested[0], untested)["sentence"].startswith("Lowest supervised loss: ")
-    found = compared(*tested, untested)
+    tested = [several[0][f"temporal-{seed}"] for seed in (0, 1)]
+    assert compare([tested[0], untested])["sentence"].startswith("Lowest supervised loss: ")
+    found = compare([*tested, untested])
     assert found["sentence"].startswith("Lowest test error in %: temporal-0 and 1 other seed")
     assert [row[0] for row in found["rows"]] == ["temporal-0", "temporal-1", "untested"]
 
 
 def test_errors_on_different_test_rows_are_not_passed_off_as_the_same(several, tmp_path, written):
-    runs, _ = several
-    copies = [copied(run, tmp_path / run.path.name) for run in runs[2:]]
+    runs = several[0]
+    copies = [copied(runs[name], tmp_path / name) for name in ("supervised-0", "supervised-1", "pi-0", "pi-1")]
     for run in copies:
-        run.about["test_fingerprint"] = f"rows of seed {run.config.seed.base}"
-    assert compared(*copies)["tested_alike"]  # each method on the same rows
-    assert not compared(runs[0], copies[0])["tested_alike"]
-    assert "The runs were not all tested on the same rows" in written([runs[0], copies[0]]).text
+        run.info = replace(run.info, test_fingerprint=f"rows of seed {run.config.seed.base}")
+    assert compare(copies)["tested_alike"]  # each method on the same rows
+    assert not compare([runs["temporal-0"], copies[0]])["tested_alike"]
+    assert "The runs were not all tested on the same rows" in written([runs["temporal-0"], copies[0]]).text
 
 
 # At the end of a run
@@ -659,22 +586,15 @@ def test_if_a_report_fails_there_is_a_warning_and_the_run_is_unaffected(trained,
 # Commands, and files that are moved
 
 
-def command(*words):
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    return end.value.code or 0
-
-
-def test_train_and_report_as_typed(tmp_path, monkeypatch, capsys, undrawn):
-    monkeypatch.chdir(tmp_path)
+def test_train_and_report_as_typed(tmp_path, typed, undrawn):
     write_npz(tmp_path / "data.npz")
     tiny = ("--epochs", "2", *sets(["network.width=4", "training.threads=1"]))
-    assert command("train", "data.npz", "--method", "temporal", "--run", "my run", *tiny) == 0
-    last = capsys.readouterr().out.splitlines()[-2:]
-    assert last == ["report in my run/report.html", "to predict: selfens predict 'my run' INPUT -o out.csv"]
+    code, out, _ = typed("train", "data.npz", "--method", "temporal", "--run", "my run", *tiny)
+    assert code == 0
+    last = ["report in my run/report.html", "to predict: selfens predict 'my run' INPUT -o out.csv"]
+    assert out.splitlines()[-2:] == last
     assert Page("my run/report.html").charts == CHARTS + TEST_CHARTS
-    assert command("report", "my run", "my run", "-o", "both.html") == 0
-    assert capsys.readouterr() == ("report written to both.html\n", "")
+    assert typed("report", "my run", "my run", "-o", "both.html") == (0, "report written to both.html\n", "")
 
 
 @pytest.fixture(scope="module")
@@ -687,25 +607,21 @@ def photos(tmp_path_factory):
         path.parent.mkdir(parents=True, exist_ok=True)
         pixels = random.integers(0, 100, (12, 12, 3), dtype=np.uint8) + 150 * (number % 2)
         Image.fromarray(pixels.astype(np.uint8)).save(path)
-    settings = config("temporal", *SMALL_IMAGES, "data.labels=none", name=str(folder / "photos"), epochs=2)
-    train(settings.with_values("data", image_size=8), folder / "run")
+    settings = config("temporal", *SMALL_IMAGES, "labels.count=all", name=str(folder / "photos"), epochs=2)
+    train(settings.with_values("source", size=8), folder / "run")
     return folder
 
 
-def test_suggestions_come_with_a_gallery_beside_them(photos, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert command("suggest", photos / "run", "-n", "7", "-o", "next.csv") == 0
-    assert capsys.readouterr().out == "7 rows to label next written to next.csv; next.html shows them\n"
+def test_suggestions_and_audits_come_with_galleries_beside_them(photos, typed):
+    code, out, _ = typed("suggest", photos / "run", "-n", "7", "-o", "next.csv")
+    assert (code, out) == (0, "7 rows to label next written to next.csv; next.html shows them\n")
     page = Page("next.html")
     assert len(page.all("figure", class_="tile")) == len(page.all("img")) == 7
     assert "7 rows of" in page.text
     assert " ü.png" in page.text
-
-
-def test_an_audit_comes_with_a_gallery_beside_it(photos, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert command("audit", photos / "run", "-o", "found.csv") == 0
-    assert capsys.readouterr().out.endswith("written to found.csv; found.html shows them\n")
+    code, out, _ = typed("audit", photos / "run", "-o", "found.csv")
+    assert code == 0
+    assert out.endswith("written to found.csv; found.html shows them\n")
     assert "labels of" in Page("found.html").text
 
 
@@ -714,7 +630,7 @@ def test_a_folder_that_was_moved_is_named_and_can_be_found_again(photos, written
     assert re.search(r"\d+ ü\.png", written(run).text)  # rows go by their files
     before.rename(after)
     try:
-        assert f"the data of {run} cannot be loaded: there is no data set &#39;{before}&#39;" in written(run).source
-        assert "cannot be loaded" not in written(run, dataset=load_run(run).dataset(source=after)).text
+        assert re.search(f"the data of {run} cannot be loaded: .*{before}", written(run).text)
+        assert "cannot be loaded" not in written(run, dataset=load_run(run).data(source=after).dataset).text
     finally:
         after.rename(before)

@@ -21,22 +21,21 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from selfens import presets
-from selfens.core import targets_prefetch
-from selfens.core.device import suitable_threads, torch_settings
-from selfens.core.targets import EnsembleTargets
-from selfens.data import preprocess
-from selfens.data.dataset import Dataset
-from selfens.data.labels import choose_labels
-from selfens.methods import METHODS, find
-from selfens.networks.layers import BatchNorm, BatchNormConv2d, Column, NormalizedConv2d, fuse
+from selfens import Dataset, presets
+from selfens.core.device import generator, suitable_threads, torch_settings
+from selfens.core.neighbors import project
+from selfens.core.targets import EnsembleTargets, staging
+from selfens.methods import METHODS
+from selfens.networks.layers import BatchNorm, BatchNormConv2d, FusedSequential, NormalizedConv2d, fuse
 from selfens.training import step as step_module
+from selfens.training.components import Components
 from selfens.training.distributed import Group
-from selfens.training.own import Given
-from selfens.training.setup import Parts, Prepared
+from selfens.training.overrides import Overrides
+from selfens.training.prepare import prepare
 from selfens.training.step import Step
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
 STEPS = 20
 PERTURBATIONS = 3
 CYCLES = 5_000_000  # of a GPU's clock, some milliseconds
@@ -51,39 +50,35 @@ def same_draws():
         yield  # what changes with time must not make the compiler begin again
 
 
-def made_up_images(side=16, rows=400, kind=np.float32):
+def made_up_images(rows=400, kind=np.float32):
     random = np.random.default_rng(0)
     labels = np.arange(rows) % 10
-    images = random.normal(labels[:, None, None, None] / 10, 1, (rows, 3, side, side)).astype(np.float32)
+    images = random.normal(labels[:, None, None, None] / 10, 1, (rows, 3, 16, 16)).astype(np.float32)
     if kind == np.uint8:
         images = (images * 40 + 128).clip(0, 255).astype(np.uint8)
-    return Dataset(
-        inputs=images, labels=labels, test_inputs=images[:0], test_labels=labels[:0], classes=tuple("0123456789")
-    )
+    return Dataset.from_arrays(images, labels, layout="NCHW")
 
 
 # Kept: labels from predictions that are certain enough. A threshold would be a step in the loss, which amplifies without end.
 OF_METHOD = {
     "mean-teacher": ["method.decay=0.9"],
-    "fixmatch": ["method.decay=0.9", "method.threshold=0", "augment.operations=0", "augment.cutout=0"],
+    "fixmatch": ["method.decay=0.9", "method.threshold=0", "views.operations=0", "views.cutout=0"],
+    "committee": ["method.threshold=0"],
 }
+SMALL = ["network.name=small", "network.width=8", "training.kernels=off"]
+PLAIN = ["training.compile=off", "training.capture=off", "training.kernels=off"]
+STRONG = ["views.operations=2", "views.cutout=0.5", "views.flip=true", "views.translation=2"]
+STRONG += ["preprocess.kind=channel", "training.labeled_per_batch=20"]
 
 
-def build(config, data, device, network=None, warn=pytest.fail):
-    """The parts of a run; to be called, and used, inside of `torch_settings`."""
-    choice = choose_labels(data, config.data, label_seed=0, split_seed=0)
-    fitted = preprocess.fit(config.data.preprocess, data.inputs, device)
-    return Parts(Prepared(config, device, data, choice, fitted), Given(network=network), Group(), warn)
-
-
-def settings_of(config, device):
-    return torch_settings(config.training.precision, config.training.threads, device, 0)
+def switched(compile, capture):
+    return [f"training.compile={compile}", f"training.capture={capture}"]
 
 
 def parts_after(
-    overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0, draw=0, prefetched=False, kind=np.float32
+    overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0, draw=0, prefetched=False, **images
 ):
-    """The parts of a run after some steps with changing rates, its warnings, and the losses per step.
+    """The components of a run after some steps with changing rates, its warnings, and the losses per epoch.
 
     perturbed   relative size of a random change to the initial weights
     draw        which random change
@@ -91,11 +86,12 @@ def parts_after(
     """
     warnings, losses, device = [], [], torch.device(device)
     config = presets.get("cifar10-temporal").with_overrides(
-        [f"method.name={method}", "data.labels=100", "data.preprocess=none", "augment.flip=false"]
-        + ["augment.translation=0", "optimizer.epsilon=0.001", *OF_METHOD.get(method, []), *overrides]
+        [f"method.name={method}", "labels.count=100", "preprocess.kind=none", "views.flip=false"]
+        + ["views.translation=0", "optimizer.epsilon=0.001", *OF_METHOD.get(method, []), *overrides]
     )
-    with settings_of(config, device):
-        parts = build(config, made_up_images(kind=kind), device, network, warnings.append)
+    with torch_settings(config.training.precision, config.training.threads, device, 0):
+        prepared = prepare(config, device, made_up_images(**images))
+        parts = Components(prepared, Overrides(network=network), Group(), warnings.append)
         if perturbed:
             factors = 1 + perturbed * np.random.default_rng(draw).standard_normal(len(parts.optimizer.flat))
             parts.optimizer.flat.mul_(torch.from_numpy(factors).float().to(device))
@@ -117,40 +113,38 @@ def rates_at(done, parts):
     return {name: value for name, value in rates.items() if name in parts.step.rates}
 
 
-def relative_difference(first, second):
-    return float((first - second).norm() / second.norm())
-
-
 def differences(one, other):
-    """Of the parameters, running means, what the method remembers and the losses per epoch of two runs' parts."""
+    """Of the parameters, running means, what the method remembers and the losses per epoch of two runs' components."""
     (first, _, first_losses), (second, _, second_losses) = one, other
     means = [name for name, _ in first.network.named_buffers() if "running_mean" in name]
     assert means
-    mine, theirs = (torch.cat([s.network.get_buffer(name) for name in means]) for s in (first, second))
+
+    def relative(part):
+        mine, theirs = (torch.cat([tensor.flatten() for tensor in part(each)]) for each in (first, second))
+        return float((mine - theirs).norm() / theirs.norm())
+
     result = {
-        "parameters": relative_difference(first.optimizer.flat, second.optimizer.flat),
-        "running means": relative_difference(mine, theirs),
+        "parameters": relative(lambda parts: [parts.optimizer.flat]),
+        "running means": relative(lambda parts: [parts.network.get_buffer(name) for name in means]),
         "losses": max(abs(a - b) / abs(b) for a, b in zip(first_losses, second_losses, strict=True)),
     }
     if first.method.ensemble:
-        mine, theirs = (s.method.ensemble.all().probabilities for s in (first, second))
-        result["ensemble"] = relative_difference(mine, theirs)
-    averages = [parts.method.evaluated(parts.network) for parts in (first, second)]
-    if averages[0] is not first.network:
-        mine, theirs = (torch.cat([p.flatten() for p in network.parameters()]) for network in averages)
-        result["averaged weights"] = relative_difference(mine, theirs)
+        result["ensemble"] = relative(lambda parts: [parts.method.ensemble.all().probabilities])
+    if first.method.teacher:
+        result["teacher"] = relative(lambda parts: parts.method.teacher.network.parameters())
     return result
 
 
-def assert_same(overrides, *, method, device, rounding, against):
+def assert_same(common, changed, *, method, device, rounding=1e-6):
     """As close to the plain steps as plain steps from initial weights changed by `rounding`: training amplifies both."""
+    against = [*common, *PLAIN]
     plain = parts_after(against, method=method, device=device)
-    ours = parts_after(overrides, method=method, device=device)
+    ours = parts_after([*common, *changed], method=method, device=device)
     assert ours[1] == []
     assert_close(ours, plain, amplified(against, plain, method=method, device=device, rounding=rounding))
 
 
-def amplified(settings, plain, *, method, device, rounding):
+def amplified(settings, plain, *, method, device, rounding=1e-6):
     """What becomes of a change of the initial weights: the largest of a few, because one alone may be small by luck."""
     changed = (
         parts_after(settings, method=method, device=device, perturbed=rounding, draw=draw)
@@ -168,15 +162,11 @@ def assert_close(ours, theirs, allowed):
         assert difference < 3 * allowed[what] + least, f"{what}: {difference:.1e}, allowed {allowed[what]:.1e}"
 
 
-SMALL = ["network.name=small", "network.width=8", "training.kernels=off"]
-PLAIN = ["training.compile=off", "training.capture=off"]
-
-
 def without_unshared_draws(device, method="temporal"):
     """Settings without what is drawn differently when compiled: by this version of torch, `fallback_random` or not; or
     because a compiler may draw for the second pass before it draws for the first.
     """
-    if len(find(method).views) > 1:
+    if len(METHODS.find(method).views) > 1:
         return ["network.noise=0", "network.dropout=0"]
 
     def draw(x):
@@ -186,9 +176,8 @@ def without_unshared_draws(device, method="temporal"):
     for function in (draw, torch.compile(draw)):
         torch.manual_seed(0)
         pairs.append(function(x))
-    (noise, dropped), (compiled_noise, compiled_dropped) = pairs
-    settings = [] if torch.equal(noise, compiled_noise) else ["network.noise=0"]
-    return settings if torch.equal(dropped, compiled_dropped) else [*settings, "network.dropout=0"]
+    names = ("network.noise=0", "network.dropout=0")
+    return [name for name, one, other in zip(names, *pairs, strict=True) if not torch.equal(one, other)]
 
 
 @pytest.fixture
@@ -200,15 +189,52 @@ def traced_only(monkeypatch):
     )
 
 
+# The same in each mode
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_compiled_on_a_cpu_is_the_same(method):
     same = ["network.name=mlp", "network.width=8", *without_unshared_draws("cpu", method)]
-    assert_same([*same, "training.compile=on"], method=method, device="cpu", rounding=1e-6, against=[*same, *PLAIN])
+    assert_same(same, ["training.compile=on"], method=method, device="cpu")
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("method", "network", "compile", "capture"),
+    [
+        *((method, SMALL, compile, "on") for method in METHODS for compile in ("off", "on")),
+        *(("temporal", ["training.kernels=off"], "on", capture) for capture in ("off", "on")),
+    ],
+)
+def test_compiled_and_captured_steps_are_the_same_on_a_gpu(method, network, compile, capture):
+    """Of the small network for every method, and of the paper's."""
+    same = ["training.precision=fp32", *network]
+    same += without_unshared_draws("cuda", method) if compile == "on" else []
+    assert_same(same, switched(compile, capture), method=method, device="cuda")
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("method", "network", "normalization", "precision", "rounding"),
+    [
+        *((method, "small", "mean", "fp32", 1e-6) for method in METHODS),
+        ("temporal", "conv13", "mean", "fp32", 1e-6),
+        ("pi", "conv13", "mean", "tf32", 5e-4),
+        ("temporal", "conv13", "mean", "bf16", 4e-3),
+        *((method, "small", "full", "fp32", 1e-6) for method in ("temporal-teacher", "pi", "mean-teacher")),
+        ("temporal-teacher", "conv13", "full", "bf16", 2**-7),  # a unit in the last place
+    ],
+)
+def test_our_kernels_are_the_same_on_a_gpu(method, network, normalization, precision, rounding):
+    """Compiled and captured, too, as steps are on a GPU by default."""
+    same = [f"network.name={network}", f"network.normalization={normalization}", f"training.precision={precision}"]
+    same += ["network.dropout=0", "network.noise=0"]
+    assert_same(same, ["training.kernels=on"], method=method, device="cuda", rounding=rounding)
 
 
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_a_step_whose_targets_are_prefetched_is_the_same(monkeypatch, traced_only, compile):
-    monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 200)  # two steps of the four of an epoch
+    monkeypatch.setattr(staging, "BUFFER_ROWS", 200)  # two steps of the four of an epoch
     same = [*SMALL, *without_unshared_draws("cpu"), f"training.compile={compile}"]
     plain = parts_after(same, method="temporal", device="cpu")
     prefetched = parts_after(same, method="temporal", device="cpu", prefetched=True)
@@ -221,17 +247,16 @@ def test_a_step_whose_targets_are_prefetched_is_the_same(monkeypatch, traced_onl
 @pytest.mark.parametrize(("type", "place"), [("float32", "ram"), ("float16", "file")])
 @pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("off", "on"), ("on", "on")])
 def test_a_step_is_the_same_wherever_the_targets_are_kept(tmp_path, monkeypatch, place, type, compile, capture):
-    monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 200)
-    same = [*SMALL, "training.precision=fp32", f"method.targets_type={type}"]
-    same += [f"training.compile={compile}", f"training.capture={capture}"]
-    kept = str(tmp_path / "z") if place == "file" else place
+    monkeypatch.setattr(staging, "BUFFER_ROWS", 200)
+    common = [*SMALL, "training.precision=fp32", f"method.storage_type={type}"]
+    same, kept = [*common, *switched(compile, capture)], str(tmp_path / "z") if place == "file" else place
     there = parts_after(same, method="temporal", device="cuda")
-    elsewhere = parts_after([*same, f"method.targets={kept}"], method="temporal", device="cuda")
+    elsewhere = parts_after([*same, f"method.storage={kept}"], method="temporal", device="cuda")
     assert elsewhere[1] == []
     assert elsewhere[0].method.ensemble.mean.device.type == "cpu"
-    plain = [*same, *PLAIN]
+    plain = [*common, *PLAIN]
     untouched = parts_after(plain, method="temporal", device="cuda")
-    assert_close(elsewhere, there, amplified(plain, untouched, method="temporal", device="cuda", rounding=1e-6))
+    assert_close(elsewhere, there, amplified(plain, untouched, method="temporal", device="cuda"))
 
 
 @needs_gpu
@@ -241,7 +266,7 @@ def test_targets_that_are_prefetched_to_a_gpu_are_those_kept_there(monkeypatch, 
 
     late  what takes so long on the GPU that a wait that is missing is noticed
     """
-    monkeypatch.setattr(targets_prefetch, "BUFFER_ROWS", 4)
+    monkeypatch.setattr(staging, "BUFFER_ROWS", 4)
     one, other = (EnsembleTargets(50, 10, device="cuda", storage=place) for place in ("device", "ram"))
     generator = torch.Generator().manual_seed(0)
     for _ in range(5):
@@ -261,118 +286,47 @@ def test_targets_that_are_prefetched_to_a_gpu_are_those_kept_there(monkeypatch, 
         torch.testing.assert_close(one.spread.cpu(), other.spread, rtol=1e-5, atol=1e-8)
 
 
-def test_a_step_that_cannot_be_compiled_runs_plainly_and_says_so_once(monkeypatch):
-    def broken(function, **options):
-        def fails(*inputs):
-            raise torch._dynamo.exc.Unsupported("not possible here")
-
-        return fails
-
-    monkeypatch.setattr(torch, "compile", broken)
-    parts, warnings, _ = parts_after([*SMALL, "training.compile=on"], method="pi", device="cpu", steps=3)
-    assert len(warnings) == 1
-    assert "not possible here" in warnings[0]
-    assert not parts.step.compiled
-
-
-@needs_gpu
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("compile", "capture"), [("off", "on"), ("on", "on")])
-def test_compiled_and_captured_steps_are_the_same_on_a_gpu(method, compile, capture):
-    assert_same_on_a_gpu(method, compile, capture, SMALL)
-
-
-@needs_gpu
-@pytest.mark.parametrize(("compile", "capture"), [("on", "off"), ("on", "on")])
-def test_compiled_and_captured_steps_of_the_papers_network_are_the_same_on_a_gpu(compile, capture):
-    assert_same_on_a_gpu("temporal", compile, capture, ["training.kernels=off"])
-
-
-def assert_same_on_a_gpu(method, compile, capture, settings):
-    same = ["training.precision=fp32", *settings]
-    if compile == "on":
-        same += without_unshared_draws("cuda", method)
-    switches = [f"training.compile={compile}", f"training.capture={capture}"]
-    assert_same([*switches, *same], method=method, device="cuda", rounding=1e-6, against=[*PLAIN, *same])
-
-
-@needs_gpu
-@pytest.mark.parametrize("method", METHODS)
-def test_our_kernels_are_the_same_for_every_method_on_a_gpu(method):
-    assert_same_kernels(method, "fp32", 1e-6, ["network.name=small"])
-
-
-@needs_gpu
-@pytest.mark.parametrize(
-    ("method", "precision", "rounding"), [("temporal", "fp32", 1e-6), ("pi", "tf32", 5e-4), ("temporal", "bf16", 4e-3)]
-)
-def test_our_kernels_are_the_same_in_the_papers_network_on_a_gpu(method, precision, rounding):
-    assert_same_kernels(method, precision, rounding, [])
-
-
-@needs_gpu
-@pytest.mark.parametrize(
-    ("method", "network", "precision", "rounding"),
-    [
-        ("temporal-teacher", "small", "fp32", 1e-6),
-        ("pi", "small", "fp32", 1e-6),
-        ("mean-teacher", "small", "fp32", 1e-6),
-        ("temporal-teacher", "conv13", "bf16", 2**-7),  # a unit in the last place
-    ],
-)
-def test_our_kernels_are_the_same_with_full_batch_normalization_on_a_gpu(method, network, precision, rounding):
-    assert_same_kernels(method, precision, rounding, [f"network.name={network}", "network.normalization=full"])
-
-
-def assert_same_kernels(method, precision, rounding, settings):
-    common = [f"training.precision={precision}", "network.dropout=0", "network.noise=0", *settings]
-    against = [*common, *PLAIN, "training.kernels=off"]
-    assert_same(common, method=method, device="cuda", rounding=rounding, against=against)
-
-
-STRONG = ["augment.operations=2", "augment.cutout=0.5", "augment.flip=true", "augment.translation=2"]
-STRONG += ["data.preprocess=channel", "data.preprocess_after_views=true", "training.labeled_per_batch=20"]
-
-
-@needs_gpu
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("compile", ["off", "on"])
-def test_strong_views_of_bytes_are_compiled_and_captured_on_a_gpu(compile):
+def test_strong_views_of_bytes_are_trained_on_in_each_mode(request, device, compile):
     """Which numbers are drawn depends on the mode, so the values are not compared; the views have tests of their own."""
+    if device == "cpu":
+        request.getfixturevalue("traced_only")
     settings = [*SMALL, *STRONG, f"training.compile={compile}"]
-    parts, warnings, losses = parts_after(settings, method="fixmatch", device="cuda", kind=np.uint8)
-    assert warnings == []
-    assert parts.step.graph is not None
-    assert parts.loader.inputs.dtype == torch.uint8
-    assert np.isfinite(losses).all()
-
-
-@pytest.mark.parametrize("compile", ["off", "on"])
-def test_strong_views_of_bytes_train_on_a_cpu(traced_only, compile):
-    settings = [*SMALL, *STRONG, f"training.compile={compile}"]
-    parts, warnings, losses = parts_after(settings, method="fixmatch", device="cpu", kind=np.uint8)
+    parts, warnings, losses = parts_after(settings, method="fixmatch", device=device, kind=np.uint8)
     assert warnings == []
     assert parts.step.compiled == (compile == "on")
+    assert (parts.step.graph is not None) == (device == "cuda")
     assert parts.loader.inputs.dtype == torch.uint8
     assert np.isfinite(losses).all()
 
 
-@pytest.mark.parametrize(("method", "compile"), [("pi", "off"), ("pi", "on"), ("mean-teacher", "off")])
-def test_a_step_whose_kernels_fail_goes_on_without_them_and_says_so_once(monkeypatch, traced_only, method, compile):
+# What is not possible
+
+
+@pytest.mark.parametrize(
+    ("failing", "method", "compile"),
+    [("compiler", "pi", "on"), ("kernels", "pi", "off"), ("kernels", "pi", "on"), ("kernels", "mean-teacher", "off")],
+)
+def test_a_step_whose_compiler_or_kernels_fail_goes_on_without_them_and_says_so_once(
+    monkeypatch, traced_only, failing, method, compile
+):
     def fails(*inputs, **options):
         raise RuntimeError("no such instruction\nmore of it")
 
-    monkeypatch.setattr(NormalizedConv2d, "forward_fused", fails)
-    genuine = Step.__init__
-    monkeypatch.setattr(Step, "__init__", lambda self, **parts: genuine(self, **(parts | {"kernels": True})))
+    if failing == "compiler":
+        monkeypatch.setattr(torch, "compile", lambda function, **options: fails)
+    else:
+        monkeypatch.setattr(NormalizedConv2d, "forward_fused", fails)
+        genuine = Step.__init__
+        monkeypatch.setattr(Step, "__init__", lambda self, **parts: genuine(self, **(parts | {"kernels": True})))
     settings = [*SMALL, f"training.compile={compile}"]
-    parts, warnings, losses = parts_after(settings, method=method, device="cpu", steps=3)
-    assert len(warnings) == 1
-    assert (
-        "runs uncompiled and without our kernels, because one of them failed (RuntimeError: no such instruction)"
-        in warnings[0]
-    )
+    parts, (warning,), losses = parts_after(settings, method=method, device="cpu", steps=3)
+    why = "one of them failed (RuntimeError: no such instruction)"
+    assert f"runs uncompiled and without our kernels, because {why}" in warning
     assert not parts.step.compiled
-    assert not any(getattr(module, "fused", False) for module in parts.method.evaluated(parts.network).modules())
+    for network in (parts.network, parts.method.evaluated(parts.network)):
+        assert not any(getattr(module, "fused", False) for module in network.modules())
     assert np.isfinite(losses).all()
 
 
@@ -383,10 +337,8 @@ def test_a_network_that_fails_in_every_way_says_why_itself(compile):
             super().__init__()
             self.layer = nn.Linear(5, 10)
 
-        def forward(self, x):
-            return (
-                self.layer(x.flatten(1)) if self.training else x.new_zeros(len(x), 10)
-            )  # what is tried before the step
+        def forward(self, x):  # in evaluation, which is tried before the step, it works
+            return self.layer(x.flatten(1)) if self.training else x.new_zeros(len(x), 10)
 
     with pytest.raises(RuntimeError, match="^mat1 and mat2 shapes cannot be multiplied"):
         parts_after([f"training.compile={compile}"], method="pi", device="cpu", network=Wrong())
@@ -403,14 +355,74 @@ def test_a_warning_of_the_compiler_is_no_error_even_if_warnings_are(monkeypatch)
         return warns
 
     monkeypatch.setattr(torch, "compile", compiled)
-    parts, said, _ = parts_after(
-        ["training.compile=on"],
-        method="pi",
-        device="cpu",
-        steps=1,
-        network=nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10)),
-    )
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10))
+    parts, said, _ = parts_after(["training.compile=on"], method="pi", device="cpu", steps=1, network=network)
     assert (parts.step.compiled, said) == (True, [])
+
+
+@needs_gpu
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_a_network_that_cannot_be_captured_still_trains(compile):
+    class AsksTheHost(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3 * 16 * 16, 10)
+
+        def forward(self, x):
+            y = functional.dropout(self.layer(x.flatten(1)), 0.1)
+            return y if y.abs().max().item() < 1e9 else y * 0
+
+    settings = [f"training.compile={compile}"]
+    _, (warning,), losses = parts_after(settings, method="temporal", device="cuda", network=AsksTheHost())
+    assert "could not be captured" in warning
+    assert np.isfinite(losses).all()
+
+
+# The compiler
+
+
+def test_a_compiler_that_cannot_be_loaded_ahead_is_left_to_the_first_step(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(step_module.importlib, "import_module", missing)
+    step_module.start_compiler().join()  # what it raised would fail the test
+
+
+def test_the_compiler_is_loaded_when_the_thread_is_done():
+    program = """
+import sys
+from selfens.training.step import start_compiler
+assert "torch._inductor.compile_fx" not in sys.modules
+start_compiler().join()
+assert "torch._inductor.compile_fx" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(("device", "available", "taken"), [("cpu", 16, 16), ("cuda", 16, 4), ("cuda", 2, 2)])
+def test_beside_a_gpu_a_few_threads_are_enough(device, available, taken):
+    assert suitable_threads(available, torch.device(device)) == taken
+
+
+def test_the_steps_of_many_trainings_in_one_process_are_all_compiled(monkeypatch):
+    """The compiler gives up on a piece of code after eight variants, and other numbers of rows are such variants."""
+    graphs = []
+
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    original = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: original(function, backend=counting, **options))
+    settings = ["network.name=mlp", "network.width=4", "training.compile=on", "training.batch_size=20"]
+    for rows in range(100, 110):
+        before = len(graphs)
+        parts_after(settings, method="temporal", device="cpu", steps=1, rows=rows)
+        assert len(graphs) > before, f"with {rows} rows the step was not compiled"
+
+
+# Nothing waits for the device
 
 
 @needs_gpu
@@ -419,9 +431,8 @@ def test_a_warning_of_the_compiler_is_no_error_even_if_warnings_are(monkeypatch)
 )
 def test_nothing_in_an_epoch_waits_for_the_device(method, switch):
     """Strong views, a teacher and targets included."""
-    settings = [*SMALL, *(STRONG if method == "fixmatch" else ["augment.flip=true", "augment.translation=2"])]
-    settings += [f"training.compile={switch}", f"training.capture={switch}"]
-    parts, _, _ = parts_after(settings, method=method, device="cuda", kind=np.uint8)
+    settings = [*SMALL, *(STRONG if method == "fixmatch" else ["views.flip=true", "views.translation=2"])]
+    parts, _, _ = parts_after([*settings, *switched(switch, switch)], method=method, device="cuda", kind=np.uint8)
     try:
         torch.cuda.set_sync_debug_mode("error")
         for epoch in (8, 9):
@@ -445,14 +456,15 @@ class ReadByTheHost(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         name = operation.overloadpacket.__name__
-        if name in self.WAITING:
+        by_mask = name == "index" and any(each is not None and each.dtype == torch.bool for each in args[1])
+        if name in self.WAITING or by_mask:
             self.seen.append(name)
         return operation(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_in_an_epoch_is_read_by_the_host(method):
-    """The same on a CPU, where waiting does not show. (`end_epoch` looks at targets that a CPU has, and no others.)"""
+    """The same on a CPU, where waiting does not show."""
     settings = [*SMALL, *PLAIN, *(STRONG if method == "fixmatch" else [])]
     parts, _, _ = parts_after(settings, method=method, device="cpu", steps=3, kind=np.uint8)
     with ReadByTheHost() as operations:
@@ -462,34 +474,40 @@ def test_nothing_in_an_epoch_is_read_by_the_host(method):
         parts.step.take_means()
     assert operations.seen == []
     with operations:
+        parts.method.end_epoch()
         float(parts.step.sums[-1])
-    assert operations.seen == ["_local_scalar_dense"]
+    assert {*operations.seen} == {"_local_scalar_dense"}  # targets that are on a CPU are looked at, and no others
 
 
-@needs_gpu
-@pytest.mark.parametrize("compile", ["off", "on"])
-def test_a_network_that_cannot_be_captured_still_trains(compile):
-    class AsksTheHost(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(3 * 16 * 16, 10)
+@pytest.mark.parametrize("device", DEVICES)
+def test_looking_for_neighbors_draws_nothing_from_the_runs_random_numbers(device):
+    """Else their state would be the same whatever the seed, on a GPU too."""
+    source = generator(torch.device(device))
+    source.manual_seed(3)
+    before = source.get_state()
+    project(lambda: [torch.ones(40, 80, device=device).cumsum(dim=0)], 40)  # more features than are compared
+    assert torch.equal(source.get_state(), before)
 
-        def forward(self, x):
-            y = functional.dropout(self.layer(x.flatten(1)), 0.1)
-            return y if y.abs().max().item() < 1e9 else y * 0
 
-    _, warnings, losses = parts_after(
-        [f"training.compile={compile}"], method="temporal", device="cuda", network=AsksTheHost()
-    )
-    assert len(warnings) == 1
-    assert "could not be captured" in warnings[0]
-    assert np.isfinite(losses).all()
+# Our kernels by themselves
+
+SHAPES = [(3, 24, 6, 8), (100, 128, 16, 16), (7, 512, 6, 6), (2, 100, 4, 4), (5, 3, 2, 2), (9, 129, 4, 6)]
+
+
+def values_and_channels(shape, kind, mean=0.0):
+    """Images of values around means of either sign, and gains, some negative and one zero, and shifts of their channels."""
+    torch.manual_seed(0)
+    means = mean * torch.randn(shape[1], device="cuda").sign()[None, :, None, None]
+    x = (torch.randn(shape, device="cuda") + means).to(kind).contiguous(memory_format=torch.channels_last)
+    gain, shift = torch.randn(2, shape[1], device="cuda").unbind()
+    gain[0] = 0
+    return x, gain.clone(), shift.clone()
 
 
 @needs_gpu
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(3, 24, 6, 8), (100, 128, 16, 16), (7, 512, 6, 6), (2, 100, 4, 4)])
+@pytest.mark.parametrize("shape", SHAPES[:4])
 def test_the_normalize_kernel_is_the_plain_operations(shape, kind, pool):
     from selfens.networks.kernels import normalize
 
@@ -532,19 +550,6 @@ def test_the_kernel_drops_the_share_it_should_and_scales_the_rest():
     torch.testing.assert_close(x.grad, expected, atol=1e-5, rtol=1e-5)
 
 
-SHAPES = [(3, 24, 6, 8), (100, 128, 16, 16), (7, 512, 6, 6), (2, 100, 4, 4), (5, 3, 2, 2), (9, 129, 4, 6)]
-
-
-def values_and_channels(shape, kind, mean=0.0):
-    """An image of values around means of either sign, and gains, some negative and one zero, and shifts of its channels."""
-    torch.manual_seed(0)
-    means = mean * torch.randn(shape[1], device="cuda").sign()[None, :, None, None]
-    x = (torch.randn(shape, device="cuda") + means).to(kind).contiguous(memory_format=torch.channels_last)
-    gain, shift = torch.randn(2, shape[1], device="cuda").unbind()
-    gain[0] = 0
-    return x, gain.clone(), shift.clone()
-
-
 def plain_batch_norm(x, gain, shift, running, training, pool):
     y = functional.leaky_relu(functional.batch_norm(x, *running, gain, shift, training, 0.1), 0.1)
     return functional.max_pool2d(y, 2) if pool else y
@@ -571,9 +576,7 @@ def test_the_batch_norm_kernels_are_the_plain_operations(shape, kind, pool):
     assert share_that_differs(out, plain, 1e-4 if kind == torch.float32 else 1e-2) == 0
     for mine, other in ((norm.running_mean, running[0]), (norm.running_variance, running[1])):
         torch.testing.assert_close(mine.double(), other, atol=1e-6, rtol=1e-4)  # the inputs have deviation 1
-    for mine, other in zip(
-        ours, theirs, strict=True
-    ):  # a value at zero may be on the other side of the leaky ReLU's bend
+    for mine, other in zip(ours, theirs, strict=True):  # a value at zero may be beyond the leaky ReLU's bend
         tolerance = 1e-4 if mine is ours[0] and kind == torch.float32 else 1e-2
         assert share_that_differs(mine.grad, other.grad, tolerance) <= 1e-5
 
@@ -640,7 +643,7 @@ def test_layers_with_full_batch_normalization_use_the_kernels_or_say_what_torch_
     """A pixel alone has no variance, which torch refuses."""
     torch.manual_seed(0)
     layers = [BatchNormConv2d(3, 12, 3), BatchNormConv2d(12, 10, 3, stride=stride), nn.MaxPool2d(2), nn.Dropout(0.0)]
-    plain = Column(*layers, BatchNormConv2d(10, 6, 1)).cuda()
+    plain = FusedSequential(*layers, BatchNormConv2d(10, 6, 1)).cuda()
     ours, x = copy.deepcopy(plain), torch.randn(4, 3, 16, 24, device="cuda")
     fuse(ours, True)
     with torch_settings("fp32", None, x.device, 0):
@@ -649,49 +652,3 @@ def test_layers_with_full_batch_normalization_use_the_kernels_or_say_what_torch_
         torch.testing.assert_close(one, other, atol=1e-4 * other.abs().max().item(), rtol=1e-4)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         ours.train()[-1](torch.randn(1, 10, 1, 1, device="cuda"))
-
-
-def test_a_compiler_that_cannot_be_loaded_ahead_is_left_to_the_first_step(monkeypatch):
-    def missing(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(step_module.importlib, "import_module", missing)
-    thread = step_module.start_compiler()
-    thread.join()  # what it raised would fail the test
-
-
-def test_the_compiler_is_loaded_when_the_thread_is_done():
-    program = """
-import sys
-from selfens.training.step import start_compiler
-assert "torch._inductor.compile_fx" not in sys.modules
-start_compiler().join()
-assert "torch._inductor.compile_fx" in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-@pytest.mark.parametrize(("device", "available", "taken"), [("cpu", 16, 16), ("cuda", 16, 4), ("cuda", 2, 2)])
-def test_beside_a_gpu_a_few_threads_are_enough(device, available, taken):
-    assert suitable_threads(available, torch.device(device)) == taken
-
-
-def test_the_steps_of_many_trainings_in_one_process_are_all_compiled(monkeypatch):
-    """The compiler gives up on a piece of code after eight variants, and other numbers of rows are such variants."""
-    graphs = []
-
-    def counting(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    original = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **options: original(function, backend=counting, **options))
-    for rows in range(100, 110):
-        config = presets.get("cifar10-temporal").with_overrides(["data.labels=10", "data.preprocess=none"])
-        config = config.with_overrides(["network.name=mlp", "network.width=4"])
-        config = config.with_overrides(["training.device=cpu", "training.compile=on", "training.batch_size=20"])
-        before, device = len(graphs), torch.device("cpu")
-        with settings_of(config, device):
-            parts = build(config, made_up_images(side=8, rows=rows), device)
-            parts.step(next(iter(parts.visit(0))))
-        assert len(graphs) > before, f"with {rows} rows the step was not compiled"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference.targets import RowEnsemble, algorithm_2
 
-from selfens.core import targets_prefetch
-from selfens.core.targets import CHUNK_BYTES, EnsembleTargets
+from selfens.core.targets import EnsembleTargets, staging
+from selfens.core.targets.ensemble import CHUNK_BYTES
 
 ROWS, CLASSES = 6, 3
 # A value is at most 1 and a handful of roundings of 6e-8 away; 1/(1 - 0.95) = 20 magnifies them.
@@ -29,7 +29,11 @@ def predictions(seed, rows=ROWS):
 
 
 def write(ensemble, rows, probabilities):
-    ensemble.write(torch.tensor(rows, dtype=torch.int64), torch.from_numpy(probabilities))
+    """To an ensemble or its twin."""
+    if isinstance(ensemble, RowEnsemble):
+        ensemble.write(rows, probabilities)
+    else:
+        ensemble.write(torch.tensor(rows, dtype=torch.int64), torch.from_numpy(probabilities))
 
 
 def assert_like_twin(ensemble, twin):
@@ -46,9 +50,8 @@ def test_any_pattern_of_visits_follows_the_row_by_row_twin(pattern, decay):
     for t, batches in enumerate(pattern):
         for b, rows in enumerate(batches):
             rows = list(dict.fromkeys(rows))  # within a minibatch each row is there once
-            z = predictions([t, b], len(rows))
-            write(ensemble, rows, z)
-            twin.write(rows, z)
+            for each in (ensemble, twin):
+                write(each, rows, predictions([t, b], len(rows)))
             assert_like_twin(ensemble, twin)  # what is pending is not seen
         ensemble.commit()
         twin.commit()
@@ -61,7 +64,7 @@ def test_any_pattern_of_visits_follows_the_row_by_row_twin(pattern, decay):
 @contextmanager
 def kept(place, **options):
     """An ensemble of a small problem, kept somewhere; `staged` goes through a window as on a GPU, of a few rows here."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(targets_prefetch, "BUFFER_ROWS", 4):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(staging, "BUFFER_ROWS", 4):
         kind, _, staged = place.partition(" ")
         storage = Path(folder) / "z" if kind == "file" else kind
         ensemble = EnsembleTargets(ROWS, CLASSES, storage=storage, **options)
@@ -123,10 +126,9 @@ def test_without_a_visit_rows_can_be_asked_for_and_written_in_any_order(place):
     with kept(place) as ensemble:
         twin = RowEnsemble(ROWS, CLASSES, 0.6)
         for t, rows in enumerate([[0, 5], [5, 1, 2], [4]]):
-            write(ensemble, rows, predictions(t, len(rows)))
-            twin.write(rows, predictions(t, len(rows)))
-            ensemble.commit()
-            twin.commit()
+            for each in (ensemble, twin):
+                write(each, rows, predictions(t, len(rows)))
+                each.commit()
             assert_like_twin(ensemble, twin)
 
 
@@ -176,79 +178,72 @@ def test_rows_not_visited_keep_their_averages_when_the_others_move_to_the_other_
         np.testing.assert_allclose(ensemble.get(torch.tensor([0])).probabilities, predictions(0, 3)[:1], rtol=1e-6)
 
 
+def after(*epochs, **options):
+    """An ensemble after epochs of these rows."""
+    ensemble = EnsembleTargets(ROWS, CLASSES, **options)
+    for t, rows in enumerate(epochs):
+        write(ensemble, rows, predictions(t, len(rows)))
+        ensemble.commit()
+    return ensemble
+
+
 def test_a_commit_leaves_the_predictions_as_they_were_written():
     """They may be those of a caller who looks at them, and pages of a file that need not be written again."""
-    ensemble = EnsembleTargets(ROWS, CLASSES)
-    write(ensemble, [0, 3], predictions(0, 2))
-    ensemble.commit()
-    np.testing.assert_array_equal(ensemble.pending[[0, 3]], predictions(0, 2))
+    np.testing.assert_array_equal(after([0, 3]).pending[[0, 3]], predictions(0, 2))
 
 
 def test_commits_in_many_chunks_are_commits_in_one(monkeypatch):
     results = []
     for size in (1 << 22, 8):
         monkeypatch.setitem(CHUNK_BYTES, "cpu", size)
-        ensemble = EnsembleTargets(ROWS, CLASSES)
-        for t in range(3):
-            write(ensemble, [t, t + 1, 5], predictions(t, 3))
-            ensemble.commit()
+        ensemble = after([0, 1, 5], [1, 2, 5], [2, 3, 5])
         results.append([ensemble.mean, ensemble.square, ensemble.count])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_targets_asked_for_earlier_do_not_change_later_and_have_no_gradient():
+    ensemble = after([0])
+    held = ensemble.get(torch.tensor([0])).probabilities
+    kept = held.clone()
+    ensemble.write(torch.tensor([0]), torch.randn(1, CLASSES, requires_grad=True).softmax(dim=1))
+    ensemble.commit()
+    assert torch.equal(held, kept)
+    assert not ensemble.get(torch.tensor([0])).probabilities.requires_grad
+
+
+def test_half_precision_predictions_are_averaged_in_single_precision():
+    ensemble = EnsembleTargets(1, 2)
+    ensemble.write(torch.tensor([0]), torch.tensor([[0.25, 0.75]], dtype=torch.bfloat16))
+    ensemble.commit()
+    assert ensemble.mean.dtype == torch.float32
+    np.testing.assert_allclose(ensemble.all().probabilities, [[0.25, 0.75]], rtol=1e-6)
 
 
 # Variance
 
 
 def test_the_variance_of_one_prediction_and_of_none_is_zero():
-    ensemble = EnsembleTargets(ROWS, CLASSES)
-    write(ensemble, [1], predictions(0, 1))
-    ensemble.commit()
-    assert not ensemble.variance(torch.arange(ROWS)).any()
-
-
-def test_large_arrays_on_the_host_are_zeros_that_can_be_written():
-    ensemble = EnsembleTargets(500_000, 10)
-    assert not ensemble.mean.any()
-    assert ensemble.mean.nbytes > 1 << 24
-    rows = torch.tensor([0, 499_999])
-    ensemble.write(rows, torch.tensor([[1.0] + [0.0] * 9, [0.1] * 10]))
-    ensemble.commit()
-    assert ensemble.get(rows).probabilities[0, 0] == 1
-    assert int(ensemble.count.sum()) == 2
+    assert not after([1]).variance(torch.arange(ROWS)).any()
 
 
 def test_the_spread_of_an_epoch_is_that_of_the_rows_it_visited():
     ensemble, twin = EnsembleTargets(ROWS, CLASSES), RowEnsemble(ROWS, CLASSES, 0.6)
     assert ensemble.spread.isnan()
     for t, rows in enumerate([[0, 1, 2], [0, 1], [1, 2, 4]]):
-        write(ensemble, rows, predictions(t, len(rows)))
-        twin.write(rows, predictions(t, len(rows)))
-        ensemble.commit()
-        twin.commit()
+        for each in (ensemble, twin):
+            write(each, rows, predictions(t, len(rows)))
+            each.commit()
         expected = np.mean([twin.variance(row).sum() for row in rows])
         assert float(ensemble.spread) == pytest.approx(expected, abs=1e-7)
 
 
 def test_without_variance_the_targets_are_the_same_and_the_variance_is_refused():
-    plain, full = EnsembleTargets(ROWS, CLASSES, variance=False), EnsembleTargets(ROWS, CLASSES)
-    for each in (plain, full):
-        write(each, [0, 2], predictions(0, 2))
-        each.commit()
+    plain, full = after([0, 2], variance=False), after([0, 2])
     assert torch.equal(plain.all().probabilities, full.all().probabilities)
-    assert "square" not in plain.state_dict()
-    with pytest.raises(ValueError, match="knows no variance"):
+    with pytest.raises(ValueError, match="so it has no variance; make it with variance=True"):
         plain.variance(torch.tensor([0]))
-
-
-def test_a_state_saved_without_variance_is_refused_by_an_ensemble_that_keeps_one():
-    saved = EnsembleTargets(ROWS, CLASSES, variance=False).state_dict()
     with pytest.raises(ValueError, match="saved without a second moment; make the ensemble with variance=False"):
-        EnsembleTargets(ROWS, CLASSES).load_state_dict(saved)
-
-
-def test_another_type_is_refused():
-    with pytest.raises(ValueError, match="the targets' type is 'float8'; expected float32 or float16"):
-        EnsembleTargets(ROWS, CLASSES, dtype="float8")
+        full.load_state_dict(plain.state_dict())
 
 
 # Algorithm 2
@@ -259,91 +254,19 @@ def test_with_every_row_visited_it_is_algorithm_2(num_epochs, decay, seed):
     ensemble = EnsembleTargets(ROWS, CLASSES, decay)
     z = [predictions([seed, t]) for t in range(num_epochs)]
     for t, expected in enumerate(algorithm_2(z, decay)):
-        write(ensemble, list(range(ROWS)), z[t])
+        write(ensemble, range(ROWS), z[t])
         ensemble.commit()
         np.testing.assert_allclose(ensemble.all().probabilities, expected, **CLOSE)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.6, 0.9, 0.99, 0.999, 0.9999])
 def test_targets_are_probabilities_for_any_memory(decay):
-    ensemble = EnsembleTargets(ROWS, CLASSES, decay)
-    for t in range(3):
-        write(ensemble, list(range(ROWS)), predictions(t))
-        ensemble.commit()
+    for epochs in (1, 2, 3):
+        ensemble = after(*[range(ROWS)] * epochs, decay=decay)
         np.testing.assert_allclose(ensemble.all().probabilities.sum(dim=1), 1.0, rtol=1e-5)
 
 
-def test_no_momentum_keeps_the_last_prediction_alone():
-    ensemble = EnsembleTargets(ROWS, CLASSES, 0.0)
-    for t in range(3):
-        write(ensemble, list(range(ROWS)), predictions(t))
-        ensemble.commit()
-        np.testing.assert_array_equal(ensemble.all().probabilities, predictions(t))
-
-
-def test_unseen_rows_are_unknown_and_zero():
-    ensemble = EnsembleTargets(ROWS, CLASSES)
-    write(ensemble, [1], predictions(0, 1))
-    ensemble.commit()
-    targets = ensemble.get(torch.tensor([0, 1, 5]))
-    assert targets.known.tolist() == [False, True, False]
-    assert not targets.probabilities[[0, 2]].any()
-
-
-def test_targets_stay_constant_within_an_epoch():
-    ensemble = EnsembleTargets(ROWS, CLASSES)
-    write(ensemble, [0, 1], predictions(0, 2))
-    ensemble.commit()
-    before = ensemble.get(torch.tensor([0, 1, 2]))
-    write(ensemble, [0, 2], predictions(1, 2))
-    after = ensemble.get(torch.tensor([0, 1, 2]))
-    assert torch.equal(before.probabilities, after.probabilities)
-    assert torch.equal(before.known, after.known)
-
-
-def test_of_two_writes_to_a_row_the_last_counts_once():
-    ensemble = EnsembleTargets(ROWS, CLASSES)
-    write(ensemble, [3], predictions(0, 1))
-    write(ensemble, [3], predictions(1, 1))
-    ensemble.commit()
-    np.testing.assert_allclose(ensemble.get(torch.tensor([3])).probabilities, predictions(1, 1), **CLOSE)
-    assert ensemble.count[3] == 1
-
-
-def test_epoch_with_nothing_written_changes_nothing():
-    ensemble = EnsembleTargets(ROWS, CLASSES)
-    write(ensemble, [0, 4], predictions(0, 2))
-    ensemble.commit()
-    mean, count = ensemble.mean.clone(), ensemble.count.clone()
-    ensemble.commit()
-    assert torch.equal(ensemble.mean, mean)
-    assert torch.equal(ensemble.count, count)
-
-
-def test_targets_asked_for_earlier_do_not_change_later():
-    ensemble = EnsembleTargets(ROWS, CLASSES)
-    write(ensemble, [0], predictions(0, 1))
-    ensemble.commit()
-    held = ensemble.get(torch.tensor([0])).probabilities
-    kept = held.clone()
-    write(ensemble, [0], predictions(1, 1))
-    ensemble.commit()
-    assert torch.equal(held, kept)
-
-
-def test_predictions_with_gradient_are_stored_without():
-    ensemble = EnsembleTargets(ROWS, CLASSES)
-    ensemble.write(torch.tensor([0]), torch.randn(1, CLASSES, requires_grad=True).softmax(dim=1))
-    ensemble.commit()
-    assert not ensemble.get(torch.tensor([0])).probabilities.requires_grad
-
-
-def test_half_precision_predictions_are_averaged_in_single_precision():
-    ensemble = EnsembleTargets(1, 2)
-    ensemble.write(torch.tensor([0]), torch.tensor([[0.25, 0.75]], dtype=torch.bfloat16))
-    ensemble.commit()
-    assert ensemble.mean.dtype == torch.float32
-    np.testing.assert_allclose(ensemble.all().probabilities, [[0.25, 0.75]], rtol=1e-6)
+# Saving
 
 
 @given(epochs, st.lists(st.integers(0, ROWS - 1), unique=True), st.booleans())
@@ -356,8 +279,7 @@ def test_a_state_saved_within_an_epoch_goes_on_as_if_never_saved(pattern, last_r
         if t < len(pattern) - 1:
             ensemble.commit()
     if used_before:  # loading must also forget what the other was doing
-        write(other, [0, 2], predictions(77, 2))
-        other.commit()
+        other = after([0, 2])
         write(other, [1], predictions(78, 1))
     other.load_state_dict({name: tensor.clone() for name, tensor in ensemble.state_dict().items()})
     for each in (ensemble, other):
@@ -368,20 +290,26 @@ def test_a_state_saved_within_an_epoch_goes_on_as_if_never_saved(pattern, last_r
 
 
 def test_pending_predictions_are_saved_only_within_an_epoch():
-    ensemble = EnsembleTargets(ROWS, CLASSES)
-    assert set(ensemble.state_dict()) == {"mean", "square", "count", "decay"}
+    ensemble = after([0])
+    committed = {"mean", "square", "count", "decay"}
+    assert set(ensemble.state_dict()) == committed
     write(ensemble, [0], predictions(0, 1))
-    assert set(ensemble.state_dict()) == {"mean", "square", "count", "decay", "pending", "written"}
-    ensemble.commit()
-    assert set(ensemble.state_dict()) == {"mean", "square", "count", "decay"}
+    assert set(ensemble.state_dict()) == {*committed, "pending", "written"}
 
 
-def test_state_of_another_size_is_refused():
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        *(({"decay": decay}, "decay is .*; expected at least 0 and below 1") for decay in (-0.1, 1.0, float("nan"))),
+        ({"dtype": "float8"}, "the targets' type is 'float8'; expected float32 or float16"),
+        ({"num_rows": 0}, "the targets have 0 rows and 3 classes; expected at least 1"),
+    ],
+)
+def test_options_that_no_ensemble_can_have_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        EnsembleTargets(**{"num_rows": ROWS, "num_classes": CLASSES, **options})
+
+
+def test_the_state_of_another_size_is_refused():
     with pytest.raises(ValueError, match=r"shape \(2, 3\); expected \(6, 3\)"):
         EnsembleTargets(ROWS, CLASSES).load_state_dict(EnsembleTargets(2, CLASSES).state_dict())
-
-
-@pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5, float("nan")])
-def test_decay_out_of_range_is_refused(decay):
-    with pytest.raises(ValueError, match="decay is"):
-        EnsembleTargets(ROWS, CLASSES, decay)

@@ -5,10 +5,8 @@ import errno
 import gc
 import json
 import os
-import random
 import shutil
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -24,8 +22,8 @@ from support import (
     differences,
     features,
     finish,
+    interrupt,
     left_behind,
-    run_cli,
     run_cli_with_small_disk,
     run_cli_without_privileges,
     train_arguments,
@@ -33,22 +31,29 @@ from support import (
 )
 
 from selfens import load_run, resume, train
-from selfens.core import targets as core_targets
 from selfens.core.targets import EnsembleTargets
+from selfens.core.targets import file as targets_file
+from selfens.core.targets.ensemble import CHUNK_BYTES
+from selfens.core.targets.file import PAGE, TargetsFile
 from selfens.errors import ConfigError, RunError
-from selfens.files import targets_file
-from selfens.files.targets_file import PAGE, TargetsFile
 from selfens.files.tensors import write_atomically
 from selfens.runs.directory import RunDirectory
 from selfens.tools import audit, folds
 
-
-def stop():
-    signal.raise_signal(signal.SIGINT)
+EVERY = torch.arange(60)
 
 
 def in_file(folder, *overrides, epochs=3, **more):
-    return config("temporal", f"method.targets={folder / 'z'}", *overrides, epochs=epochs, **more)
+    """Settings of a run with its ensemble in a file, and a checkpoint after every epoch."""
+    kept = (f"method.storage={folder / 'z'}", "training.checkpoint_every=1")
+    return config("temporal", *kept, *overrides, epochs=epochs, **more)
+
+
+def stopped(settings, path, epoch, step, how=interrupt):
+    """A run that ended after a step: it was told to, or crashed."""
+    with pytest.raises(KeyboardInterrupt) if how is interrupt else crashed():
+        train(settings, path, dataset=features(), progress=At(epoch, step, how))
+    return path
 
 
 def all_left_behind(path):
@@ -62,8 +67,8 @@ def all_left_behind(path):
 def whole(tmp_path):
     """What the same run never interrupted, with its ensemble in memory, leaves behind."""
 
-    def leave(settings):
-        run = train(settings.with_values("method", targets="device"), tmp_path / "whole", dataset=features())
+    def leave(settings, dataset=None):
+        run = train(settings.with_values("method", storage="device"), tmp_path / "whole", dataset=dataset)
         return all_left_behind(run.path)
 
     return leave
@@ -77,32 +82,13 @@ def finished(tmp_path):
 # The same as in memory
 
 
-@pytest.mark.parametrize("override", ["method.targets_type=float16", "method.variance=false"])
+@pytest.mark.parametrize("override", ["method.storage_type=float16", "method.variance=false"])
 @pytest.mark.parametrize("place", ["ram", "file"])
 def test_a_run_is_the_same_wherever_its_ensemble_is_kept(tmp_path, whole, place, override):
     kept = str(tmp_path / "z") if place == "file" else place
-    settings = config("temporal", override).with_values("method", targets=kept)
+    settings = config("temporal", override).with_values("method", storage=kept)
     run = train(settings, tmp_path / "run", dataset=features())
-    assert differences(all_left_behind(run.path), whole(settings)) == []
-
-
-def test_steps_with_prefetched_targets_are_the_same(tmp_path, whole, monkeypatch):
-    """As on a GPU, here on a CPU and with staging buffers for two steps."""
-    genuine = EnsembleTargets.__init__
-
-    def init(self, *arguments, **options):
-        genuine(self, *arguments, **options)
-        self.prefetches = True
-
-    settings = in_file(tmp_path)
-    expected = whole(settings)
-    with monkeypatch.context() as patched:
-        patched.setattr(EnsembleTargets, "__init__", init)
-        patched.setattr("selfens.core.targets_prefetch.BUFFER_ROWS", 20)
-        with pytest.raises(KeyboardInterrupt):
-            train(settings, tmp_path / "run", dataset=features(), progress=At(1, 2, stop))
-        resume(tmp_path / "run", dataset=features())
-    assert differences(all_left_behind(tmp_path / "run"), expected) == []
+    assert differences(all_left_behind(run.path), whole(settings, features())) == []
 
 
 def test_what_is_made_of_the_ensemble_is_the_same(tmp_path, finished):
@@ -111,45 +97,24 @@ def test_what_is_made_of_the_ensemble_is_the_same(tmp_path, finished):
     assert ours.rows.tolist() == theirs.rows.tolist()
     ours, theirs = (run.predict_training_rows(features()) for run in (finished, other))
     np.testing.assert_array_equal(ours, theirs)
-    every = torch.arange(60)
-    np.testing.assert_array_equal(finished.ensemble.variance(every), other.ensemble.variance(every))
+    np.testing.assert_array_equal(finished.ensemble.variance(EVERY), other.ensemble.variance(EVERY))
 
 
-def test_the_folds_of_an_audit_leave_the_file_of_the_run_alone(tmp_path, finished):
-    before = (tmp_path / "z").read_bytes()
+def test_the_file_of_a_run_can_be_read_and_is_left_alone(tmp_path, finished):
+    """By folds, which train, by a finished run, which only reads, and by a caller without the run's checkpoint."""
+    before, rows = (tmp_path / "z").read_bytes(), torch.tensor([0])
     assert len(folds.audit_folds(finished.config, features(), 2).rows) == 12
-    assert (tmp_path / "z").read_bytes() == before
-
-
-def test_the_ensemble_of_a_run_can_be_read_and_not_written(tmp_path, finished):
-    before = (tmp_path / "z").read_bytes()
-    ensemble = finished.ensemble
-    assert ensemble.get(torch.arange(60)).probabilities.shape == (60, 3)
-    changes = [
-        lambda: ensemble.write(torch.tensor([0]), torch.ones(1, 3)),
-        ensemble.commit,
-        lambda: next(ensemble.visit(torch.arange(60).reshape(6, 10))),
-    ]
-    for change in changes:
-        with pytest.raises(RunError, match="z is open for reading only"):
-            change()
-    assert (tmp_path / "z").read_bytes() == before
-
-
-def test_the_file_of_a_run_is_of_no_use_without_its_checkpoint(tmp_path, finished):
-    before = (tmp_path / "z").read_bytes()
-    ensemble = EnsembleTargets(60, 3, storage=tmp_path / "z")
-    uses = [
-        lambda: ensemble.get(torch.tensor([0])),
-        lambda: ensemble.write(torch.tensor([0]), torch.ones(1, 3)),
-        ensemble.commit,
-        ensemble.seal,
-        ensemble.state_dict,
-    ]
-    for use in uses:
-        with pytest.raises(RunError, match="z holds targets that a checkpoint relies on"):
-            use()
-    ensemble.close()
+    ensemble, locked = finished.ensemble, EnsembleTargets(60, 3, storage=tmp_path / "z")
+    assert ensemble.get(EVERY).probabilities.shape == (60, 3)
+    for each, sentence, uses in (
+        (ensemble, "is open for reading only", ()),
+        (locked, "holds targets that a checkpoint relies on", ("get", "seal", "state_dict")),
+    ):
+        arguments = {"write": (rows, torch.ones(1, 3)), "visit": (EVERY.view(6, 10),), "get": (rows,)}
+        for use in ("write", "visit", "commit", *uses):
+            with pytest.raises(RunError, match=f"z {sentence}"):
+                list(getattr(each, use)(*arguments.get(use, ())))
+    locked.close()
     assert (tmp_path / "z").read_bytes() == before
 
 
@@ -185,29 +150,6 @@ def test_an_ensemble_in_a_file_takes_no_memory_of_its_own(tmp_path):
 # Killed
 
 
-def test_killed_at_random_moments_and_resumed_until_done_the_bits_are_the_same(tmp_path):
-    npz = write_npz(tmp_path / "data.npz")
-    settings = in_file(tmp_path, name=str(npz), epochs=20)
-    expected = all_left_behind(train(settings.with_values("method", targets="device"), tmp_path / "whole").path)
-    chance, kills, run, reached = random.Random(0), 0, tmp_path / "run", 0
-    while True:
-        begun = ["resume", str(run)] if run.exists() else train_arguments(npz, run, settings)
-        process = child(tmp_path / "out", run_cli, [*begun, "--quiet"])
-        wanted = reached + chance.randint(0, 5)
-        while process.is_alive() and (not run.exists() or len(RunDirectory(run).history()) < wanted):
-            time.sleep(0.001)
-        time.sleep(chance.uniform(0, 0.02))
-        process.kill()
-        code = finish(process)
-        if code == 0:  # it came to its end before the kill
-            break
-        assert code == -signal.SIGKILL, (tmp_path / "out").read_text()
-        kills += 1
-        reached = len(RunDirectory(run).history()) if run.exists() else 0
-    assert kills >= 3
-    assert differences(all_left_behind(run), expected) == []
-
-
 SMALL_CHUNK = 15 * 4 * 3  # bytes: a commit has four parts of 15 rows
 PLACES = {
     "commit": (EnsembleTargets, "_blend"),
@@ -224,12 +166,12 @@ PLACES = {
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Here as in the processes that are killed, because sums over other parts round differently."""
-    monkeypatch.setitem(core_targets.CHUNK_BYTES, "cpu", SMALL_CHUNK)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", SMALL_CHUNK)
 
 
 def dying_in(place, number, before, function, arguments):
     """Call the function in a process that is killed before or after the given call of something it needs."""
-    core_targets.CHUNK_BYTES["cpu"] = SMALL_CHUNK
+    CHUNK_BYTES["cpu"] = SMALL_CHUNK
     owner, name = PLACES[place]
     genuine, seen = getattr(owner, name), []
 
@@ -244,6 +186,13 @@ def dying_in(place, number, before, function, arguments):
 
     setattr(owner, name, watched)
     function(*arguments)
+
+
+def killed_in(tmp_path, *where):
+    """Whether it came to that, in a process that runs `dying_in`."""
+    code = finish(child(tmp_path / "out", dying_in, *where))
+    assert code in (0, -signal.SIGKILL), (tmp_path / "out").read_text()
+    return code != 0
 
 
 def own_loop(folder, storage=None):
@@ -279,80 +228,65 @@ def own_loop(folder, storage=None):
 @pytest.mark.parametrize("place", ["commit", "copy", "unseal", "seal", "fsync", "replace", "create"])
 @pytest.mark.usefixtures("small_chunks")
 def test_a_loop_killed_at_any_point_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path, place, before):
-    expected, killed = own_loop(tmp_path, "ram").state_dict(), 0
+    expected, kills = own_loop(tmp_path, "ram").state_dict(), 0
     for number in (1, 2, 4, 7):
         folder = tmp_path / str(number)
         folder.mkdir()
-        code = finish(child(tmp_path / "out", dying_in, place, number, before, own_loop, (folder,)))
-        if code == 0:
+        if not killed_in(tmp_path, place, number, before, own_loop, (folder,)):
             break  # there are no more of these calls
-        assert code == -signal.SIGKILL, (tmp_path / "out").read_text()
         targets = own_loop(folder)
         found = targets.state_dict()
-        assert differences_of(found, expected) == [], number
+        assert [name for name in found | expected if not torch.equal(found[name], expected[name])] == [], number
         targets.close()
-        killed += 1
-    assert killed >= 1
-
-
-def differences_of(one, other):
-    return [name for name in one | other if not torch.equal(one[name], other[name])]
+        kills += 1
+    assert kills >= 1
 
 
 @pytest.mark.parametrize("place", ["copy", "create", "fsync", "checkpoint"])
 @pytest.mark.usefixtures("small_chunks")
-def test_a_run_killed_around_its_checkpoints_is_the_same(tmp_path, place):
-    npz = write_npz(tmp_path / "data.npz")
-    settings = in_file(tmp_path, "training.checkpoint_every=2", name=str(npz))
-    expected = all_left_behind(train(settings.with_values("method", targets="ram"), tmp_path / "whole").path)
+def test_a_run_killed_around_its_checkpoints_is_the_same(tmp_path, whole, place):
+    npz = str(write_npz(tmp_path / "data.npz"))
+    expected = whole(in_file(tmp_path, "training.checkpoint_every=2", name=npz))
     for number in (1, 3):
-        settings = in_file(tmp_path / str(number), "training.checkpoint_every=2", name=str(npz))
-        (tmp_path / str(number)).mkdir()
-        run = tmp_path / str(number) / "run"
-        code = finish(child(tmp_path / "out", dying_in, place, number, number == 3, train, (settings, run)))
-        assert code in (0, -signal.SIGKILL), (tmp_path / "out").read_text()
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        settings, run = in_file(folder, "training.checkpoint_every=2", name=npz), folder / "run"
+        killed_in(tmp_path, place, number, number == 3, train, (settings, run))
         resume(run) if run.exists() else train(settings, run)
         assert differences(all_left_behind(run), expected) == [], number
 
 
 @pytest.mark.parametrize(("place", "number"), [("commit", 1), ("copy", 2), ("unseal", 1), ("checkpoint", 1)])
 @pytest.mark.usefixtures("small_chunks")
-def test_stopped_within_an_epoch_and_killed_after_the_resume_the_bits_are_the_same(tmp_path, place, number):
+def test_stopped_within_an_epoch_and_killed_after_the_resume_the_bits_are_the_same(tmp_path, whole, place, number):
     """The checkpoint in the middle of the epoch must survive what the resumed process does to its predictions."""
-    npz = write_npz(tmp_path / "data.npz")
-    settings = in_file(tmp_path, name=str(npz))
-    expected = all_left_behind(train(settings.with_values("method", targets="device"), tmp_path / "whole").path)
-    run = tmp_path / "run"
+    settings, run = in_file(tmp_path, name=str(write_npz(tmp_path / "data.npz"))), tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        train(settings, run, progress=At(1, 2, stop))
+        train(settings, run, progress=At(1, 2, interrupt))
     assert int(load_run(run).ensemble.written.sum()) == 30
-    code = finish(child(tmp_path / "out", dying_in, place, number, True, resume, (run,)))
-    assert code == -signal.SIGKILL, (tmp_path / "out").read_text()
+    assert killed_in(tmp_path, place, number, True, resume, (run,))
     resume(run)
-    assert differences(all_left_behind(run), expected) == []
+    assert differences(all_left_behind(run), whole(settings)) == []
 
 
 @pytest.mark.parametrize(("epoch", "step"), [(0, 3), (4, 2), (5, 5)])
 def test_a_checkpoint_some_epochs_old_finds_the_ensemble_as_it_was_then(tmp_path, whole, epoch, step):
     settings = in_file(tmp_path, "training.checkpoint_every=3", epochs=7)
-    with crashed():
-        train(settings, tmp_path / "run", dataset=features(), progress=At(epoch, step, crash))
-    run = load_run(tmp_path / "run")
+    run = load_run(stopped(settings, tmp_path / "run", epoch, step, crash))
     saved = epoch // 3 * 3
-    assert run.directory.reached()[0] == saved
+    assert run.directory.position()[0] == saved
     assert run.ensemble.count.tolist() == [saved] * 60
     resume(tmp_path / "run", dataset=features())
-    assert differences(all_left_behind(tmp_path / "run"), whole(settings)) == []
+    assert differences(all_left_behind(tmp_path / "run"), whole(settings, features())) == []
 
 
 def test_stopped_at_every_step_of_an_epoch_in_turn_the_bits_are_the_same(tmp_path, whole):
-    with pytest.raises(KeyboardInterrupt):
-        train(in_file(tmp_path), tmp_path / "run", dataset=features(), progress=At(1, 0, stop))
+    run = stopped(in_file(tmp_path), tmp_path / "run", 1, 0)
     for _ in range(STEPS):
         with pytest.raises(KeyboardInterrupt):
-            resume(tmp_path / "run", dataset=features(), progress=At(0, 0, stop))
-    resume(tmp_path / "run", dataset=features())
-    assert differences(all_left_behind(tmp_path / "run"), whole(in_file(tmp_path))) == []
+            resume(run, dataset=features(), progress=At(0, 0, interrupt))
+    resume(run, dataset=features())
+    assert differences(all_left_behind(run), whole(in_file(tmp_path), features())) == []
 
 
 # What can be wrong before training starts
@@ -365,49 +299,44 @@ def refused(tmp_path, settings, sentence, error=RunError):
         train(settings, tmp_path / "new", dataset=features())
     assert "\n" not in str(raised.value)
     assert contents(tmp_path) == before
+    assert not (tmp_path / "new" / "config.json").exists()
 
 
-def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path):
-    (tmp_path / "z").write_text("years of work")
-    refused(tmp_path, in_file(tmp_path), "z is not a file of targets")
-
-
-def test_the_file_of_another_run_is_refused_and_left_alone(tmp_path, finished):
-    refused(tmp_path, in_file(tmp_path), "z holds targets that a checkpoint relies on; name another")
+@pytest.mark.parametrize(
+    ("make", "place", "sentence"),
+    [
+        (lambda z: z.write_text("years of work"), "", "z is not a file of targets"),
+        (lambda z: z.mkdir(), "", "z' cannot be used for the targets .*it is a folder"),
+        (os.mkfifo, "", "z' cannot be used for the targets .*not a regular file"),
+        (lambda z: None, "a/b", "z' cannot be used for the targets .*No such file or directory"),
+        (lambda z: None, "new", "z' cannot be used for the targets .*No such file or directory"),
+        (lambda z: (z.parent / "new").mkdir(), "new", "new exists and is not a run; choose another directory"),
+        (
+            lambda z: train(in_file(z.parent), z.parent / "run", dataset=features()),
+            "",
+            "z holds targets that a checkpoint relies on; name another file, or delete this one",
+        ),
+    ],
+    ids=["a text", "a folder", "a pipe", "nowhere", "in the run", "in the folder of the run", "of another run"],
+)
+def test_a_place_that_cannot_be_used_is_refused_and_left_alone(tmp_path, make, place, sentence):
+    make(tmp_path / "z")
+    refused(tmp_path, in_file(tmp_path / place), sentence)
+    assert not (tmp_path / "a").exists()
 
 
 def test_the_run_itself_again_points_to_resume(tmp_path, finished):
-    with pytest.raises(RunError, match="already holds a run"):
+    with pytest.raises(RunError, match="already holds a run; resume it"):
         train(in_file(tmp_path), tmp_path / "run", dataset=features())
 
 
-def test_a_folder_is_refused(tmp_path):
-    (tmp_path / "z").mkdir()
-    refused(tmp_path, in_file(tmp_path), "z' cannot be used for the targets .*it is a folder")
-
-
-def test_a_file_within_the_directory_of_the_run_is_refused(tmp_path):
-    refused(tmp_path, in_file(tmp_path / "new"), "z' cannot be used for the targets .*No such file or directory")
-    (tmp_path / "new").mkdir()
-    refused(tmp_path, in_file(tmp_path / "new"), "new exists and is not a run; choose another directory")
-
-
-def test_a_place_in_capitals_is_no_file(tmp_path):
-    with pytest.raises(ConfigError, match="method.targets is 'RAM'; expected device, ram or the path of a file"):
-        config("temporal", "method.targets=RAM")
-
-
-def test_what_is_no_file_is_refused_and_left_alone(tmp_path):
-    os.mkfifo(tmp_path / "z")
-    with pytest.raises(RunError, match="z' cannot be used for the targets .*not a regular file"):
-        train(in_file(tmp_path), tmp_path / "new", dataset=features())
-    assert (tmp_path / "z").is_fifo()
+def test_a_place_in_capitals_is_no_file():
+    with pytest.raises(ConfigError, match="method.storage is 'RAM'; expected device, ram or the path of a file"):
+        config("temporal", "method.storage=RAM")
 
 
 def test_a_file_in_use_by_a_copy_of_the_run_is_refused(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        train(in_file(tmp_path), tmp_path / "run", dataset=features(), progress=At(1, 2, stop))
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    shutil.copytree(stopped(in_file(tmp_path), tmp_path / "run", 1, 2), tmp_path / "copy")
     in_use = EnsembleTargets(60, 3, storage=tmp_path / "z")
     with pytest.raises(RunError, match="z is in use by another process; wait for it or stop it"):
         resume(tmp_path / "copy", dataset=features())
@@ -418,12 +347,10 @@ def test_a_file_in_use_by_a_copy_of_the_run_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["a\0b", "loop", "x" * 300])
 def test_what_cannot_be_a_path_is_refused(tmp_path, name):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for use in (
-        lambda path: EnsembleTargets(60, 3, storage=path),
-        lambda path: EnsembleTargets.read({"targets_file": path}),
-    ):
+    path = str(tmp_path / name)
+    for use in (lambda: EnsembleTargets(60, 3, storage=path), lambda: EnsembleTargets.read({"targets_file": path})):
         with pytest.raises(RunError) as raised:
-            use(str(tmp_path / name))
+            use()
         assert "\n" not in str(raised.value)
 
 
@@ -447,28 +374,9 @@ def test_a_file_removed_while_it_is_in_use_is_noticed_at_the_next_checkpoint(tmp
         ensemble.seal()
 
 
-def test_the_path_of_a_run_may_be_long(tmp_path):
-    deep = tmp_path.joinpath(*["🙂" * 60] * 8)
-    deep.mkdir(parents=True)
-    run = train(in_file(tmp_path), deep / "run", dataset=features())
-    assert load_run(run.path).ensemble.mean.shape == (60, 3)
-
-
-def test_a_disk_without_room_is_refused_before_training(tmp_path, monkeypatch):
-    def full(descriptor, start, size):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    refused(
-        tmp_path,
-        in_file(tmp_path),
-        "z could not be written because the disk is full; free some room",
-    )
-
-
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are counted in /proc")
 @pytest.mark.parametrize("failing", ["posix_fallocate", "mmap"])
-def test_what_could_not_be_made_or_opened_is_closed(tmp_path, monkeypatch, failing):
+def test_a_disk_without_room_is_refused_before_training_and_nothing_stays_open(tmp_path, monkeypatch, failing):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -476,35 +384,29 @@ def test_what_could_not_be_made_or_opened_is_closed(tmp_path, monkeypatch, faili
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with pytest.raises(RunError):
-            EnsembleTargets(60, 3, storage=tmp_path / "z")
+        refused(tmp_path, in_file(tmp_path), "z could not be written because the disk is full; free some room")
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
-    assert not (tmp_path / "z").exists()
 
 
-def test_a_small_disk_is_refused_before_training_by_the_command(tmp_path):
-    npz = write_npz(tmp_path / "data.npz")
-    arguments = train_arguments(npz, tmp_path / "run", in_file(tmp_path, name=str(npz)))
-    before = contents(tmp_path)
-    assert finish(child(tmp_path.parent / "out", run_cli_with_small_disk, 15_000, arguments)) == 1
-    said = (tmp_path.parent / "out").read_text()
-    assert "z could not be written because the disk is full; free some room" in said
-    assert len(said.splitlines()) == 1
-    assert contents(tmp_path) == before
-
-
-def test_a_read_only_folder_is_refused_before_training(tmp_path):
-    npz = write_npz(tmp_path / "data.npz")
+def test_a_small_disk_and_a_closed_folder_are_one_sentence_of_the_command(tmp_path):
+    npz, out = write_npz(tmp_path / "data.npz"), tmp_path.parent / "out"
     (tmp_path / "closed").mkdir(mode=0o555)
-    arguments = train_arguments(npz, tmp_path / "run", in_file(tmp_path / "closed", name=str(npz)))
-    assert finish(child(tmp_path / "out", run_cli_without_privileges, arguments)) == 1
-    said = (tmp_path / "out").read_text()
-    assert said.startswith(
-        f"error: '{tmp_path / 'closed' / 'z'}' cannot be used for the targets ([Errno 13] Permission denied"
+    before = contents(tmp_path)
+    full, closed = (
+        "z could not be written because the disk is full",
+        "z' cannot be used for the targets ([Errno 13] Perm",
     )
-    assert len(said.splitlines()) == 1
-    assert not (tmp_path / "run").exists()
+    for folder, run_limited, sentence in (
+        (tmp_path, (run_cli_with_small_disk, 15_000), full),
+        (tmp_path / "closed", (run_cli_without_privileges,), closed),
+    ):
+        arguments = train_arguments(npz, tmp_path / "run", in_file(folder, name=str(npz)))
+        assert finish(child(out, *run_limited, arguments)) == 1
+        said = out.read_text()
+        assert sentence in said
+        assert len(said.splitlines()) == 1
+        assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("what", ["nothing", "empty", "abandoned"])
@@ -514,11 +416,6 @@ def test_what_may_be_there_or_not(tmp_path, what):
     elif what == "abandoned":  # by a process that was killed before its first checkpoint
         EnsembleTargets(5, 2, storage=tmp_path / "z").write(torch.tensor([0]), torch.ones(1, 2))
     assert train(in_file(tmp_path), tmp_path / "run", dataset=features()).finished
-
-
-def test_a_folder_that_is_not_there_is_not_made(tmp_path):
-    refused(tmp_path, in_file(tmp_path / "a" / "b"), "z' cannot be used for the targets .*No such file or directory")
-    assert not (tmp_path / "a").exists()
 
 
 def test_a_run_that_cannot_be_made_leaves_no_file(tmp_path, monkeypatch):
@@ -531,11 +428,9 @@ def test_a_run_that_cannot_be_made_leaves_no_file(tmp_path, monkeypatch):
 
 def test_a_relative_path_is_found_again_from_another_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with crashed():
-        settings = config().with_values("method", targets="z")
-        train(settings, tmp_path / "run", dataset=features(), progress=At(1, 1, crash))
+    run = stopped(config().with_values("method", storage="z"), tmp_path / "run", 1, 1, crash)
     monkeypatch.chdir(tmp_path.parent)
-    assert resume(tmp_path / "run", dataset=features()).finished
+    assert resume(run, dataset=features()).finished
 
 
 # What can be wrong when a run goes on
@@ -543,19 +438,20 @@ def test_a_relative_path_is_found_again_from_another_folder(tmp_path, monkeypatc
 
 @pytest.fixture
 def half(tmp_path):
-    with crashed():
-        train(in_file(tmp_path), tmp_path / "run", dataset=features(), progress=At(2, 2, crash))
-    return tmp_path / "run"
+    return stopped(in_file(tmp_path), tmp_path / "run", 2, 2, crash)
 
 
 def not_resumed(run, sentence, when_read=None):
-    before = contents(run)
+    """One sentence, whether it is trained on or read, and every file but the history as before."""
+
+    def kept():
+        return {name: content for name, content in contents(run).items() if name != "history.jsonl"}
+
+    before = kept()
     with pytest.raises(RunError, match=sentence) as raised:
         resume(run, dataset=features())
     assert "\n" not in str(raised.value)
-    assert {k: v for k, v in contents(run).items() if k != "history.jsonl"} == {
-        k: v for k, v in before.items() if k != "history.jsonl"
-    }
+    assert kept() == before
     with pytest.raises(RunError, match=when_read or sentence):
         _ = load_run(run).ensemble
 
@@ -565,7 +461,7 @@ def test_a_missing_file_is_named_and_not_made_anew(tmp_path, half):
     gone = "z' cannot be used for the targets .*No such file or directory"
     not_resumed(half, "z is not as this checkpoint left it; put back the file", gone)
     assert not (tmp_path / "z").exists()
-    assert load_run(half).predict(features().test_inputs).shape == (30,)  # the network is there all the same
+    assert load_run(half).predict(features().raw[:30]).shape == (30,)  # the network is there all the same
     (tmp_path / "z").symlink_to(tmp_path / "elsewhere")
     assert resume(half, dataset=features()).finished
 
@@ -575,18 +471,22 @@ def test_a_file_cut_short_is_refused(tmp_path, half):
     not_resumed(half, r"z is cut short or damaged \(20,000 bytes long\)")
 
 
-def change_header(path, **changes):
+def change_header(path, content):
+    """Overwrite the first page, or some fields of the JSON on it."""
     with open(path, "r+b") as file:
-        header = json.loads(file.read(PAGE)) | changes
+        if isinstance(content, dict):
+            content = json.dumps(json.loads(file.read(PAGE)) | content).encode().ljust(PAGE)
         file.seek(0)
-        file.write(json.dumps(header).encode().ljust(PAGE))
+        file.write(content)
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("content", "sentence"),
     [
         ({"format": "selfens targets 1"}, "is not a file of targets in the format 'selfens targets 2'"),
         ({"format": ["?"]}, "is not a file of targets"),
+        *((page, "is not a file of targets") for page in (b"[" * PAGE, b"\xff" * PAGE, b"null".ljust(PAGE))),
+        (b"{}".ljust(PAGE), "is not a file of targets"),
         ({"num_rows": 6000}, "cut short or damaged"),
         ({"num_rows": -60, "num_classes": -3}, "cut short or damaged"),
         ({"num_rows": 10**300}, "cut short or damaged"),
@@ -596,17 +496,17 @@ def change_header(path, **changes):
         ({"decay": None}, "cut short or damaged"),
         ({"decay": 2}, "cut short or damaged"),
     ],
+    ids=lambda given: str(given)[:30],
 )
-def test_a_header_that_is_not_ours_is_refused(tmp_path, half, changes, sentence):
-    change_header(tmp_path / "z", **changes)
+def test_a_header_that_is_not_ours_is_refused(tmp_path, half, content, sentence):
+    change_header(tmp_path / "z", content)
     not_resumed(half, f"z .*{sentence}")
 
 
-@pytest.mark.parametrize("page", [b"[" * PAGE, b"\xff" * PAGE, b"null".ljust(PAGE), b"{}".ljust(PAGE)])
-def test_a_header_that_is_no_header_is_refused(tmp_path, half, page):
-    with open(tmp_path / "z", "r+b") as file:
-        file.write(page)
-    not_resumed(half, "z is not a file of targets")
+def test_a_file_whose_header_tells_of_fewer_rows_is_refused_when_it_is_read(tmp_path, finished):
+    change_header(tmp_path / "z", {"num_rows": 59})
+    with pytest.raises(RunError, match="are damaged .they are of 59 rows of 3 classes"):
+        load_run(finished.path).predict_training_rows(features())
 
 
 def test_a_file_of_another_shape_is_refused(tmp_path, half):
@@ -618,20 +518,19 @@ def test_a_file_of_another_shape_is_refused(tmp_path, half):
         resume(half, dataset=features())
 
 
-def test_a_file_whose_header_tells_of_fewer_rows_is_refused_when_it_is_read(tmp_path, finished):
-    with open(tmp_path / "z", "r+b") as file:
-        header = json.loads(file.read(PAGE)) | {"num_rows": 59}
-        file.seek(0)
-        file.write(json.dumps(header).encode().ljust(PAGE - 1) + b"\n")
-    with pytest.raises(RunError, match="are damaged .they are of 59 rows of 3 classes"):
-        load_run(finished.path).predict_training_rows(features())
-
-
-def test_a_file_of_another_run_is_refused_on_a_resume(tmp_path, half):
+def test_the_file_of_another_run_is_refused_on_a_resume(tmp_path, half):
     (tmp_path / "other").mkdir()
     train(in_file(tmp_path / "other"), tmp_path / "other" / "run", dataset=features())
     shutil.copy(tmp_path / "other" / "z", tmp_path / "z")
     not_resumed(half, "z is not as this checkpoint left it")
+
+
+def test_a_checkpoint_put_back_from_an_older_copy_is_refused(tmp_path):
+    run = stopped(in_file(tmp_path), tmp_path / "run", 1, 2, crash)
+    old = (run / "checkpoint.safetensors").read_bytes()
+    resume(run, dataset=features())
+    (run / "checkpoint.safetensors").write_bytes(old)
+    not_resumed(run, "z is not as this checkpoint left it")
 
 
 @pytest.mark.parametrize("change", [{"targets_half": "2"}, {"targets_token": ""}, {"targets_token": "other"}])
@@ -641,16 +540,6 @@ def test_a_checkpoint_that_names_no_seal_of_the_file_is_refused(tmp_path, change
     for use in (ensemble.restore, EnsembleTargets.read):
         with pytest.raises(RunError, match="is not as this checkpoint left it"):
             use(metadata)
-
-
-def test_a_checkpoint_put_back_from_an_older_copy_is_refused(tmp_path):
-    run = tmp_path / "run"
-    with crashed():
-        train(in_file(tmp_path), run, dataset=features(), progress=At(1, 2, crash))
-    old = (run / "checkpoint.safetensors").read_bytes()
-    resume(run, dataset=features())
-    (run / "checkpoint.safetensors").write_bytes(old)
-    not_resumed(run, "z is not as this checkpoint left it")
 
 
 def test_a_run_moved_elsewhere_still_finds_its_file(tmp_path, half):

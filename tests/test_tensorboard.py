@@ -4,12 +4,12 @@ import sys
 import warnings
 
 import pytest
-from support import STEPS, Crash, config, crashed, differences, features, left_behind, write_npz
+from support import STEPS, At, config, crash, crashed, differences, features, left_behind, write_npz
 
 from selfens import load_run, resume, train
 from selfens.errors import SelfensWarning
 from selfens.tools.tensorboard import TensorBoard
-from selfens.training.progress import Silent
+from selfens.training.progress import Progress, WarningsOnly
 
 SMALL = ["--epochs", "3", "--quiet", "--device", "cpu", "--set", "network.width=4", "--set", "training.threads=1"]
 
@@ -33,38 +33,21 @@ def assert_is_the_history(run_dir):
         assert values == [(r["epoch"], pytest.approx(r[name], rel=1e-6)) for r in history], name
 
 
-class CrashingAt(Silent):
-    """Ends the process in the given step of the given epoch, as far as the files can tell."""
-
-    def __init__(self, epoch, step):
-        self.at, self.done = (epoch, step), 0
-
-    def step(self, epoch, step):
-        if (self.done, step) == self.at:
-            raise Crash
-
-    def epoch(self, record):
-        self.done = record["epoch"] + 1
+def crash_in_the_second_epoch(run, is_logged=False):
+    settings, crashing = config(name=str(write_npz(run.with_suffix(".npz")))), At(1, 2, crash)
+    with crashed():
+        train(settings, run, progress=TensorBoard(run, crashing) if is_logged else crashing)
 
 
-def test_train_logs_the_numbers_of_the_history(typed, tmp_path):
+def test_train_logs_the_numbers_of_the_history_if_asked_to(typed, tmp_path):
     npz = write_npz(tmp_path / "blobs.npz")
     code, out, err = typed("train", npz, "--run", "run", "--tensorboard", *SMALL)
     assert (code, err) == (0, "")
     assert out.startswith("test error ")
     assert_is_the_history(tmp_path / "run")
     assert "test_error" in logged(tmp_path / "run")
-
-
-def test_without_the_option_nothing_is_written(typed, tmp_path):
-    assert typed("train", write_npz(tmp_path / "blobs.npz"), "--run", "run", *SMALL)[0] == 0
-    assert not (tmp_path / "run" / "tensorboard").exists()
-
-
-def test_numbers_that_are_not_there_are_left_out(tmp_path):
-    train(config(), tmp_path / "run", dataset=features(test_rows=0), progress=TensorBoard(tmp_path / "run"))
-    assert_is_the_history(tmp_path / "run")
-    assert "test_error" not in logged(tmp_path / "run")
+    assert typed("train", npz, "--run", "other", *SMALL)[0] == 0
+    assert not (tmp_path / "other" / "tensorboard").exists()
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -72,7 +55,7 @@ def test_numbers_that_are_not_there_are_left_out(tmp_path):
 def test_a_resume_neither_doubles_an_epoch_nor_leaves_one_out(tmp_path, every, begun_with_it):
     """Crashed in epoch 5 with the last checkpoint at 4 or at 3; what was logged after it happened in another past."""
     settings = config("temporal", f"training.checkpoint_every={every}", epochs=6)
-    crashing = CrashingAt(4, STEPS // 2)
+    crashing = At(4, STEPS // 2, crash)
     first = TensorBoard(tmp_path / "run", crashing) if begun_with_it else crashing
     with crashed():
         train(settings, tmp_path / "run", dataset=features(), progress=first)
@@ -83,66 +66,50 @@ def test_a_resume_neither_doubles_an_epoch_nor_leaves_one_out(tmp_path, every, b
 
 
 def test_an_interrupted_run_is_resumed_from_the_command_line(typed, tmp_path):
-    npz = write_npz(tmp_path / "blobs.npz")
-    progress = TensorBoard(tmp_path / "run", CrashingAt(1, 2))
-    with crashed():
-        train(config(name=str(npz)), tmp_path / "run", progress=progress)
+    crash_in_the_second_epoch(tmp_path / "run", is_logged=True)
     assert [step for step, _ in logged(tmp_path / "run")["total"]] == [0]
     assert typed("resume", "run", "--tensorboard", "--quiet")[0] == 0
     assert_is_the_history(tmp_path / "run")
 
 
-def test_an_epoch_is_there_as_soon_as_it_is_over(tmp_path):
+def test_an_epoch_is_there_as_soon_as_it_is_over_without_what_was_not_measured(tmp_path):
     seen = []
 
-    class Looking(Silent):
+    class Looking(WarningsOnly):
         def epoch(self, record):
             seen.append(len(logged(tmp_path / "run")["total"]))
 
-    train(config(epochs=2), tmp_path / "run", dataset=features(), progress=TensorBoard(tmp_path / "run", Looking()))
+    shown = TensorBoard(tmp_path / "run", Looking())
+    train(config(epochs=2), tmp_path / "run", dataset=features(test_rows=0), progress=shown)
     assert seen == [1, 2]
+    assert_is_the_history(tmp_path / "run")
+    assert "test_error" not in logged(tmp_path / "run")
 
 
 def test_what_is_shown_besides_is_shown_as_before(tmp_path):
-    calls = []
+    class Recording(Progress):
+        has_bars = True
 
-    class Recording(Silent):
-        talkative = True
-
-        def start(self, title, **numbers):
-            calls.append(("start", numbers["epochs"]))
-
-        def step(self, epoch, step):
-            calls.append(("step", step))
-
-        def epoch(self, record):
-            calls.append(("epoch", record["epoch"]))
-
-        def warn(self, message):
-            calls.append(("warn", message.split()[0]))
-
-        def close(self):
-            calls.append(("close", None))
-
+    calls, data = [], features(test_rows=0)
+    for name in ("until", "start", "step", "epoch", "warn", "close"):
+        setattr(Recording, name, lambda self, *given, name=name, **named: calls.append((name, len(given), [*named])))
     inside = TensorBoard(tmp_path / "a", Recording())
-    assert inside.talkative
-    data = features(test_rows=0)
+    assert inside.has_bars
     train(config(epochs=2), tmp_path / "a", dataset=data, progress=inside)
     alone, calls[:] = list(calls), []
     train(config(epochs=2), tmp_path / "b", dataset=data, progress=Recording())
     assert calls == alone
-    assert calls[0] == ("start", 2)
-    assert calls[-1] == ("close", None)
+    assert {name for name, *_ in calls} >= {"start", "step", "epoch", "close"}
 
 
 @pytest.mark.parametrize("command", ["train", "resume"])
 def test_a_missing_package_is_one_sentence_before_training(typed, tmp_path, monkeypatch, command):
-    npz = write_npz(tmp_path / "blobs.npz")
+    words = ["resume", "run"]
     if command == "resume":
-        with crashed():
-            train(config(name=str(npz)), tmp_path / "run", progress=CrashingAt(1, 2))
+        crash_in_the_second_epoch(tmp_path / "run")
+    else:
+        words = ["train", write_npz(tmp_path / "blobs.npz"), "--run", "run", *SMALL]
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    words = ["train", npz, "--run", "run", *SMALL] if command == "train" else ["resume", "run"]
     code, out, err = typed(*words, "--tensorboard")
     assert (code, out) == (1, "")
     assert err.startswith("error: writing for TensorBoard needs the package tensorboard, which cannot be imported")
@@ -153,9 +120,7 @@ def test_a_missing_package_is_one_sentence_before_training(typed, tmp_path, monk
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(typed, tmp_path):
-    npz = write_npz(tmp_path / "blobs.npz")
-    with crashed():
-        train(config(name=str(npz)), tmp_path / "run", progress=CrashingAt(1, 2))
+    crash_in_the_second_epoch(tmp_path / "run")
     (tmp_path / "run" / "tensorboard").write_text("a file in the way")
     code, _, err = typed("resume", "run", "--tensorboard", "--quiet")
     assert code == 1
@@ -164,7 +129,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(typed, tmp_path):
 
 
 def test_a_full_disk_ends_the_logging_and_not_the_run(tmp_path):
-    class Filling(Silent):
+    class Filling(WarningsOnly):
         def epoch(self, record):
             if record["epoch"] == 0:
                 shown.file.unlink()

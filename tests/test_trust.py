@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 import sys
 from dataclasses import replace
@@ -12,12 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
-from support import SMALL_IMAGES, config, contents, features, images, selfens, sets, write_npz
+from support import SMALL_IMAGES, At, blobs, config, contents, crash, crashed, images, selfens, sets, write_npz
 from torch import nn
 
 from selfens import load_run, resume, train
-from selfens.cli import main
-from selfens.data.folder import read_table
+from selfens.data.sources.images import read_cells
 from selfens.errors import UNSEEN, RunError
 from selfens.files.tables import as_cell, from_cell, write_csv
 from selfens.report.page import write_report
@@ -33,6 +31,7 @@ Path("imported").touch()
 def make(input_shape, num_classes):
     return nn.Linear(input_shape[0], num_classes)
 """
+NEW = blobs(30, seed=1)[0]
 
 
 @pytest.fixture
@@ -46,18 +45,12 @@ def here(tmp_path, monkeypatch):
 def foreign(here):
     """A run that was trained elsewhere; its code lies in the current directory and has not been imported."""
     (here / "evilnet.py").write_text(FACTORY)
-    words = ["network.name=evilnet:make", f"data.name={write_npz(here / 'blobs.npz')}", "data.labels=none"]
-    np.save(here / "new.npy", features().test_inputs)
-    train(config("pi", *words), here / "run")
+    npz = write_npz(here / "blobs.npz")
+    np.save(here / "new.npy", NEW)
+    train(config("pi", "network.name=evilnet:make", "labels.count=all", name=str(npz)), here / "run")
     sys.modules.pop("evilnet")
     (here / "imported").unlink()
     return here / "run"
-
-
-def typed(capsys, *words):
-    with pytest.raises(SystemExit) as stopped:
-        main([str(word) for word in words])
-    return stopped.value.code or 0, *capsys.readouterr()
 
 
 # Code that a run names
@@ -74,55 +67,41 @@ USES = {
 
 
 @pytest.mark.parametrize("words", USES.values(), ids=USES)
-def test_a_command_imports_what_a_run_names_only_if_it_is_trusted(foreign, here, capsys, words):
-    code, _, err = typed(capsys, *words)
+def test_a_command_imports_what_a_run_names_only_if_it_is_trusted(foreign, here, typed, words):
+    code, _, err = typed(*words)
     assert (code, (here / "imported").exists()) == (1, False)
     assert "names code for its network, 'evilnet:make', which is imported only if you trust it" in err
     assert err.count("\n") == 1
-    code, _, err = typed(capsys, *words, "--trust-code")
+    code, _, err = typed(*words, "--trust-code")
     assert (code, (here / "imported").exists()) == (0, True), err
 
 
-def test_a_report_shows_what_needs_no_code(foreign, here, capsys):
-    assert typed(capsys, "report", "run")[0] == 0
+def test_a_report_shows_what_needs_no_code(foreign, here, typed):
+    assert typed("report", "run")[0] == 0
     assert not (here / "imported").exists()
     assert "which is imported only if you trust it" in (here / "report.html").read_text()
-    assert typed(capsys, "report", "run", "--trust-code")[0] == 0
+    assert typed("report", "run", "--trust-code")[0] == 0
     assert "Confusion matrix" in (here / "report.html").read_text()
     assert (here / "imported").exists()
 
 
-def test_a_resume_imports_what_a_run_names_only_if_it_is_trusted(foreign, here, capsys):
+def test_a_resume_imports_what_a_run_names_only_if_it_is_trusted(foreign, here, typed):
     settings = load_run(foreign).config.with_values("training", checkpoint_every=1)
     stopping = here / "stopped"
-    with pytest.raises(ZeroDivisionError):
-        train(settings, stopping, progress=Stopping())
+    with crashed():
+        train(settings, stopping, progress=At(1, 0, crash))
     sys.modules.pop("evilnet")
     (here / "imported").unlink()
-    code, _, err = typed(capsys, "resume", "stopped", "--tensorboard")
+    code, _, err = typed("resume", "stopped", "--tensorboard")
     assert (code, "imported only if you trust it" in err, (here / "imported").exists()) == (1, True, False)
     with pytest.raises(RunError, match=r"\(trust_code=True; on the command line: --trust-code\)"):
         resume(stopping)
-    assert typed(capsys, "resume", "stopped", "--trust-code", "--no-report")[0] == 0
+    assert typed("resume", "stopped", "--trust-code", "--no-report")[0] == 0
     assert load_run(stopping).finished
 
 
-class Stopping:
-    """A progress that ends a training after its first epoch."""
-
-    talkative = False
-
-    def start(self, title, **counts): ...
-    def step(self, epoch, step): ...
-    def warn(self, message): ...
-    def close(self): ...
-
-    def epoch(self, record):
-        raise ZeroDivisionError
-
-
 def test_in_python_a_run_is_trusted_or_given_its_network(foreign, here):
-    run, rows = load_run(foreign), features().test_inputs
+    run, rows = load_run(foreign), NEW
     assert (len(run.history), run.finished) == (3, True)
     with pytest.raises(
         RunError, match=r"names code .* only if you trust it \(trust_code=True; on the command line: --trust-code\)\."
@@ -140,19 +119,36 @@ def evil_weights(path):
 
 def test_a_run_that_claims_a_module_of_ones_own_does_not_import_either(foreign, here):
     about = json.loads((foreign / "run.json").read_text())
-    (foreign / "run.json").write_text(json.dumps(about | {"own_network": True}))
-    with pytest.raises(RunError, match="trained with a module of your own; pass it"):
-        load_run(foreign).predict(features().test_inputs)
+    (foreign / "run.json").write_text(json.dumps(about | {"custom_network": True}))
+    for trusted, refusal in (
+        (False, "names code for its network"),
+        (True, "trained with a module of your own; pass it"),
+    ):
+        with pytest.raises(RunError, match=refusal):
+            load_run(foreign, trust_code=trusted).predict(NEW)
     with pytest.raises(RunError, match="started with a network of your own"):
         resume(foreign)
     assert not (here / "imported").exists()
 
 
-@pytest.mark.parametrize("field", ["data.name", "method.name", "optimizer.name", "data.preprocess", "data.extra"])
-def test_no_other_name_in_a_run_is_imported(foreign, here, field):
-    raw, (section, name) = json.loads((foreign / "config.json").read_text()), field.split(".")
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"source": {"name": "evilnet:make"}},
+        {"source": {"extra": "evilnet:make"}},
+        {"encoder": {"name": "evilnet:make"}},
+        {"encoder": {"name": "backbone", "model": "evilnet:make"}},
+        {"method": {"name": "evilnet:make"}},
+        {"optimizer": {"name": "evilnet:make"}},
+        {"preprocess": {"kind": "evilnet:make"}},
+    ],
+    ids=str,
+)
+def test_no_other_name_in_a_run_is_imported(foreign, here, section):
+    raw = json.loads((foreign / "config.json").read_text())
     raw["network"]["name"] = "mlp"
-    raw[section][name] = "evilnet:make"
+    ((name, values),) = section.items()
+    raw[name] = raw[name] | values if "name" not in values else values
     (foreign / "config.json").write_text(json.dumps(raw))
     for use in (lambda: load_run(foreign).evaluate(), lambda: resume(foreign)):
         with pytest.raises(RunError):
@@ -160,14 +156,10 @@ def test_no_other_name_in_a_run_is_imported(foreign, here, field):
     assert not (here / "imported").exists()
 
 
-def test_a_training_that_is_started_again_needs_no_trust(foreign, here):
+def test_a_training_that_is_started_again_needs_no_trust(foreign, here, monkeypatch):
     """torchrun repeats the command, which names the code."""
-    settings = load_run(foreign).config
-    os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
-    try:
-        assert train(settings, foreign).finished
-    finally:
-        del os.environ["TORCHELASTIC_RESTART_COUNT"]
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train(load_run(foreign).config, foreign).finished
     assert write_report(load_run(foreign, trust_code=True), here / "page.html").is_file()
 
 
@@ -219,32 +211,32 @@ def odd_folder(here):
     return here / "photos"
 
 
-def test_an_audit_of_odd_names_is_a_labels_file(odd_folder, here, capsys):
+def test_an_audit_of_odd_names_is_a_labels_file(odd_folder, here, typed):
     words = ["--epochs", "1", "--no-report", "--quiet", "--set", "network.width=4"]
-    assert typed(capsys, "train", "./photos", "--run", "first", *words)[0] == 0
+    assert typed("train", "./photos", "--run", "first", *words)[0] == 0
     for _ in range(2):  # the second writes over the first, which nobody has changed
-        assert typed(capsys, "audit", "first", "-o", "issues.csv")[0] == 0
+        assert typed("audit", "first", "-o", "issues.csv")[0] == 0
     text = (here / "issues.csv").read_text(encoding="utf-8")
     cells = [cell for line in csv.reader(text.splitlines()) for cell in line]
     assert not [cell for cell in cells if re.match("[=+@]|-[^0-9.]", cell)]
-    assert typed(capsys, "train", "./photos", "--run", "second", "--labels-file", "issues.csv", *words)[0] == 0
+    assert typed("train", "./photos", "--run", "second", "--labels-file", "issues.csv", *words)[0] == 0
     first, second = load_run("first"), load_run("second")
     assert sorted(first.classes) == sorted(NAMES)
     np.testing.assert_array_equal(audit.run_labels(first), audit.run_labels(second))
-    assert typed(capsys, "predict", "first", "photos", "-o", "out.csv")[0] == 0
-    header, *lines = read_table(here / "out.csv", "file")
+    assert typed("predict", "first", "photos", "-o", "out.csv")[0] == 0
+    header, *lines = read_cells(here / "out.csv", "file")
     assert header == ["file", "class", "probability"]
     assert {line[0] for line in lines} == {str(file.relative_to(here)) for file in odd_folder.rglob("*.png")}
-    assert typed(capsys, "predict", "first", "out.csv", "-o", "again.csv")[0] == 0
+    assert typed("predict", "first", "out.csv", "-o", "again.csv")[0] == 0
     assert (here / "again.csv").read_bytes() == (here / "out.csv").read_bytes()
 
 
 @pytest.mark.parametrize("command", ["predict", "audit", "suggest"])
-def test_a_link_to_itself_is_no_file_to_write(here, capsys, command):
-    train(config("pi", f"data.name={write_npz(here / 'blobs.npz')}", "data.labels=none"), here / "run")
+def test_a_link_to_itself_is_no_file_to_write(here, typed, command):
+    train(config("pi", "labels.count=all", name=str(write_npz(here / "blobs.npz"))), here / "run")
     (here / "out.csv").symlink_to("out.csv")
     words = ["--training-rows"] if command == "predict" else []
-    code, _, err = typed(capsys, command, "run", *words, "-o", "out.csv")
+    code, _, err = typed(command, "run", *words, "-o", "out.csv")
     assert (code, err) == (
         1,
         "error: out.csv is a link that leads to itself; remove it, or choose another file name.\n",
@@ -266,29 +258,28 @@ def test_what_a_link_leads_to_is_written(here):
 TURNED = "cat \u202e12.34\u2066 \x1b[31m\x9b"
 
 
-def test_an_error_sentence_of_a_foreign_files_content_is_one_harmless_line(here, capsys):
+def test_an_error_sentence_of_a_foreign_files_content_is_one_harmless_line(here, typed):
     (here / "rows.csv").write_text("row,label\n0,\x1b]0;owned\x07\u202ecat\n")
-    code, _, err = typed(capsys, "train", "digits", "--labels-file", "rows.csv")
+    code, _, err = typed("train", "digits", "--labels-file", "rows.csv")
     assert code == 1
     assert r"'\x1b]0;owned\x07\u202ecat'" in err
     assert not UNSEEN.search(err.rstrip("\n"))
 
 
-def test_a_name_in_the_output_is_one_harmless_line(here, capsys):
-    names, data = np.array([TURNED, "a\nb", "c"]), features()
-    labels = {"y_train": names[data.labels], "y_test": names[data.test_labels]}
-    np.savez(here / "odd.npz", x_train=data.inputs, x_test=data.test_inputs, **labels)
-    train(config("pi", f"data.name={here / 'odd.npz'}", "data.labels=none"), here / "run")
-    code, out, err = typed(capsys, "evaluate", "run")
+def test_a_name_in_the_output_is_one_harmless_line(here, typed):
+    names = np.array([TURNED, "a\nb", "c"])
+    npz = write_npz(here / "odd.npz", y_train=names[blobs()[1]], y_test=names[blobs(30, seed=1)[1]])
+    train(config("pi", "labels.count=all", name=str(npz)), here / "run")
+    code, out, err = typed("evaluate", "run")
     assert (code, err, out.count("\n")) == (0, "", 5)
     assert r"cat \u202e12.34\u2066 \x1b[31m\x9b" in out
     assert not UNSEEN.search(out.replace("\n", ""))
 
 
-def test_the_progress_of_a_training_shows_no_raw_name(here, capsys):
+def test_the_progress_of_a_training_shows_no_raw_name(here, typed):
     folder = here / "a \x1b[31m\nb"
     folder.mkdir()
-    code, out, err = typed(capsys, "train", write_npz(folder / "\u202ex.npz"), "--epochs", "1", "--run", folder / "run")
+    code, out, err = typed("train", write_npz(folder / "\u202ex.npz"), "--epochs", "1", "--run", folder / "run")
     assert (code, r"\u202ex.npz" in out, r"\x1b[31m\nb" in out) == (0, True, True)
     assert not UNSEEN.search((out + err).replace("\n", ""))
 

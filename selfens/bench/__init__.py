@@ -1,4 +1,4 @@
-"""selfens bench: the speed of a training step on this machine, in each way it can be run.
+"""selfens bench: the speed of a training step on this machine, in each mode.
 
 steps  images per second, start-up and memory of one method in one mode
 """
@@ -35,12 +35,16 @@ def bench(
     batch: int = BATCH,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """All measurements, as plain data: conv13 on CIFAR-10 on a GPU, the small network on digits on a CPU.
+    """Measure conv13 on CIFAR-10 on a GPU, or the small network on digits on a CPU; return plain data.
 
-    modes     of `MODES`; by default all that make sense on the device
-    data_dir  CIFAR-10's files; without them a GPU is measured on random images of the same shape
-    steps     how many to time
-    batch     rows of a step
+    Parameters
+    ----------
+    modes
+        Of `MODES`; by default all that make sense on the device.
+    data_dir
+        CIFAR-10's files; without them a GPU is measured on random images of the same shape.
+    steps
+        How many to time.
     """
     if steps is not None and steps < 1:
         raise ConfigError(f"bench was asked to time {steps} steps; expected at least 1.")
@@ -53,9 +57,10 @@ def bench(
             f"CIFAR-10's files were given ({data_dir}), but a CPU is measured on digits; leave the folder out."
         )
     if on_gpu:
-        data = made_up(50_000) if data_dir is None else sources.load("cifar10", data_dir=data_dir)
+        options = sources.options_for("cifar10", folder=data_dir)
+        data = made_up(50_000) if data_dir is None else sources.load(options)
     else:
-        data = sources.load("digits")
+        data = sources.load(sources.options_for("digits"))
     results = []
     for method in methods:
         for mode in modes or (MODES if on_gpu else CPU_MODES):

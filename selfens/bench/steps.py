@@ -18,25 +18,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfens import methods, presets
+from selfens import presets
 from selfens.config import Config
 from selfens.core.device import environment, resolve_precision, torch_settings
+from selfens.core.views import VIEWS
 from selfens.data.dataset import Dataset
+from selfens.methods import METHODS
+from selfens.training.components import Components
 from selfens.training.distributed import Group
-from selfens.training.own import Given
-from selfens.training.setup import Parts, prepare
+from selfens.training.overrides import Overrides
+from selfens.training.prepare import prepare
 
 MODES = ("plain", "compiled", "captured", "compiled+captured", "compiled+captured+kernels")
 CPU_MODES = ("plain", "compiled")
 SWITCHES = {"compile": "compiled", "capture": "captured", "kernels": "kernels"}
-"""By field of `config.training`, the word in a mode that turns it on."""
+"""Maps fields of `config.training` to the word in a mode that turns them on."""
 BATCH = 100
 WARM_UP = 10
 TIMINGS = 3  # of which the median counts
 
 
 def measure(config: Config, mode: str, data: Dataset, device: torch.device, steps: int) -> dict[str, Any]:
-    """One row of the table."""
+    """Return one row of the table."""
     notes: list[str] = []
     if device.type == "cuda":
         gc.collect()  # of what an earlier measurement left behind
@@ -67,13 +70,13 @@ def measure(config: Config, mode: str, data: Dataset, device: torch.device, step
 
 
 def config_for(method: str, data: Dataset, device: torch.device, batch: int = BATCH) -> Config:
-    """The preset of CIFAR-10 on a GPU and of digits on a CPU, with this method."""
+    """Return the preset of CIFAR-10 on a GPU and of digits on a CPU, with this method."""
     name = "cifar10" if device.type == "cuda" else "digits"
     config = presets.get(name, method)
     config = config.with_values("training", device=device.type, batch_size=batch)
-    if "strong" in methods.find(method).views:  # its color operations want pixels
-        return config.with_values("data", preprocess="channel", preprocess_after_views=True)
-    return config if data.name == name else config.with_values("data", preprocess="channel")
+    if data.name == name and not any(VIEWS[view].has_colors for view in METHODS.find(method).views):
+        return config
+    return config.with_values("preprocess", kind="channel")
 
 
 def with_mode(config: Config, mode: str) -> Config:
@@ -84,25 +87,25 @@ def with_mode(config: Config, mode: str) -> Config:
 
 
 def made_up(rows: int, classes: int = 10, shape: tuple[int, ...] = (3, 32, 32)) -> Dataset:
-    """Random images, by default of CIFAR-10's shape; every class has labels."""
+    """Return random images, by default of CIFAR-10's shape; every class has labels."""
     images = np.random.default_rng(0).integers(0, 256, (rows, *shape), dtype=np.uint8)
     labels = np.arange(rows) % classes
     names = tuple(map(str, range(classes)))
-    return Dataset(
-        inputs=images, labels=labels, test_inputs=images[:0], test_labels=labels[:0], classes=names, name="made-up"
-    )
+    return Dataset.from_arrays(images, labels, classes=names, layout="NCHW", name="made-up")
 
 
-def build(config: Config, data: Dataset, device: torch.device, notes: list[str], group: Group | None = None) -> Parts:
-    """The parts of a training, with the rates of its middle; warnings go to `notes`."""
+def build(
+    config: Config, data: Dataset, device: torch.device, notes: list[str], group: Group | None = None
+) -> Components:
+    """Build the components of a run, with the rates of its middle; warnings go to `notes`."""
     group = group or Group()
-    parts = Parts(prepare(config, device, data, group), Given(), group, notes.append)
+    parts = Components(prepare(config, device, data), Overrides(), group, notes.append)
     parts.step.set(**parts.rates(0) | {"learning_rate": 1e-4, "weight": parts.weight_max})
     return parts
 
 
-def endless_rows(parts: Parts) -> Iterator[Tensor]:
-    """The rows of one step after the other."""
+def endless_rows(parts: Components) -> Iterator[Tensor]:
+    """Yield the rows of one step after another."""
     for epoch in itertools.count():
         yield from parts.visit(epoch)
 
@@ -111,12 +114,12 @@ def endless_rows(parts: Parts) -> Iterator[Tensor]:
 
 
 def settings(config: Config, device: torch.device, seed: int = 0) -> AbstractContextManager[None]:
-    """torch as a training sets it."""
+    """Configure torch as training does."""
     return torch_settings(config.training.precision, config.training.threads, device, seed)
 
 
 def conditions(config: Config, device: torch.device) -> dict[str, Any]:
-    """The environment as it is while steps are timed."""
+    """Return the environment in which steps are timed."""
     with settings(config, device):
         return environment(device, resolve_precision(config.training.precision, device))
 
@@ -126,8 +129,8 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def time_steps(parts: Parts, rows: Iterator[Tensor], steps: int) -> float:
-    """Seconds per step."""
+def time_steps(parts: Components, rows: Iterator[Tensor], steps: int) -> float:
+    """Return seconds per step."""
     return seconds_per_call(lambda: parts.step(next(rows)), steps, parts.prepared.device)
 
 

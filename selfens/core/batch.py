@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 
 class Batch(NamedTuple):
@@ -17,11 +16,11 @@ class Batch(NamedTuple):
     """[rows] class numbers, -1 if unknown."""
     labeled: Tensor
     """[rows] True if the label is known."""
-    first: int = 0
-    """Drawn by the split sampler: this many labeled rows come first, and the labels of the others are hidden. 0: the
-    paper's sampler, in which labeled rows are anywhere."""
+    num_labeled: int = 0
+    """The batch begins with this many labeled rows, and the labels of the others are hidden; 0: labeled rows may be anywhere,
+    as with the paper's sampler."""
 
     @property
     def unlabeled(self) -> slice:
-        """The rows that the unsupervised loss is over, and that targets are kept for: the second part, or all."""
-        return slice(self.first, None)
+        """The rows that the unsupervised loss is over, and that targets are kept for."""
+        return slice(self.num_labeled, None)

@@ -1,4 +1,4 @@
-"""Device, precision, threads and random state of a run. What is global in torch is set for the run and restored after."""
+"""Device, precision, threads and random state of a run. torch's global settings are changed for the run and restored."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from typing import Any
 
 import torch
 
-from selfens.errors import ConfigError
+from selfens.errors import ConfigError, unknown_name
 
 HOST_THREADS = 4
-TORCH_GLOBALS_LOCK = threading.RLock()  # what is set below is the whole process's, so trainings in threads take turns
+TORCH_GLOBALS_LOCK = threading.RLock()  # the settings below are the process's, so trainings in threads take turns
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` is a GPU if torch sees one."""
+    """Return the device; `auto` is a GPU if torch sees one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device 'cuda' was asked for, but torch sees no GPU here; choose cpu or auto.")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except (RuntimeError, TypeError):
+        raise ConfigError(unknown_name("device", str(name), ("auto", "cpu", "cuda"))) from None
 
 
 def resolve_precision(name: str, device: torch.device) -> str:
-    """`auto` is bf16 on GPUs that have it, else fp32."""
+    """Return the precision; `auto` is bf16 on GPUs that have it, else fp32."""
     if name == "auto":
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if has_bf16 else "fp32"
@@ -37,7 +40,7 @@ def resolve_precision(name: str, device: torch.device) -> str:
 
 
 def generator(device: torch.device) -> torch.Generator:
-    """The generator that torch's random operations on this device use."""
+    """Return the generator that torch's random operations on this device use."""
     if device.type != "cuda":
         return torch.default_generator
     torch.cuda.init()  # type: ignore[no-untyped-call]  # there are no generators before
@@ -46,28 +49,29 @@ def generator(device: torch.device) -> torch.Generator:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The network's arithmetic in bf16 if that is the precision; what must not lose digits asks for float32 itself."""
+    """Run the network in bf16 if that is the precision; code that must not lose digits asks for float32 itself."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
 
 
 def suitable_threads(available: int, device: torch.device) -> int:
-    """All of them on a CPU. With a GPU the host has only short sums, and the slowest of many threads holds up the rest."""
+    """Return all of them on a CPU; few with a GPU, where the host's work is short and waits for the slowest thread."""
     return available if device.type == "cpu" else min(available, HOST_THREADS)
 
 
 @contextmanager
-def random_state_kept() -> Iterator[None]:
-    """For code that draws torch's random numbers: other threads wait, and the caller's random state is restored."""
-    with TORCH_GLOBALS_LOCK, torch.random.fork_rng(devices=[]):
+def keep_random_state(device: torch.device | None = None) -> Iterator[None]:
+    """Restore the caller's random state afterward, on the host and on this device; other threads wait."""
+    devices = [device] if device is not None and device.type == "cuda" else []
+    with TORCH_GLOBALS_LOCK, torch.random.fork_rng(devices=devices):
         yield
 
 
 @contextmanager
 def float32_mode(precision: str) -> Iterator[None]:
-    """float32 arithmetic in full precision, or TF32 if that is the precision, whatever the caller has set.
+    """Set float32 arithmetic to full precision, or to TF32 if that is the precision.
 
     torch has a general setting, one per library that overrides it, and an older one for matrix products. If they disagree,
-    reading them raises an error in the compiler. So all are set, and restored. Other threads wait.
+    reading them raises an error in the compiler, so all are set and restored. Other threads wait.
     """
     mode = "tf32" if precision == "tf32" else "ieee"
     backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
@@ -99,17 +103,15 @@ def _older_setting() -> str:
 
 
 def prediction_settings(precision: str, device: torch.device) -> AbstractContextManager[None]:
-    """The float32 mode of predictions outside of training. On a CPU only training sets one, so that threads can predict at
-    the same time, and while another one trains."""
+    """Set the float32 mode for predictions. On a CPU nothing is set, so that threads can predict at the same time."""
     return float32_mode(precision) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
 def torch_settings(precision: str, threads: int | None, device: torch.device, seed: int) -> Iterator[None]:
-    """Random state, thread count and float32 mode of a run; the caller's are restored, and other threads wait."""
+    """Set random state, thread count and float32 mode for a run, and restore the caller's. Other threads wait."""
     threads_before, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
-    with forked, float32_mode(precision):
+    with keep_random_state(device), float32_mode(precision):
         try:
             torch.set_num_threads(threads or suitable_threads(threads_before, device))
             torch.backends.cudnn.benchmark = device.type == "cuda"
@@ -122,7 +124,7 @@ def torch_settings(precision: str, threads: int | None, device: torch.device, se
 
 
 def environment(device: torch.device, precision: str) -> dict[str, Any]:
-    """What a number depends on besides the config: versions, hardware, threads."""
+    """Return what a result depends on besides the config: versions, hardware, threads."""
     from selfens import __version__
 
     return {

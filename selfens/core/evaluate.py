@@ -1,4 +1,4 @@
-"""Predictions of a network in evaluation mode. Every row is covered, the last few too."""
+"""Predictions of a network in evaluation mode."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BATCH = 1000
 
 @torch.no_grad()
 def logits(network: nn.Module, inputs: Tensor, precision: str = "fp32", batch: int = BATCH) -> Tensor:
-    """[rows, classes] in float32, for preprocessed inputs on the network's device."""
+    """Return [rows, classes] in float32, for preprocessed inputs on the network's device."""
     with evaluation_mode(network), autocast(inputs.device, precision):
         return torch.cat([network(part).float() for part in torch.split(inputs, batch)])
 
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Afterward each module is in the mode it was in: a part may be frozen in evaluation mode."""
+    """Switch to evaluation mode, and restore the mode of each module: a part may be frozen in evaluation mode."""
     in_training = [module for module in network.modules() if module.training]
     network.eval()
     try:

@@ -1,8 +1,10 @@
-"""How much memory there is. What is asked for is compared with it first, because a system without memory kills processes."""
+"""How much memory is available. Large requests are checked first, because a system out of memory kills processes."""
 
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selfens.core import launcher
@@ -12,28 +14,38 @@ if TYPE_CHECKING:
     import torch
 
 
-def left(device: torch.device | None = None) -> int:
-    """Bytes that are available: of a GPU, else of RAM, shared equally among the processes that train together here."""
+def available(device: torch.device | None = None) -> int:
+    """Return the available bytes of a GPU, or of RAM, divided by the number of processes that train together here."""
     if device is not None and device.type == "cuda":
         from torch import cuda
 
-        kept = cuda.memory_reserved(device) - cuda.memory_allocated(device)  # by torch, to be used again
-        return int(cuda.mem_get_info(device)[0]) + kept
-    sharing = launcher.local_world_size()
+        reusable = cuda.memory_reserved(device) - cuda.memory_allocated(device)
+        return int(cuda.mem_get_info(device)[0]) + reusable
     try:
         with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024 // sharing
+            free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
     except (OSError, StopIteration, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // sharing
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return min(free, _container_limit()) // launcher.local_world_size()
+
+
+def _container_limit() -> int:
+    """Return the bytes that this container may still allocate, by its cgroup; very many if there is no limit."""
+    try:
+        limit, used, stat = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current", "stat"))
+        reclaimable = next(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file"))
+        return max(int(limit) - int(used) + reclaimable, 0)
+    except (OSError, ValueError, StopIteration):  # no cgroup v2, or the limit is "max"
+        return sys.maxsize
 
 
 def check(needed: int, what: str, advice: str, device: torch.device | None = None) -> None:
-    """Refuse what takes more bytes than there are.
+    """Refuse what needs more bytes than are available.
 
     >>> check(2**60, "the targets", "use less")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     selfens.errors.ConfigError: the targets would take at least 1,073,741,824.0 GiB, but only ... are available; use less.
     """
-    if needed > (there := left(device)):
+    if needed > (there := available(device)):
         sizes = f"{needed / 2**30:,.1f} GiB, but only {there / 2**30:,.1f} GiB are available"
         raise ConfigError(f"{what} would take at least {sizes}; {advice}.")

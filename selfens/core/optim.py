@@ -19,11 +19,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from selfens.errors import ConfigError
 
 _FLAT: Any = WeakTensorKeyDictionary()
-"""By parameter, the flat tensor it became a view of. Not an attribute, which would be pickled with the parameter."""
+"""Maps each parameter to the tensor it is a view of. (An attribute would be pickled with the parameter.)"""
 
 
 def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """The one tensor that these parameters, and no others, are views into; they become so if they are not, or no longer."""
+    """Flatten `parameters` into one tensor and make each a view of it. Return the existing tensor if they share one."""
     check_parameters(parameters)
     sizes = [parameter.numel() for parameter in parameters]
     known = _FLAT.get(parameters[0])
@@ -41,8 +41,12 @@ def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
 class Optimizer(ABC):
     """Trains the parameters of a network that require a gradient.
 
-    weight_decay  applies to weights of two or more dimensions: not to biases, gains and the like
-    multipliers   learning rates relative to the others', by the beginning of the parameters' names
+    Parameters
+    ----------
+    weight_decay
+        For weights with two or more dimensions; not for biases, gains and the like.
+    multipliers
+        Learning rates relative to the others', by the prefix of the parameters' names.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class Optimizer(ABC):
         self.multiplier = self._vector(_multipliers([name for name, _ in named], multipliers or {}), neutral=1.0)
 
     def _vector(self, values: Sequence[float], neutral: float) -> Tensor | None:
-        """One value per parameter as a vector over the flat tensor; None if they all change nothing."""
+        """Return one value per parameter as a vector over the flat tensor; None if all are neutral."""
         if set(values) == {neutral}:
             return None
         sizes = torch.tensor([parameter.numel() for parameter in self.parameters])
@@ -64,7 +68,7 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """One update; a parameter that took no part has gradient None."""
+        """Update the parameters; a parameter that took no part has gradient None."""
         pairs = zip(gradients, self.parameters, strict=True)
         gradient = torch.cat([(p.new_zeros(p.shape) if g is None else g).reshape(-1) for g, p in pairs])
         rate = self.rates["learning_rate"]
@@ -72,15 +76,15 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
-        """What is subtracted from the parameters; `rate` is the learning rate, one for all or one for each number."""
+        """Return what is subtracted from the parameters; `rate` is a 0-d learning rate, or one for each number."""
 
     def _decayed(self, gradient: Tensor) -> Tensor:
-        """The gradient, or what an update makes of it, with the weight decay."""
+        """Add the weight decay to a gradient."""
         return gradient if self.decay is None else gradient + self.decay * self.flat
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """What a resumed run needs besides the parameters and the rates."""
+        """Return what a resumed run needs besides the parameters and the rates."""
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name, tensor in self.state_dict().items():
@@ -88,7 +92,7 @@ class Optimizer(ABC):
 
 
 class _Moments(Optimizer):
-    """What both kinds of Adam keep: averages of the gradient and of its square."""
+    """The averages of the gradient and of its square, which both kinds of Adam keep."""
 
     def __init__(self, network: nn.Module, *, beta2: float = 0.999, epsilon: float = 1e-8, **common: Any) -> None:
         super().__init__(network, **common)
@@ -99,12 +103,12 @@ class _Moments(Optimizer):
         self.log_beta2 = math.log(beta2) if beta2 else -math.inf
 
     def _average(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Take the gradient into the averages; returns what undoes their start at zero, 1 - beta1^t and 1 - beta2^t."""
+        """Update the averages; return what undoes their start at zero, 1 - beta1^t and 1 - beta2^t."""
         beta1 = self.rates["beta1"]
         self.steps += 1
         self.first.lerp_(gradient, 1 - beta1)
         self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        # As -expm1(t log beta), which keeps its digits in float32; the power would lose half of them.
+        # -expm1(t log beta) keeps its digits in float32; 1 - beta^t would lose half of them.
         return -torch.expm1(self.steps * beta1.log()), -torch.expm1(self.steps * self.log_beta2)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -151,7 +155,7 @@ class Sgd(Optimizer):
 
 
 def check_parameters(parameters: Sequence[nn.Parameter]) -> None:
-    """Refuse parameters that cannot be one flat tensor."""
+    """Refuse parameters that cannot share one tensor."""
     if not parameters:
         raise ConfigError("the network has no trainable parameters; nothing could be learned.")
     kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
@@ -160,7 +164,7 @@ def check_parameters(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def _multipliers(names: Sequence[str], wanted: Mapping[str, float]) -> list[float]:
-    """The multiplier of each parameter: that of the longest beginning of its name, else 1."""
+    """Return the multiplier of each parameter: that of the longest prefix of its name, else 1."""
     for prefix in wanted:
         if not any(name.startswith(prefix) for name in names):
             raise ConfigError(

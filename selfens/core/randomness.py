@@ -1,7 +1,7 @@
-"""Random streams: one seed, a stream of its own for each purpose.
+"""Random streams: one seed, and a separate stream for each purpose.
 
-numpy mixes a list of numbers into one seed, and trailing zeros change nothing: [7] and [7, 0] are the same stream. Hence large
-numbers that no epoch or count reaches.
+numpy mixes a list of numbers into one seed, and trailing zeros change nothing: [7] and [7, 0] are the same stream. Hence
+purposes are large numbers that no epoch or count reaches.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ ORDER, HELD_OUT, CORRUPTION, _, FOLDS, _, PROCESS = (2**31 + purpose for purpose
 
 
 def stream(seed: int, purpose: int, *more: int) -> np.random.Generator:
-    """A generator that no other purpose (nor other `more`, such as the epoch) shares."""
+    """Return a generator that no other purpose shares, nor other values of `more`, such as the epoch."""
     return np.random.default_rng([seed, purpose, *more])

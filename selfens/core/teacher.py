@@ -12,11 +12,11 @@ from selfens.errors import ConfigError
 
 
 class EmaTeacher:
-    """A copy of `network` that follows it: call `update` after each optimizer step.
+    """A copy of `network` that follows it; call `update` after each optimizer step.
 
-    Trainable parameters are averaged with momentum `decay`; buffers, such as the running statistics of batch normalization,
-    are copied, because they already are averages. The momentum grows to `decay` over the first steps as 1 - 1/(t + 1)
-    (Tarvainen & Valpola), so the initial weights are forgotten.
+    Trainable parameters are averaged with momentum `decay`. Buffers, such as the running statistics of batch normalization,
+    are copied: they are averages already. The momentum grows to `decay` over the first steps as 1 - 1/(t + 1)
+    (Tarvainen & Valpola), so that the initial weights are forgotten.
 
     >>> student = nn.Linear(2, 2)
     >>> teacher = EmaTeacher(student, decay=0.99)
@@ -42,10 +42,10 @@ class EmaTeacher:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the averages toward the network as it is now."""
-        # A weight of 1 copies the student to the bit: lerp computes end - (end - start) * 0 then.
+        """Move the averages toward the current weights of the network."""
+        # With a weight of 1, lerp computes end - (end - start) * 0: an exact copy.
         weight = torch.clamp_min(1 / (self.steps + 1), 1 - self.decay)
-        if not torch.compiler.is_compiling():  # `network.to(...)` makes new tensors of the parameters
+        if not torch.compiler.is_compiling():  # `network.to(...)` replaces the parameters' tensors
             self._flat, self._student = flatten(self._parameters), flatten(self._followed)
         self._flat.lerp_(self._student, weight)
         self.steps += 1
@@ -54,7 +54,7 @@ class EmaTeacher:
 
     @torch.no_grad()
     def probabilities(self, inputs: Tensor) -> Tensor:
-        """[rows, classes] what the teacher predicts, in the mode it is in: training by default, as the student."""
+        """Return [rows, classes] the teacher's predictions, in its current mode (training by default, like the student)."""
         predicted: Tensor = self.network(inputs).float().softmax(dim=1)
         return predicted
 

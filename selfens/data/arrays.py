@@ -1,7 +1,7 @@
-"""A user's arrays, brought to the two forms that the rest of the library knows, or refused with a sentence.
+"""A user's arrays in the two forms that the rest of the library knows, or an error that says what is wrong.
 
-Images become [rows, channels, height, width], uint8 or float32; feature vectors [rows, features] float32. An .npy file of one
-of the two types stays on disk and is read as needed.
+Images become [rows, channels, height, width], uint8 or float32; feature vectors [rows, features], float32. An .npy file
+of one of these types stays on disk and is read as needed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from selfens.data.rows import Source, is_mapped, pieces
-from selfens.errors import DataError
+from selfens.data.rows import Array, Rows, is_mapped, pieces
+from selfens.errors import DataError, plural
 from selfens.files import check_regular
 
 CHANNEL_COUNTS = (1, 3, 4)
-PIXELS = (0.0, 1.0)  # the range of bytes, too, once they are floats
-ROUNDING = 0.01  # by which floats from 0 to 1 may be outside
-PIECE = 5000  # rows read at a time of what may not fit into memory
+PIXELS = (0.0, 1.0)  # the range of pixels as floats; bytes are divided by 255
+TOLERANCE = 0.01  # how far floats may lie outside 0..1 and still be pixels
+PIECE = 5000  # rows read at a time from what may not fit into memory
 
-Inputs = NDArray[Any]
 Range = tuple[float, float]
 
 
@@ -32,18 +31,18 @@ Range = tuple[float, float]
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """The array in an .npy file, mapped."""
+    """Return the array in an .npy file, memory-mapped."""
     with _file_errors(path):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(array, np.ndarray):
             array.close()
-            raise ValueError("it is an .npz archive with the wrong ending")
+            raise ValueError("it is an .npz archive with the wrong extension")
         return array
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file. Arrays of Python objects are refused: reading them could run code."""
-    with _file_errors(path), path.open("rb") as file:  # numpy leaves a file open that it cannot read
+    """Return the arrays of an .npz file. Arrays of Python objects are refused: reading them could run code."""
+    with _file_errors(path), path.open("rb") as file:  # numpy leaks the file if it cannot read it
         archive = np.load(file, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise ValueError("it is a single array; save it with numpy.savez")
@@ -52,18 +51,18 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def npz_shape(path: Path, name: str) -> tuple[int, ...] | None:
-    """The shape of an array in an .npz file, from its header only; None if it is not there."""
+    """Return the shape of an array in an .npz file, from its header only; None if there is no such array."""
     with _file_errors(path), zipfile.ZipFile(path) as archive:
         if f"{name}.npy" not in archive.namelist():
             return None
         with archive.open(f"{name}.npy") as member:
             np.lib.format.read_magic(member)
-            return np.lib.format.read_array_header_1_0(member)[0]  # that of any array of numbers
+            return np.lib.format.read_array_header_1_0(member)[0]  # numpy writes this version for plain numbers
 
 
 @contextmanager
 def _file_errors(path: Path) -> Iterator[None]:
-    """Whatever a damaged file raises, as one sentence."""
+    """Turn whatever a damaged file raises into one sentence."""
     try:
         check_regular(path)
         yield
@@ -74,13 +73,13 @@ def _file_errors(path: Path) -> Iterator[None]:
         if "allow_pickle" in reason:
             reason = "it holds Python objects, and reading them could run code"
         raise DataError(
-            f"{path} is not a readable {path.suffix} file of numbers or strings ({reason}); save labels as integers, -1 for "
-            "unknown, or as an array of strings, '' for unknown."
+            f"{path} is not a readable {path.suffix or 'numpy'} file of numbers or strings ({reason}); save labels as "
+            "integers, -1 for unknown, or as an array of strings, '' for unknown."
         ) from None
 
 
 def read_inputs(path: Path) -> NDArray[Any]:
-    """The inputs in an .npy or .npz file: its array `x`, or the only one."""
+    """Return the inputs in an .npy or .npz file: its array `x`, or its only array."""
     if path.suffix == ".npy":
         return read_npy(path)
     arrays = read_npz(path)
@@ -89,11 +88,11 @@ def read_inputs(path: Path) -> NDArray[Any]:
     return arrays["x"] if "x" in arrays else next(iter(arrays.values()))
 
 
-# Training and test inputs
+# Ranges of values
 
 
 def fits_bytes(inputs: ArrayLike) -> bool:
-    """Whether these are an array of whole numbers from 0 to 255."""
+    """Return True for an array of whole numbers from 0 to 255."""
     if isinstance(inputs, list | tuple):
         return False
     x = np.asarray(inputs)
@@ -102,47 +101,49 @@ def fits_bytes(inputs: ArrayLike) -> bool:
     return x.dtype == np.uint8 or bool(x.min() >= 0 and x.max() <= 255)
 
 
-def value_range(images: Source) -> Range:
-    """The least and the greatest number in images; of bytes those that they can have."""
+def value_range(images: Array) -> Range:
+    """Return the smallest and largest value in images; always 0 and 255 for bytes."""
     if images.dtype == np.uint8:
         return 0.0, 255.0
     found = [(float(piece.min()), float(piece.max())) for piece in pieces(images, PIECE)]
     return min(low for low, _ in found), max(high for _, high in found)
 
 
-def from_0_to_1(limits: Range) -> bool:
-    return limits[0] >= -ROUNDING and limits[1] <= 1 + ROUNDING
+def is_unit_range(limits: Range) -> bool:
+    """Return True if all values lie in 0..1, up to a tolerance."""
+    return limits[0] >= -TOLERANCE and limits[1] <= 1 + TOLERANCE
 
 
 def same_scale(limits: Range, others: Range) -> bool:
-    """Whether `others` lie within the limits, or not as far outside as these are apart; dark pixels count as any pixels."""
-    low, high = PIXELS if from_0_to_1(limits) else limits
+    """Return True if `others` is plausibly on the same scale as `limits`: within one range of it on either side."""
+    low, high = PIXELS if is_unit_range(limits) else limits
     return low - (high - low) < others[0] and others[1] < high + (high - low)
 
 
-def check_same_kind(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
-    """Bytes are divided by 255 and floats are not, so one of each would be on different scales."""
-    train, test = np.asarray(inputs), np.asarray(test_inputs)
-    if train.ndim > 2 and (train.dtype.kind in "iu") != (test.dtype.kind in "iu"):
-        raise DataError(
-            f"the training images are {train.dtype} and the test images {test.dtype}; integers are taken as bytes "
-            "and scaled to 0..1, floats are not, so give both in the same type."
-        )
+def are_pixels(images: Array) -> bool:
+    """Return True for bytes, or floats in 0..1, some of them in the upper half: only then is it known what white is."""
+    if images.dtype == np.uint8:
+        return any(bool(piece.max() > 127) for piece in pieces(images, PIECE))
+    limits = value_range(images)
+    return is_unit_range(limits) and limits[1] > 0.5
+
+
+# Training, test and new inputs
 
 
 def standard_inputs(
     inputs: ArrayLike, *, layout: str = "auto", what: str = "the inputs", bytes_allowed: bool = True
-) -> Inputs:
-    """Images as [rows, channels, height, width], features as [rows, features]; bytes become uint8, all else float32.
+) -> NDArray[Any]:
+    """Return images as [rows, channels, height, width] and features as [rows, features].
 
-    A mapped file of one of the two types stays mapped.
+    Bytes become uint8 and everything else float32. A mapped file of one of these types stays mapped.
     """
     if np.ma.is_masked(inputs):
         raise DataError(f"{what} have masked values; fill them first.")
     try:
         x = np.asarray(inputs)
     except ValueError:
-        raise DataError(f"{what} are of mixed shapes; every row must have the same shape.") from None
+        raise DataError(f"{what} have mixed shapes; every row must have the same shape.") from None
     if x.dtype.kind not in "buif":
         raise DataError(
             f"{what} have type {x.dtype}; expected numbers (uint8 images, or floats), in rows of one shape."
@@ -154,37 +155,42 @@ def standard_inputs(
     elif channels_last:
         x = x.transpose(0, 3, 1, 2)
     if not is_mapped(x) or x.dtype != kind:
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
+        with np.errstate(over="ignore"):  # what overflows float32 becomes infinite and is refused below
             x = np.ascontiguousarray(x, dtype=kind)
     if kind == np.float32:
-        _check_finite(x, what)
+        bad = [~np.isfinite(piece.reshape(len(piece), -1)).all(axis=1) for piece in pieces(x, PIECE)]
+        refuse_rows(np.concatenate(bad), f"{what} hold NaN or infinite values (or beyond 3.4e38)")
     return x
 
 
 def as_trained(
-    inputs: ArrayLike,
-    input_shape: tuple[int, ...],
-    limits: Range | None,
-    of_bytes: bool,
-    where: str,
-    what: str = "the inputs",
-) -> Inputs:
-    """Inputs to predict on, as the network was trained on them: `where` names it in a refusal.
+    inputs: ArrayLike, shape: tuple[int, ...], limits: Range | None, of_bytes: bool, where: str, what: str
+) -> NDArray[Any]:
+    """Return inputs to predict on in the form that a network was trained on.
 
-    limits  of the images that it was trained on; None if they are not known, or for vectors. Whole numbers are taken as they
-            are if that is on the same scale, else as bytes if the limits are those of pixels.
+    Parameters
+    ----------
+    shape
+        Of a training row.
+    limits
+        Range of the training images; None for vectors. Integers are taken as they are if that is on the same scale,
+        and as bytes if the limits are those of pixels.
+    of_bytes
+        The training images were bytes.
+    where
+        Name of the model in an error message.
     """
-    shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), input_shape
-    layout = {input_shape: "NCHW", (*sides, channels): "NHWC"}.get(shape, "auto")
-    if len(shape) == 3 and layout == "auto":
-        raise DataError(f"{what} have shape {shape} per row; {where} was trained on {input_shape}.")
+    given_shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), shape
+    layout = {shape: "NCHW", (*sides, channels): "NHWC"}.get(given_shape, "auto")
+    if len(given_shape) == 3 and layout == "auto":
+        raise DataError(f"{what} have shape {given_shape} per row; {where} was trained on {shape}.")
     raw = standard_inputs(inputs, layout=layout, what=what)
-    if tuple(raw.shape[1:]) != input_shape:
-        raise DataError(f"{what} have shape {tuple(raw.shape[1:])} per row; {where} was trained on {input_shape}.")
-    limits = PIXELS if of_bytes else limits
+    if tuple(raw.shape[1:]) != shape:
+        raise DataError(f"{what} have shape {tuple(raw.shape[1:])} per row; {where} was trained on {shape}.")
     if limits is None:
         return raw.astype(np.float32, copy=False)
-    given, pixels = (float(raw.min()), float(raw.max())), from_0_to_1(limits)
+    limits = PIXELS if of_bytes else limits
+    given, pixels = (float(raw.min()), float(raw.max())), is_unit_range(limits)
     if raw.dtype == np.uint8:
         if not of_bytes and same_scale(limits, given):
             return raw.astype(np.float32)
@@ -194,12 +200,12 @@ def as_trained(
         return raw
     trained = "bytes, or floats from 0 to 1" if pixels else f"images from {limits[0]:g} to {limits[1]:g}"
     raise DataError(
-        f"{what} are from {given[0]:g} to {given[1]:g}, but {where} was trained on {trained}; give them on the same scale."
+        f"{what} range from {given[0]:g} to {given[1]:g}, but {where} was trained on {trained}; use the same scale."
     )
 
 
 def is_channels_last(shape: tuple[int, ...], layout: str = "auto", what: str = "the inputs") -> bool:
-    """Whether inputs of this shape are images with their channels last; refuses a shape that cannot be trained on."""
+    """Return True if inputs of this shape are images with channels last; refuse a shape that cannot be trained on."""
     if len(shape) not in (2, 3, 4):
         raise DataError(
             f"{what} have shape {shape}; expected [rows, features], or images [rows, height, width(, channels)]."
@@ -207,28 +213,25 @@ def is_channels_last(shape: tuple[int, ...], layout: str = "auto", what: str = "
     if 0 in shape:
         raise DataError(f"{what} have shape {shape}, which is empty; expected at least one row of at least one number.")
     if layout not in ("auto", "NHWC", "NCHW"):
-        raise DataError(f"layout '{layout}' is not known; expected NHWC, NCHW or auto.")
+        raise DataError(f"layout is '{layout}'; expected NHWC, NCHW or auto.")
     if len(shape) < 4 or layout != "auto":
         return len(shape) == 4 and layout == "NHWC"
     if shape[3] not in CHANNEL_COUNTS and shape[1] not in CHANNEL_COUNTS:
         raise DataError(
-            f"{what} have shape {shape}, and neither the second nor the last number is a count of channels "
-            "(1, 3 or 4); say layout='NHWC' or layout='NCHW' to Dataset.from_arrays, in Python."
+            f"{what} have shape {shape}, and neither the second nor the last number is a channel count (1, 3 or 4); "
+            "pass layout='NHWC' or layout='NCHW' to Dataset.from_arrays, in Python."
         )
     return shape[3] in CHANNEL_COUNTS
 
 
 def image_side(shape: tuple[int, ...]) -> int | None:
-    """The smaller side of images of this shape; None for feature vectors."""
+    """Return the smaller side of images of this shape; None for feature vectors."""
     sides = shape[1:3] if is_channels_last(shape) else shape[-2:]
     return min(sides) if len(shape) > 2 else None
 
 
-# Extra inputs
-
-
-def matching(extra: Source, main: Source, name: str) -> Source:
-    """Extra inputs in the main ones' shape and type, or a sentence why they cannot be."""
+def matching(extra: Array, main: Array, name: str) -> Array:
+    """Return extra inputs in the shape and type of the main ones, or refuse them."""
     is_bytes, given = main.dtype == np.uint8, extra.dtype
     mixed = given.kind not in "uif" or (main.ndim == 4 and (given.kind == "f") == is_bytes)
     if isinstance(extra, np.ndarray) and not mixed:
@@ -238,34 +241,26 @@ def matching(extra: Source, main: Source, name: str) -> Source:
     if mixed or extra.dtype != main.dtype or extra.shape[1:] != main.shape[1:]:
         raise DataError(
             f"{name} holds rows of shape {extra.shape[1:]} and type {given}, the training inputs {main.shape[1:]} and "
-            f"{main.dtype}; expected the same: arrays are not resized (the images of a folder are), and integers from 0 to 255 "
+            f"{main.dtype}; expected the same: arrays are not resized (image files are), and integers from 0 to 255 "
             "are bytes, which are scaled to 0..1, while floats are not."
         )
     if main.ndim == 4 and len(extra) and not same_scale(limits := value_range(main), others := value_range(extra)):
         raise DataError(
-            f"{name} holds images from {others[0]:g} to {others[1]:g}, and the training images are from {limits[0]:g} to "
-            f"{limits[1]:g}; bring them to the same scale."
+            f"{name} holds images from {others[0]:g} to {others[1]:g}, and the training images range from "
+            f"{limits[0]:g} to {limits[1]:g}; use the same scale."
         )
     return extra
 
 
-def _check_finite(x: Inputs, what: str) -> None:
-    bad = [~np.isfinite(piece.reshape(len(piece), -1)).all(axis=1) for piece in pieces(x, PIECE)]
-    refuse_rows(np.concatenate(bad), f"{what} hold NaN or infinite values (or beyond 3.4e38)")
-
-
-def check_probabilities(probabilities: NDArray[Any], rows: NDArray[np.int64] | None = None) -> None:
-    """Refuse inputs of which a network makes no probabilities, because numbers in between overflow.
-
-    rows  their numbers, if they are not counted from 0
-    """
+def check_probabilities(probabilities: NDArray[Any], rows: Rows | None = None) -> None:
+    """Refuse inputs for which a network overflows. `rows` are their numbers, if not counted from 0."""
     refuse_rows(~np.isfinite(probabilities).all(axis=1), "the inputs hold values too large for the network", rows)
 
 
-def refuse_rows(bad: NDArray[np.bool_], found: str, numbers: NDArray[np.int64] | None = None) -> None:
+def refuse_rows(bad: NDArray[np.bool_], found: str, numbers: Rows | None = None) -> None:
     """Raise an error that names the bad rows, if there are any."""
     rows = np.flatnonzero(bad) if numbers is None else numbers[bad]
     if len(rows):
         raise DataError(
-            f"{found} in {len(rows):,} row{'s' * (len(rows) > 1)} (the first is row {rows[0]}); fill, remove or rescale them."
+            f"{found} in {plural(len(rows), 'row')} (the first is row {rows[0]}); fill, remove or rescale them."
         )

@@ -1,13 +1,12 @@
-"""Image files as RGB bytes of one size. Images that cannot be read are left out and listed."""
+"""Image files as RGB bytes of one size."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,118 +14,106 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.core import memory
-from selfens.data.rows import LazyRows, Numbers
+from selfens.data.rows import Array, LazyRows, Rows, take
 from selfens.errors import DataError
 from selfens.files import check_regular
 
-USUAL_SIZE, SMALLEST_SIZE = 32, 8
-DRAFT = 2  # a JPEG may be decoded at a fraction of its size, this many times ours or more
-ENDINGS = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".webp"}
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "WEBP")  # Pillow reads some others by running another program
+SIDE: dict[str, Any] = {"at_least": 4, "at_most": 1024}
+"""The bounds of the side of images, in pixels."""
+DEFAULT_SIZE, SMALLEST_SIZE = 32, 8
+DRAFT = 2  # a JPEG may be decoded at a fraction of its size, but at least this many times ours
+EXTENSIONS = {
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".jpe",
+    ".jfif",
+    ".gif",
+    ".bmp",
+    ".tif",
+    ".tiff",
+    ".ppm",
+    ".pgm",
+    ".pbm",
+    ".webp",
+}
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "WEBP")  # Pillow runs another program for some others
+AT_ONCE = 128  # images decoded between two updates of the progress bar
 
-AT_ONCE = 128  # images that are read before they are converted
-
-Images = NDArray[np.uint8]
-Convert = Callable[[Images], NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """The images that could be read with their files, in the order given, and the files that could not, with the reason."""
-
-    images: NDArray[Any]
-    """The images themselves, or what they were converted to."""
-    files: list[Path]
-    failures: list[str]
+Pixels = NDArray[np.uint8]
 
 
 def is_image(path: Path) -> bool:
-    return path.suffix.lower() in ENDINGS
+    return path.suffix.lower() in EXTENSIONS
+
+
+class ImageFiles(LazyRows):
+    """[rows, 3, size, size] the images of files, decoded when they are asked for; unreadable ones are blank."""
+
+    def __init__(self, paths: Sequence[Path], size: int) -> None:
+        self.paths, self.parts, self.rows = paths, (), None
+        self.shape, self.dtype = (len(paths), 3, size, size), np.dtype(np.uint8)
+        self.failures: dict[int, str] = {}
+        """Why rows could not be decoded, of those read so far."""
+
+    def _read(self, rows: Rows) -> Pixels:
+        def attempt(place: Pixels, row: int) -> None:
+            try:
+                place[...] = decode(self.paths[row], self.shape[2])
+            except Exception as error:  # Pillow's decoders raise anything for damaged files
+                self.failures[row] = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+
+        found = np.zeros((len(rows), *self.shape[1:]), np.uint8)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(attempt, found, rows.tolist()))
+        return found
 
 
 def decode_all(
-    paths: list[Path], size: int, source: str | Path, progress: bool = False, convert: Convert | None = None
-) -> Decoded:
-    """Every image of `source`, decoded by as many threads as there are cores; refused if most are damaged.
+    paths: Sequence[Path], size: int, source: str | Path, progress: bool = False
+) -> tuple[Array, Rows, list[str]]:
+    """Decode every image of `source`. Returns the readable ones, their places in `paths`, and the reasons for the others.
 
-    What is not a regular file, such as a pipe or a link that leads nowhere, is left out too, but does not count as an image.
+    Images that fit into half of the memory stay there; more are decoded again whenever they are needed. It is an error
+    if most are damaged. What is not a regular file, such as a pipe or a broken link, does not count as an image.
     """
-    found, failed = read_all(len(paths), lambda number: decode(paths[number], size), size, progress, convert)
-    failures = [f"{paths[number]}: {reason}" for number, reason in failed.items()]
-    num_readable, damaged = len(paths) - len(failed), sum(os.path.isfile(paths[number]) for number in failed)
+    images = ImageFiles(paths, size)
+    keep = images.nbytes <= memory.available() // 2
+    pixels = np.empty(images.shape if keep else (0,), np.uint8)
+    for start in track(range(0, len(paths), AT_ONCE), "reading images", progress):
+        part = images[start : start + AT_ONCE]
+        if keep:
+            pixels[start : start + len(part)] = part
+    failed = sorted(images.failures)
+    failures = [f"{paths[row]}: {images.failures[row]}" for row in failed]
+    damaged, num_readable = sum(os.path.isfile(paths[row]) for row in failed), len(paths) - len(failed)
     if failed and (not num_readable or damaged > num_readable):
         raise DataError(
             f"{len(failures)} of {len(paths)} images in {source} cannot be read (the first: {failures[0]}); "
             "are they images?"
         )
-    readable = [path for number, path in enumerate(paths) if number not in failed]
-    return Decoded(np.delete(found, list(failed), axis=0) if failed else found, readable, failures)
+    readable = np.delete(np.arange(len(paths)), failed)
+    whole: Array = pixels if keep else images
+    return (take(whole, readable) if failed else whole), readable, failures
 
 
-def read_all(
-    count: int, read: Callable[[int], Images], size: int, progress: bool = False, convert: Convert | None = None
-) -> tuple[NDArray[Any], dict[int, str]]:
-    """So many images by their numbers, and why some could not be read, which are blank.
-
-    convert  makes an array of each part, with as many rows: then the images themselves need not fit into memory
-    """
+def track(steps: range, words: str, show: bool) -> Any:
+    """Iterate with a progress bar, if it is wanted and there is a terminal to show it."""
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import track as tracked
 
-    found: list[NDArray[Any]] = []
-
-    def attempt(place: tuple[Images, int]) -> str | None:
-        image, number = place
-        try:
-            image[...] = read(number)
-        except Exception as error:  # Pillow's decoders raise anything for damaged files
-            return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
-        return None
-
-    def attempts() -> Iterator[str | None]:
-        for start in range(0, count, AT_ONCE):
-            numbers = range(start, min(start + AT_ONCE, count))
-            part = np.zeros((len(numbers), 3, size, size), dtype=np.uint8)
-            failures = list(pool.map(attempt, zip(part, numbers, strict=True)))
-            made = part if convert is None else convert(part)
-            if not found:
-                what = f"{count:,} images of {size} x {size} pixels"
-                memory.check(count * made[0].nbytes, what, "choose a smaller size")
-                found.append(np.empty((count, *made.shape[1:]), made.dtype))
-            found[0][start : start + len(made)] = made
-            yield from failures
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = attempts()
-        if progress and sys.stderr.isatty():
-            words, screen = "reading images" if convert is None else "computing features", Console(stderr=True)
-            results = iter(track(results, words, count, console=screen, transient=True))
-        failed = {number: failure for number, failure in enumerate(results) if failure}
-    return found[0], failed
+    if not show or not sys.stderr.isatty():
+        return steps
+    return tracked(steps, words, console=Console(stderr=True), transient=True)
 
 
-class ImageFiles(LazyRows):
-    """The images of files, decoded when they are asked for; blank if they cannot be read."""
-
-    def __init__(self, paths: Sequence[str], size: int) -> None:
-        self.paths, self.parts, self.rows = paths, (), None
-        self.shape, self.dtype = (len(paths), 3, size, size), np.dtype(np.uint8)
-
-    def _read(self, rows: Numbers) -> NDArray[Any]:
-        found = np.zeros((len(rows), *self.shape[1:]), self.dtype)
-        for place, row in zip(found, rows, strict=True):
-            with suppress(Exception):  # of a file that was there when its features were computed
-                place[...] = decode(Path(self.paths[row]), self.shape[2])
-        return found
-
-
-def suggested_size(paths: list[Path]) -> int:
-    """32 pixels, or the images' own side if they are smaller; judged by about fifty of them."""
+def suggested_size(paths: Sequence[Path]) -> int:
+    """Return 32 pixels, or the images' own side if they are smaller, judging by about fifty of them."""
     sides = []
     for path in paths[:: max(1, len(paths) // 50)]:
         with suppress(Exception), _opened(path) as image:  # unreadable files are reported when they are decoded
             sides.append(min(image.size))
-    return max(SMALLEST_SIZE, min(USUAL_SIZE, int(np.median(sides)))) if sides else USUAL_SIZE
+    return max(SMALLEST_SIZE, min(DEFAULT_SIZE, int(np.median(sides)))) if sides else DEFAULT_SIZE
 
 
 def _opened(path: Path) -> Any:
@@ -136,8 +123,8 @@ def _opened(path: Path) -> Any:
     return Image.open(path, formats=FORMATS)
 
 
-def decode(path: Path, size: int) -> Images:
-    """One image as [3, size, size] bytes: rotated as its camera was held, transparency on white, the central square."""
+def decode(path: Path, size: int) -> Pixels:
+    """Return one image as [3, size, size] bytes: upright by its EXIF tag, transparency on white, the central square."""
     from PIL import Image, ImageOps
 
     with _opened(path) as opened:
@@ -150,17 +137,24 @@ def decode(path: Path, size: int) -> Images:
         return _square(image, size)
 
 
-def resized(pixels: NDArray[Any], size: int) -> Images:
-    """The same of an image in memory: [channels, height, width], of bytes or of numbers from 0 to 1."""
+def resize(images: NDArray[Any], size: int) -> Pixels:
+    """Return [rows, 3, size, size] bytes of images in memory, [rows, channels, height, width], bytes or floats in 0..1."""
+    if images.dtype == np.uint8 and images.shape[1:] == (3, size, size):
+        return images
+    whole = images if images.dtype == np.uint8 else np.rint(images * 255).astype(np.uint8)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return np.stack([*pool.map(lambda pixels: _resize(pixels, size), whole)])
+
+
+def _resize(pixels: Pixels, size: int) -> Pixels:
     from PIL import Image
 
-    whole = pixels if pixels.dtype == np.uint8 else np.rint(pixels * 255).astype(np.uint8)
     return _square(
-        Image.fromarray(whole[0] if len(whole) == 1 else np.ascontiguousarray(whole.transpose(1, 2, 0))), size
+        Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))), size
     )
 
 
-def _square(image: Any, size: int) -> Images:
+def _square(image: Any, size: int) -> Pixels:
     from PIL import Image, ImageOps
 
     if image.has_transparency_data:

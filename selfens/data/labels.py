@@ -1,6 +1,6 @@
-"""Which rows are labeled: drawn per class, drawn as the authors' code does, or read from a file; with noise if wanted.
+"""Which rows are labeled: drawn per class, drawn like the authors' code, or read from a file; with noise if wanted.
 
-The choice depends on the data set's labels, the options and a seed, and is written into the run as `labels.json`.
+The choice depends on the labels of the data set, the options and a seed. A run keeps it as `labels.json`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,55 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.config import DataConfig
 from selfens.core.randomness import CORRUPTION, HELD_OUT, stream
-from selfens.data.dataset import UNLABELED, Dataset, Labels
-from selfens.data.label_files import named_rows
-from selfens.errors import DataError
+from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.label_files import read_labels
+from selfens.data.rows import Labels, Rows
+from selfens.errors import ConfigError, DataError, listed
+from selfens.settings import Section, setting
 
-Rows = NDArray[np.int64]
 NO_ROWS: Rows = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsConfig(Section):
+    """Which rows are labeled. Rows are training rows, numbered from 0."""
+
+    section: ClassVar[str] = "labels"
+    count: int | None = setting(
+        None,
+        "How many labels to use, the same number per class; all: all that the data set has.",
+        none="all",
+        at_least=1,
+    )
+    choice: Literal["balanced", "original", "file", "added"] = setting(
+        "balanced",
+        "How labeled rows are chosen: drawn per class, drawn like the authors' code, read from labels.file, or drawn per class "
+        "with those of labels.file added.",
+    )
+    file: str | None = setting(None, "Rows, or row,label pairs, to use as the labels (text or CSV).", is_path=True)
+    noise: float = setting(
+        0.0, "Percentage of the labels in use that are redrawn uniformly over all classes.", at_least=0, at_most=100
+    )
+    validation: float = setting(
+        0.0,
+        "Fraction of the labeled rows held out of training to estimate the error without the test set.",
+        at_least=0,
+        below=1,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.choice in ("file", "added")) != (self.file is not None):
+            raise ConfigError(
+                f"labels.choice is '{self.choice}' and labels.file is {self.file!r}; a file goes with choice=file or added, "
+                "and only with them."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,7 +68,7 @@ class LabelChoice:
     labels: Labels
     """One per row of `rows`, corrupted ones included."""
     corrupted: Rows = field(default_factory=lambda: NO_ROWS)
-    """Rows whose label was redrawn; by chance it may have stayed the same."""
+    """Rows whose label was redrawn; by chance it may be the same."""
     validation: Rows = field(default_factory=lambda: NO_ROWS)
     """Labeled rows held out of training."""
     validation_labels: Labels = field(default_factory=lambda: NO_ROWS)
@@ -49,12 +85,12 @@ class LabelChoice:
         return cls(**{name: numbers.astype(np.int64) for name, numbers in lists.items()})
 
     def digest(self) -> str:
-        """SHA-256 of the lines `row,label` of the labeled rows as they are trained on, by ascending row."""
+        """Return the SHA-256 of the lines `row,label` of the labels that are trained on, by ascending row."""
         pairs = sorted(zip(self.rows.tolist(), self.labels.tolist(), strict=True))
         return hashlib.sha256("".join(f"{row},{label}\n" for row, label in pairs).encode()).hexdigest()
 
     def check(self, *, num_rows: int, num_classes: int) -> None:
-        """Raise ValueError if this cannot be a choice of labels for so many rows and classes."""
+        """Raise ValueError if this cannot be a choice of labels for this number of rows and classes."""
         for rows, labels in ((self.rows, self.labels), (self.validation, self.validation_labels)):
             inside = ((rows >= 0) & (rows < num_rows)).all() and ((labels >= 0) & (labels < num_classes)).all()
             if rows.ndim != 1 or rows.shape != labels.shape or not inside:
@@ -64,36 +100,36 @@ class LabelChoice:
             raise ValueError("labeled rows, each once")
 
     def visited(self, num_rows: int, which: str) -> Rows:
-        """The rows that training visits, by `training.rows`: all but the held-out ones, or only the labeled ones."""
+        """Return the rows that training visits, by `training.rows`: all but the held-out ones, or only the labeled ones."""
         if which == "labeled":
             return np.sort(self.rows)
         return np.setdiff1d(np.arange(num_rows), self.validation, assume_unique=True)
 
     def training_labels(self, num_rows: int) -> Labels:
-        """A label for every training row, -1 if it is not known or not used."""
+        """Return a label for every training row, -1 if unknown or not used."""
         labels = np.full(num_rows, UNLABELED, dtype=np.int64)
         labels[self.rows] = self.labels
         return labels
 
     def known_labels(self, num_rows: int) -> Labels:
-        """The same, with the labels of the validation rows."""
+        """Return the same, with the labels of the validation rows."""
         labels = self.training_labels(num_rows)
         labels[self.validation] = self.validation_labels
         return labels
 
 
-def choose_labels(dataset: Dataset, options: DataConfig, *, label_seed: int, split_seed: int) -> LabelChoice:
-    """The labeled rows that `options` ask for."""
+def choose_labels(dataset: Dataset, options: LabelsConfig, *, label_seed: int, split_seed: int) -> LabelChoice:
+    """Choose the labeled rows that the options ask for."""
     rows, labels = _chosen(dataset, options, label_seed) if dataset.num_classes else (NO_ROWS, NO_ROWS)
     if len(rows) == 0:
         raise DataError(
-            f"no training row of {dataset.name} has a label; give at least one per class "
-            "(a label is a class; -1, None, NaN or an empty string mean unknown)."
+            f"no training row of {dataset.name} has a label; label at least one row per class "
+            "(a label is a class; -1, None, NaN and an empty string mean unknown)."
         )
     _check_every_class(dataset, labels)
     held_out = _held_out(labels, options.validation, split_seed)
     kept = np.setdiff1d(np.arange(len(rows)), held_out)
-    corrupted, noisy = _corrupt(labels[kept], dataset.num_classes, options.label_noise, label_seed)
+    corrupted, noisy = _corrupt(labels[kept], dataset.num_classes, options.noise, label_seed)
     return LabelChoice(
         rows=rows[kept],
         labels=noisy,
@@ -103,34 +139,35 @@ def choose_labels(dataset: Dataset, options: DataConfig, *, label_seed: int, spl
     )
 
 
-def _chosen(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Labels]:
-    if options.labels_file is None:
+def _chosen(dataset: Dataset, options: LabelsConfig, seed: int) -> tuple[Rows, Labels]:
+    if options.file is None:
         return _drawn(dataset, options, seed)
-    labels = np.full(dataset.num_rows, UNLABELED, dtype=np.int64)
-    if options.label_choice != "file":
-        drawn, of_drawn = _drawn(dataset, options, seed)
-        labels[drawn] = of_drawn
-    named = named_rows(Path(options.labels_file), dataset)
-    if all(labels[row] == label == UNLABELED for row, label in named.items()):
-        raise DataError(f"the labels file {options.labels_file} has no labels; fill in its column label.")
-    labels[list(named)] = list(named.values())
+    labels = np.full(dataset.num_train, UNLABELED, dtype=np.int64)
+    if options.choice != "file":
+        drawn, drawn_labels = _drawn(dataset, options, seed)
+        labels[drawn] = drawn_labels
+    given = read_labels(Path(options.file), dataset)
+    if all(labels[row] == label == UNLABELED for row, label in given.items()):
+        raise DataError(f"the labels file {options.file} has no labels; fill in its column label.")
+    labels[list(given)] = list(given.values())
     rows = np.flatnonzero(labels != UNLABELED)
     return rows, labels[rows]
 
 
-def _drawn(dataset: Dataset, options: DataConfig, seed: int) -> tuple[Rows, Labels]:
-    main = dataset.labels[: dataset.main_rows]  # which rows a seed draws must not depend on the extra ones
-    if options.labels is None:
-        rows = np.flatnonzero(dataset.labels != UNLABELED)
-    elif options.label_choice == "original":
-        rows = original_rows(main, dataset.classes, options.labels, seed)
+def _drawn(dataset: Dataset, options: LabelsConfig, seed: int) -> tuple[Rows, Labels]:
+    labels = dataset.train_labels
+    main = labels[: dataset.num_main]  # the rows that a seed draws must not depend on the extra ones
+    if options.count is None:
+        rows = np.flatnonzero(labels != UNLABELED)
+    elif options.choice == "original":
+        rows = original_rows(main, dataset.classes, options.count, seed)
     else:
-        rows = balanced_rows(main, dataset.classes, options.labels, seed)
-    return rows, dataset.labels[rows]
+        rows = balanced_rows(main, dataset.classes, options.count, seed)
+    return rows, labels[rows]
 
 
 def balanced_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: int) -> Rows:
-    """`count` labeled rows, equally many per class; a remainder goes to random classes, one each."""
+    """Draw `count` labeled rows, equally many per class; a remainder goes to random classes, one each."""
     random = np.random.default_rng(seed)
     wanted = np.full(len(classes), count // len(classes))
     wanted[random.permutation(len(classes))[: count % len(classes)]] += 1
@@ -143,9 +180,10 @@ def balanced_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: in
 
 
 def original_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: int) -> Rows:
-    """The rows the authors' code would label: two legacy shuffles composed, then the first k of each class.
+    """Draw the rows that the authors' code would label: two legacy shuffles composed, then the first k of each class.
 
-    With the official CIFAR files a seed gives the authors' own label set. A remainder of count / classes is left out, as there.
+    With the official CIFAR files, a seed gives the authors' own label set. As in their code, the remainder of count / classes
+    is not used.
     """
     random = np.random.RandomState(seed)  # noqa: NPY002  the authors' generator is the point
     first, second = np.arange(len(labels)), np.arange(len(labels))
@@ -176,16 +214,17 @@ def _check_every_class(dataset: Dataset, labels: Labels) -> None:
     counts = np.bincount(labels, minlength=dataset.num_classes)
     if dataset.num_classes < 2:
         raise DataError(
-            f"the labels name one class only ('{dataset.classes[0]}'); expected at least two (-1, NaN and empty mean "
-            "unlabeled)."
+            f"all labels are of one class ('{dataset.classes[0]}'); expected at least two (-1, NaN and empty mean unlabeled)."
         )
     if (counts == 0).any():
-        empty = dataset.classes[int(counts.argmin())]
-        raise DataError(f"class '{empty}' has no labeled row; label at least one, or leave the class out.")
+        empty = [f"'{dataset.classes[number]}'" for number in np.flatnonzero(counts == 0)]
+        if len(empty) == 1:
+            raise DataError(f"class {empty[0]} has no labeled row; label at least one, or leave the class out.")
+        raise DataError(f"classes {listed(empty, 8)} have no labeled row; label at least one each, or leave them out.")
 
 
 def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
-    """Positions of the validation rows: `fraction` of each class, leaving at least one of each for training."""
+    """Choose the positions of validation rows: `fraction` of each class, leaving at least one of each for training."""
     if fraction == 0:
         return NO_ROWS
     random = stream(seed, HELD_OUT)
@@ -196,8 +235,8 @@ def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
     held_out = np.sort(np.concatenate(picked))
     if len(held_out) == 0:
         raise DataError(
-            f"a validation fraction of {fraction} of {len(labels)} labeled rows leaves none to validate on; "
-            "use more labels per class or a larger fraction."
+            f"a validation fraction of {fraction} of {len(labels)} labeled rows leaves none to validate on; use more labels "
+            "per class or a larger fraction."
         )
     return held_out
 

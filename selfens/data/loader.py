@@ -1,7 +1,7 @@
-"""Loader: the training set in batches, visited in another order every epoch.
+"""Loader: the training set in batches, in a different order every epoch.
 
-The order is a function of the seed and the epoch only (see `sampler`), so a resumed run needs to know nothing of the epochs
-before. The inputs are on the device, or are prefetched to it (see `prefetch`); a step asks for its batch in the same way.
+The order is a function of the seed and the epoch only (see `sampler`), so a resumed run needs to know nothing about earlier
+epochs. The inputs are on the device, or are prefetched to it (see `prefetch`); a step gets its batch in the same way.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from selfens.data.sampler import Sampler
 class Loader:
     """Batches of views with their labels.
 
-    inputs      of all rows, on the device, or prefetched to it
-    preprocess  what is done to each view; None if the inputs are preprocessed already
+    Parameters
+    ----------
+    inputs
+        Of all rows, on the device, or prefetched to it.
+    preprocess
+        Applied to each view; None if the inputs are preprocessed already.
     """
 
     def __init__(
@@ -36,37 +40,38 @@ class Loader:
     ) -> None:
         self.prefetch = inputs if isinstance(inputs, Prefetch) else None
         self.inputs = inputs.staged if isinstance(inputs, Prefetch) else inputs
-        """Of all rows; if they are prefetched, of the step that `visit` has come to."""
+        """Of all rows; if they are prefetched, of the current step of `visit`."""
         self.labels, self.views, self.preprocess = labels, views, preprocess
         self.device = labels.device
-        self.batch_size, self.steps_per_epoch, self.first = sampler.batch_size, sampler.steps, sampler.first
+        self.batch_size, self.steps_per_epoch = sampler.batch_size, sampler.steps
+        self.num_labeled = sampler.num_labeled
         self._sampler = sampler
 
     def order(self, epoch: int) -> Tensor:
-        """[steps, batch size] the rows of each step of this epoch."""
+        """Return [steps, batch size] the rows of each step of this epoch."""
         rows = torch.from_numpy(self._sampler.of_epoch(epoch))
-        # From pinned memory, or the copy would wait for all the work given to a GPU before.
+        # Pinned, or the copy would wait for all work queued on the GPU.
         return (rows.pin_memory() if self.device.type == "cuda" else rows).to(self.device, non_blocking=True)
 
     def visit(self, order: Tensor) -> Iterable[Tensor]:
-        """The rows of each step of `order`, each when its batch can be asked for."""
+        """Yield the rows of each step of `order`, each when `batch` may be called with it."""
         return order if self.prefetch is None else self.prefetch.visit(order)
 
     def batch(self, rows: Tensor, views: Sequence[str]) -> Batch:
-        """The batch of a step with these views; if inputs are prefetched, of the step that `visit` has come to."""
+        """Return the batch of a step with these views; if inputs are prefetched, of the current step of `visit`."""
         inputs = self.inputs[rows] if self.prefetch is None else self.inputs
         labels = self._labels(rows)
-        return Batch(rows, self._views(inputs, views), labels, labels != UNLABELED, self.first)
+        return Batch(rows, self._views(inputs, views), labels, labels != UNLABELED, self.num_labeled)
 
     def _views(self, inputs: Tensor, names: Sequence[str]) -> tuple[Tensor, ...]:
         if self.preprocess is None:
-            return self.views.of(inputs, names)
-        return tuple(self.preprocess(view) for view in self.views.of(as_float(inputs), names))
+            return self.views.make(inputs, names)
+        return tuple(self.preprocess(view) for view in self.views.make(as_float(inputs), names))
 
     def _labels(self, rows: Tensor) -> Tensor:
-        """Those of a split batch's second part are hidden."""
+        """Return the labels; after the labeled rows at the beginning of a batch, they are hidden."""
         labels = self.labels[rows]
-        if not self.first:
+        if not self.num_labeled:
             return labels
-        hidden = torch.full_like(labels[self.first :], UNLABELED)
-        return torch.cat([labels[: self.first], hidden])
+        hidden = torch.full_like(labels[self.num_labeled :], UNLABELED)
+        return torch.cat([labels[: self.num_labeled], hidden])

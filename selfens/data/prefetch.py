@@ -1,11 +1,11 @@
-"""Prefetch: inputs that stay in RAM or in a file, brought to the device a little before they are needed.
+"""Prefetch: inputs that stay in RAM or in a file are copied to the device a little before they are needed.
 
-A thread copies the raw rows of the next few steps into a buffer while the current ones train. On a GPU the buffer is pinned,
-and from there the rows are copied and preprocessed on a CUDA stream of their own, into one of two windows while steps read
-the other. Order, views and random draws are the loader's, so a batch is the same as one from inputs on the device (but for
-the last digits of a matrix product, which depend on how many rows are multiplied at once).
+A thread copies the raw rows of the next few steps into a buffer while the current steps train. On a GPU the buffer is pinned,
+and from there the rows are copied and preprocessed on a separate CUDA stream, into one of two windows while steps read the
+other. Order, views and random draws are the loader's, so a batch is the same as one from inputs on the device (except for the
+last digits of a matrix product, which depend on how many rows are multiplied at once).
 
-The thread never calls CUDA, because no thread may while a graph is recorded.
+The thread never calls CUDA, because no thread may do so while a graph is recorded.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from torch import Tensor, nn
 
 from selfens.core import memory
 from selfens.data.preprocess import apply, transform
-from selfens.data.rows import Numbers, Source, is_mapped, read_into
+from selfens.data.rows import Array, Rows, is_mapped, read_into
 from selfens.errors import ConfigError
 
-STEPS_AHEAD = 16  # in a window: enough to hide a page from disk, few enough to take no memory worth mentioning
+STEPS_AHEAD = 16  # in a window: enough to hide a read from disk, few enough to need little memory
 
 
-def choose_residence(wanted: str, source: Source, name: str, device: torch.device, *, raw: bool = False) -> str:
-    """Where inputs stay: device, ram or file; `auto` is the device if they take at most half of its free memory, `raw` as they
-    are, else as floats."""
+def choose_residence(wanted: str, source: Array, name: str, device: torch.device, *, raw: bool = False) -> str:
+    """Return where inputs stay: device, ram or file.
+
+    `auto` is the device if they fit into half of its free memory: as they are if they are kept `raw`, otherwise as floats.
+    """
     if wanted == "file" and not is_mapped(source):
         raise ConfigError(
             f"training.residence is 'file', but the inputs of {name} are not in a file that can be read in part; "
@@ -37,15 +39,18 @@ def choose_residence(wanted: str, source: Source, name: str, device: torch.devic
         )
     if wanted != "auto":
         return wanted
-    if math.prod(source.shape) * (source.dtype.itemsize if raw else torch.float32.itemsize) <= memory.left(device) // 2:
+    if (
+        math.prod(source.shape) * (source.dtype.itemsize if raw else torch.float32.itemsize)
+        <= memory.available(device) // 2
+    ):
         return "device"
     return "file" if is_mapped(source) else "ram"
 
 
 def from_residence(
-    residence: str, source: Source, preprocess: nn.Module | None, batch_size: int, device: torch.device
+    residence: str, source: Array, preprocess: nn.Module | None, batch_size: int, device: torch.device
 ) -> Tensor | Prefetch:
-    """All inputs on the device, or prefetched to it; preprocessed, or raw if that comes after the views."""
+    """Return all inputs on the device, or prefetched to it; preprocessed, or raw if views are preprocessed."""
     if residence == "device":
         return apply(preprocess, source, device)
     in_ram = residence == "ram" and is_mapped(source)
@@ -53,16 +58,16 @@ def from_residence(
 
 
 class Prefetch:
-    """Inputs of `source` as batches of a fixed size in `staged`, on the device; preprocessed unless `preprocess` is None."""
+    """Batches of a fixed size in `staged`, on the device; preprocessed unless `preprocess` is None."""
 
-    def __init__(self, source: Source, preprocess: nn.Module | None, batch_size: int, device: torch.device) -> None:
+    def __init__(self, source: Array, preprocess: nn.Module | None, batch_size: int, device: torch.device) -> None:
         self.source, self.preprocess, self.device = source, preprocess, device
         self.on_gpu = device.type == "cuda"
         shape = (batch_size, *source.shape[1:])
         raw = torch.uint8 if source.dtype == "uint8" else torch.float32
         kind = raw if preprocess is None else torch.float32
         self.staged = torch.zeros(shape, dtype=kind, device=device)
-        """The inputs of the current step: always the same memory, as a recorded step wants it."""
+        """The inputs of the current step, always in the same memory, as a recorded step needs."""
         self.buffers = [torch.empty(STEPS_AHEAD, *shape, dtype=raw, pin_memory=self.on_gpu) for _ in range(2)]
         self.windows = [torch.empty(STEPS_AHEAD, *shape, dtype=kind, device=device) for _ in range(2)]
         if self.on_gpu:
@@ -70,37 +75,37 @@ class Prefetch:
             self.sent: list[Any] = [torch.cuda.Event(), torch.cuda.Event()]  # type: ignore[no-untyped-call]
 
     def visit(self, order: Tensor) -> Iterator[Tensor]:
-        """The rows of each step of `order`, once their inputs are in `staged`."""
+        """Yield the rows of each step of `order`, once their inputs are in `staged`."""
         if len(order) == 0:
             return
         batches, numbers = torch.split(order, STEPS_AHEAD), torch.split(order.cpu(), STEPS_AHEAD)
         if self.on_gpu:
-            self.side.synchronize()  # left over from an interrupted visit
+            self.side.synchronize()  # after an interrupted visit
         with ThreadPoolExecutor(1) as pool:
             reading = [pool.submit(self._read, rows.numpy(), slot) for slot, rows in enumerate(numbers[:2])]
             self._send(reading[0].result(), 0)
             for number, batch in enumerate(batches):
                 slot, following = number % 2, number + 1
-                if self.on_gpu:  # steps given out from here on find their window filled
+                if self.on_gpu:  # the steps of this batch wait for their window
                     torch.cuda.current_stream(self.device).wait_stream(self.side)
                 if following < len(batches):
                     self._send(reading[following].result(), following % 2)
                 if following + 1 < len(batches):
-                    if self.on_gpu:  # what was in the buffer must have left for the device
+                    if self.on_gpu:  # the buffer must have been copied to the device
                         self.sent[slot].synchronize()
                     reading.append(pool.submit(self._read, numbers[following + 1].numpy(), slot))
                 for rows, inputs in zip(batch, self.windows[slot], strict=False):
                     self.staged.copy_(inputs)
                     yield rows
 
-    def _read(self, rows: Numbers, slot: int) -> Tensor:
-        """The raw inputs of some steps, in a buffer on the host."""
+    def _read(self, rows: Rows, slot: int) -> Tensor:
+        """Read the raw inputs of some steps into a buffer on the host."""
         filled = self.buffers[slot][: len(rows)]
         read_into(self.source, rows.reshape(-1), filled.flatten(0, 1).numpy())
         return filled
 
     def _send(self, raw: Tensor, slot: int) -> None:
-        """To the device and through the preprocessing, into the window that the steps given out so far are done with."""
+        """Copy to the device and preprocess, into the window that no queued step reads."""
         if not self.on_gpu:
             self._fill(slot, raw)
             return

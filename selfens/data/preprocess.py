@@ -1,6 +1,6 @@
 """Preprocessing: fitted on the training inputs, stored with the run, applied alike to training, test and new inputs.
 
-Each kind is a module from raw inputs (uint8, scaled to 0..1, or float) to float32.
+Each kind is a module from raw inputs (uint8, which is scaled to 0..1, or float) to float32.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from torch import Tensor, nn
 
 from selfens.core.device import float32_mode, prediction_settings
 from selfens.data.arrays import refuse_rows
-from selfens.data.rows import Numbers, Source, pieces
+from selfens.data.rows import Array, Rows, pieces
 from selfens.errors import RunError
 from selfens.files.tensors import load_tensors, save_tensors
 
 ZCA_EPSILON = 1e-5
 CHUNK = 5000
-LARGEST = 1e15  # input: beyond it, squares in preprocessing or in the network may be too large for float32
-ROUNDING = 1e-5  # a deviation this small compared with the values is float32's rounding, not the image's
+LARGEST = 1e15  # larger inputs may overflow float32 when squared in preprocessing or in the network
+ROUNDING = 1e-5  # a smaller standard deviation, relative to the values, is float32 rounding
 
 
 def as_float(raw: Tensor) -> Tensor:
-    """Bytes as numbers from 0 to 1; floats as they are."""
+    """Scale bytes to 0..1; leave floats as they are."""
     return raw.float() / 255 if raw.dtype == torch.uint8 else raw.float()
 
 
-class Nothing(nn.Module):
+class NoPreprocess(nn.Module):
     """Inputs as they are."""
 
     def forward(self, raw: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class Nothing(nn.Module):
 
 
 class PerImage(nn.Module):
-    """Each image to zero mean and unit variance, over all its channels and pixels together."""
+    """Scale each image to zero mean and unit variance, over all its channels and pixels together."""
 
     def forward(self, raw: Tensor) -> Tensor:
         x = as_float(raw)
@@ -45,11 +45,13 @@ class PerImage(nn.Module):
         flat = flat - flat.mean(dim=1, keepdim=True)
         deviation = flat.square().mean(dim=1, keepdim=True).sqrt()
         varies = deviation > ROUNDING * x.flatten(1).square().mean(dim=1, keepdim=True).sqrt()
-        return (torch.where(varies, flat, 0.0) / torch.where(varies, deviation, 1.0)).view(x.shape)  # blank stays blank
+        return (torch.where(varies, flat, 0.0) / torch.where(varies, deviation, 1.0)).view(
+            x.shape
+        )  # a blank image stays blank
 
 
 class PerChannel(nn.Module):
-    """Each channel (or feature) to zero mean and unit variance over the training set."""
+    """Scale each channel (or feature) to zero mean and unit variance over the training set."""
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:
         super().__init__()
@@ -78,17 +80,17 @@ class Zca(nn.Module):
         return ((x.flatten(1) - self.mean) @ self.matrix).view(x.shape)
 
 
-def fit(kind: str, inputs: Source, device: torch.device | str = "cpu", rows: Numbers | None = None) -> nn.Module:
-    """The preprocessing `kind`, fitted on all training inputs or only on `rows`."""
+def fit(kind: str, inputs: Array, device: torch.device | str = "cpu", rows: Rows | None = None) -> nn.Module:
+    """Fit the preprocessing `kind` on all training inputs, or only on `rows`."""
     if kind == "zca":
         return fit_zca(inputs, device, rows).to(device)
     if kind == "channel":
         return _fit_channels(inputs, rows).to(device)
-    return (PerImage() if kind == "image" else Nothing()).to(device)
+    return (PerImage() if kind == "image" else NoPreprocess()).to(device)
 
 
-def check_range(preprocess: nn.Module, sets: Mapping[str, Source], device: torch.device | str) -> None:
-    """Refuse rows that hold values beyond LARGEST once preprocessed; the sets of inputs are given by their names."""
+def check_range(preprocess: nn.Module, sets: Mapping[str, Array], device: torch.device | str) -> None:
+    """Refuse rows that hold values beyond LARGEST once preprocessed; `sets` maps names to inputs."""
     for name, inputs in sets.items():
         if inputs.dtype != np.uint8 and len(inputs):
             made = (transform(preprocess, torch.from_numpy(piece).to(device)) for piece in pieces(inputs, CHUNK))
@@ -96,8 +98,8 @@ def check_range(preprocess: nn.Module, sets: Mapping[str, Source], device: torch
             refuse_rows(torch.cat(bad).numpy(), f"the {name} inputs hold values too large to compute with")
 
 
-def apply(preprocess: nn.Module | None, inputs: Source, device: torch.device | str) -> Tensor:
-    """All of `inputs` on the device, preprocessed; or raw, bytes or float32, if there is no preprocessing."""
+def apply(preprocess: nn.Module | None, inputs: Array, device: torch.device | str) -> Tensor:
+    """Return all inputs on the device, preprocessed; raw, as bytes or float32, if `preprocess` is None."""
     kind = torch.uint8 if preprocess is None and inputs.dtype == np.uint8 else torch.float32
     result = torch.empty(inputs.shape, dtype=kind, device=device)
     start = 0
@@ -108,7 +110,7 @@ def apply(preprocess: nn.Module | None, inputs: Source, device: torch.device | s
 
 
 def transform(preprocess: nn.Module | None, raw: Tensor) -> Tensor:
-    """A batch of raw inputs, preprocessed, on their device."""
+    """Preprocess a batch of raw inputs on its device."""
     if preprocess is None:
         return raw
     with torch.no_grad(), prediction_settings("fp32", raw.device):
@@ -116,7 +118,7 @@ def transform(preprocess: nn.Module | None, raw: Tensor) -> Tensor:
         return result
 
 
-def _fit_channels(inputs: Source, rows: Numbers | None) -> PerChannel:
+def _fit_channels(inputs: Array, rows: Rows | None) -> PerChannel:
     axes = tuple(axis for axis in range(inputs.ndim) if axis != 1)
     shape = tuple(-1 if axis == 1 else 1 for axis in range(inputs.ndim))
     scale = 255.0 if inputs.dtype == np.uint8 else 1.0
@@ -126,12 +128,12 @@ def _fit_channels(inputs: Source, rows: Numbers | None) -> PerChannel:
         sum(np.square(piece - mean.reshape(shape)).sum(axis=axes) for piece in pieces(inputs, CHUNK, rows)) / count
     )
     deviation = (np.sqrt(squares) / scale).astype(np.float32)
-    deviation[deviation == 0] = 1.0  # a constant feature carries nothing; leave it at zero
+    deviation[deviation == 0] = 1.0  # a constant feature stays zero
     return PerChannel(torch.from_numpy(mean / scale).float(), torch.from_numpy(deviation))
 
 
-def fit_zca(inputs: Source, device: torch.device | str = "cpu", rows: Numbers | None = None) -> Zca:
-    """ZCA by the eigenvectors of the covariance, accumulated in float64."""
+def fit_zca(inputs: Array, device: torch.device | str = "cpu", rows: Rows | None = None) -> Zca:
+    """Fit ZCA by the eigenvectors of the covariance, accumulated in float64."""
     features, count = int(np.prod(inputs.shape[1:])), len(inputs) if rows is None else len(rows)
     total = torch.zeros(features, dtype=torch.float64, device=device)
     for piece in pieces(inputs, CHUNK, rows):
@@ -147,7 +149,7 @@ def fit_zca(inputs: Source, device: torch.device | str = "cpu", rows: Numbers | 
     return Zca(mean, ((vectors * scale) @ vectors.T).float())
 
 
-KINDS: dict[str, type[nn.Module]] = {"none": Nothing, "image": PerImage, "channel": PerChannel, "zca": Zca}
+KINDS: dict[str, type[nn.Module]] = {"none": NoPreprocess, "image": PerImage, "channel": PerChannel, "zca": Zca}
 
 
 def save_preprocess(path: Path, kind: str, preprocess: nn.Module) -> None:

@@ -1,7 +1,7 @@
-"""Inputs that are not one array in memory: some rows of a source, or several sources in a row. Plain numpy.
+"""Rows that are not one array in memory: a selection of rows, or several arrays one after another. Plain numpy.
 
-They have the parts of an array that inputs need (`shape`, `dtype`, `len`, rows by number, slice or mask) and read rows only
-when asked, so a data set larger than memory is used like any other.
+`LazyRows` has the parts of an array that inputs need (`shape`, `dtype`, `len`, indexing by row) and reads rows only
+when they are asked for, so a data set larger than memory is used like any other.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.int64]
+COPIED = 1 << 26  # bytes; a larger selection of rows is read lazily instead of copied
+
+Rows = NDArray[np.int64]
+"""Row numbers."""
+Labels = NDArray[np.int64]
+"""Class numbers, -1 if unknown."""
 
 
 class LazyRows:
-    """The rows of one or several sources of the same shape and type, or only those of these numbers, in that order."""
+    """The rows of several arrays of the same shape and type; with `rows`, only these, in this order."""
 
-    def __init__(self, parts: Sequence[Source], rows: Numbers | None = None) -> None:
+    def __init__(self, parts: Sequence[Array], rows: Rows | None = None) -> None:
         self.parts, self.rows = tuple(parts), rows
         self.ends = np.cumsum([len(part) for part in parts])
         self.shape: tuple[int, ...] = (int(self.ends[-1]) if rows is None else len(rows), *parts[0].shape[1:])
@@ -39,18 +44,18 @@ class LazyRows:
         numbers = np.arange(*key.indices(len(self))) if isinstance(key, slice) else np.asarray(key)
         numbers = np.flatnonzero(numbers) if numbers.dtype == bool else numbers.astype(np.int64)
         if ((numbers < -len(self)) | (numbers >= len(self))).any():
-            raise IndexError(f"rows {numbers.min()} to {numbers.max()} were asked for of {len(self)}")
+            raise IndexError(f"rows {numbers.min()} to {numbers.max()} are out of range for {len(self)} rows")
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
         found = self._read(np.atleast_1d(numbers if self.rows is None else self.rows[numbers]))
         return found if numbers.ndim else np.asarray(found[0])
 
-    def _read(self, rows: Numbers) -> NDArray[Any]:
+    def _read(self, rows: Rows) -> NDArray[Any]:
         if len(self.parts) == 1:
             return np.asarray(self.parts[0][rows])
         result = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        of_part = np.searchsorted(self.ends, rows, side="right")
+        part_of_row = np.searchsorted(self.ends, rows, side="right")
         for number, part in enumerate(self.parts):
-            here = np.flatnonzero(of_part == number)
+            here = np.flatnonzero(part_of_row == number)
             if len(here):
                 result[here] = part[rows[here] - (self.ends[number] - len(part))]
         return result
@@ -59,32 +64,58 @@ class LazyRows:
         return self[:].astype(dtype or self.dtype, copy=False)
 
 
-Source = NDArray[Any] | LazyRows
+Array = NDArray[Any] | LazyRows
+"""Rows of numbers, in memory, in a file or computed."""
 
 
-def is_mapped(source: Source) -> bool:
-    """Whether any rows come from a file rather than from memory."""
-    if isinstance(source, LazyRows):
-        return any(is_mapped(part) for part in source.parts)
-    array: Any = source
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap):
+def take(raw: Any, rows: Rows) -> Any:
+    """Return these rows of an array or a DataFrame. A range of rows is a view; rows in a file stay there."""
+    if hasattr(raw, "iloc"):
+        return raw.iloc[rows]
+    if len(rows) == 0 or (np.diff(rows) == 1).all():
+        start = int(rows[0]) if len(rows) else 0
+        return _range(raw, start, start + len(rows))
+    is_lazy = isinstance(raw, LazyRows) or is_mapped(raw) or raw[:1].nbytes * len(rows) > COPIED
+    return LazyRows([raw], rows) if is_lazy else raw[rows]
+
+
+def _range(array: Array, start: int, stop: int) -> Array:
+    if isinstance(array, np.ndarray):
+        return array[start:stop]
+    if array.rows is not None or len(array.parts) < 2 or start == stop:
+        return LazyRows([array], np.arange(start, stop))
+    ends = [0, *array.ends.tolist()]
+    inside = [
+        _range(part, max(start - first, 0), min(stop, last) - first)
+        for part, first, last in zip(array.parts, ends, ends[1:], strict=False)
+        if first < stop and last > start
+    ]
+    return inside[0] if len(inside) == 1 else LazyRows(inside)
+
+
+def is_mapped(array: Array) -> bool:
+    """Return True if any rows come from a file rather than from memory."""
+    if isinstance(array, LazyRows):
+        return any(is_mapped(part) for part in array.parts)
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap):
             return True
-        array = array.base
+        base = base.base
     return False
 
 
-def pieces(source: Source, size: int, rows: Numbers | None = None) -> Iterator[NDArray[Any]]:
-    """`size` rows at a time, all or only `rows`, as writable arrays."""
-    for start in range(0, len(source) if rows is None else len(rows), size):
+def pieces(array: Array, size: int, rows: Rows | None = None) -> Iterator[NDArray[Any]]:
+    """Yield `size` rows at a time, all or only `rows`, as writable arrays."""
+    for start in range(0, len(array) if rows is None else len(rows), size):
         wanted = slice(start, start + size)
-        piece = np.ascontiguousarray(source[wanted if rows is None else rows[wanted]])
-        yield piece if piece.flags.writeable else piece.copy()  # torch warns of read-only arrays
+        piece = np.ascontiguousarray(array[wanted if rows is None else rows[wanted]])
+        yield piece if piece.flags.writeable else piece.copy()  # torch warns about read-only arrays
 
 
-def read_into(source: Source, rows: Numbers, out: NDArray[Any]) -> None:
-    """Copy rows to `out`, without holding the GIL if the source is one plain array."""
-    if isinstance(source, np.ndarray) and source.flags.c_contiguous:
-        np.take(source, rows, axis=0, out=out, mode="clip")  # other modes go through a copy
+def read_into(array: Array, rows: Rows, out: NDArray[Any]) -> None:
+    """Copy rows to `out`, without holding the GIL if they come from one plain array."""
+    if isinstance(array, np.ndarray) and array.flags.c_contiguous:
+        np.take(array, rows, axis=0, out=out, mode="clip")  # other modes make a copy first
     else:
-        out[...] = source[rows]
+        out[...] = array[rows]

@@ -1,11 +1,11 @@
 """Which rows each step of an epoch visits: a function of the seed and the epoch only. Plain numpy.
 
-    shuffled    all rows in a fresh random order, as in the paper; a batch may hold no labeled row
-    split       (`first` > 0) each batch begins with that many labeled rows, which are gone through as often as needed, and
+    shuffled    all rows in a new random order, as in the paper; a batch may hold no labeled row
+    split       (`num_labeled` > 0) each batch begins with that many labeled rows, which are repeated as often as needed, and
                 is filled with rows of the whole set, each once an epoch, or several times if that gives too few steps
 
-With `per_epoch`, a shuffled epoch takes all labeled rows and draws that many of the others. Rows that do not fill a last
-batch are left out; with `per_epoch` they are unlabeled ones, as far as there are any.
+With `per_epoch`, a shuffled epoch takes all labeled rows and draws that many of the others. Rows that do not fill a last batch
+are left out; with `per_epoch`, unlabeled rows are left out first.
 """
 
 from __future__ import annotations
@@ -17,59 +17,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.core.randomness import ORDER, stream
+from selfens.data.rows import Rows
 from selfens.errors import ConfigError
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """The rows that training visits, in ascending order, and which of them are labeled."""
+    """Chooses among the rows that training visits, in ascending order, some of them labeled."""
 
     visited: Rows
     labeled: NDArray[np.bool_]
     batch_size: int
     seed: int
     per_epoch: int | None = None
-    first: int = 0
-    """Labeled rows at the beginning of each batch of the split sampler; 0: rows are shuffled."""
+    num_labeled: int = 0
+    """Labeled rows at the beginning of each batch; 0: rows are shuffled."""
     min_steps: int = 1
-    """Of an epoch of the split sampler, which goes round the rows as often as needed for that."""
+    """The fewest steps of a split epoch, which visits the rows as often as that needs."""
     max_steps: int | None = None
-    """Take no more, because other processes have no more rows."""
+    """The most steps of an epoch, because other processes have no more rows."""
     process: int = 0
-    """The number of this process, whose order is its own."""
+    """The number of this process; each has its own order."""
 
     def __post_init__(self) -> None:
         known = int(self.labeled.sum())
         if self.per_epoch is not None and self.per_epoch > len(self.visited) - known:
             raise ConfigError(
-                f"data.extra_per_epoch is {self.per_epoch}, but there are only {len(self.visited) - known} unlabeled rows, "
-                "main and extra together; ask for fewer, or leave it out to visit them all."
+                f"training.unlabeled_per_epoch is {self.per_epoch}, but there are only {len(self.visited) - known} unlabeled "
+                "rows, extra ones included; ask for fewer, or leave it out to visit them all."
             )
-        if self.first > known:
+        if self.num_labeled > known:
             raise ConfigError(
-                f"training.labeled_per_batch is {self.first}, but there are only {known} labeled rows "
+                f"training.labeled_per_batch is {self.num_labeled}, but there are only {known} labeled rows "
                 "(of several processes, each has its own); expected at most that many."
             )
-        object.__setattr__(self, "batch_size", min(self.batch_size, self.first + self.rows_per_epoch))
+        object.__setattr__(self, "batch_size", min(self.batch_size, self.num_labeled + self.rows_per_epoch))
 
     @property
     def rows_per_epoch(self) -> int:
-        """How many there are to visit, before an incomplete batch is left out."""
+        """The number of rows to visit, before an incomplete batch is left out."""
         if self.per_epoch is None:
             return len(self.visited)
         return int(self.labeled.sum()) + self.per_epoch
 
     @property
     def steps(self) -> int:
-        steps = max(self.rows_per_epoch // (self.batch_size - self.first), self.min_steps if self.first else 1)
+        steps = max(
+            self.rows_per_epoch // (self.batch_size - self.num_labeled), self.min_steps if self.num_labeled else 1
+        )
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def of_epoch(self, epoch: int) -> Rows:
-        """[steps, batch size] the rows of each step."""
+        """Return [steps, batch size] the rows of each step."""
         random = stream(self.seed, ORDER, epoch, self.process)
-        if self.first:
+        if self.num_labeled:
             return self._split(random)
         room = self.steps * self.batch_size
         if self.per_epoch is None:
@@ -79,11 +80,11 @@ class Sampler:
         return random.permutation(np.concatenate([labeled, drawn])).reshape(self.steps, -1)
 
     def _split(self, random: np.random.Generator) -> Rows:
-        """Labeled rows in one random order after another, beside a visit of all rows."""
+        """Return labeled rows in one random order after another, beside a visit of all rows."""
 
         def rounds(rows: Rows, number: int) -> Rows:
             orders = [random.permutation(rows) for _ in range(math.ceil(number / len(rows)))]
             return np.concatenate(orders)[:number].reshape(self.steps, -1)
 
-        known, each = self.visited[self.labeled], self.batch_size - self.first
-        return np.hstack([rounds(known, self.steps * self.first), rounds(self.visited, self.steps * each)])
+        known, each = self.visited[self.labeled], self.batch_size - self.num_labeled
+        return np.hstack([rounds(known, self.steps * self.num_labeled), rounds(self.visited, self.steps * each)])

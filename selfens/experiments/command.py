@@ -13,7 +13,7 @@ import typer
 from selfens.errors import ConfigError, RunError, unknown_name
 
 if TYPE_CHECKING:
-    from selfens.experiments.data import Source
+    from selfens.experiments.data import DataLocation
     from selfens.experiments.records import Store
     from selfens.experiments.tables import Cell, Table, Task
 
@@ -49,12 +49,13 @@ def reproduce(
     from selfens.experiments.tables import TABLES
 
     tables = {name: data.quick(each) if quick else each for name, each in TABLES.items()}
-    store, source = Store(results / "quick" if quick else results), data.Source(data_dir, extra, quick)
+    store = Store(results / "quick" if quick else results)
+    location = data.DataLocation(data_dir, extra, quick)
     if report:
         check_report(store)  # before, not after days of training
     if table is not None:
-        tasks = _tasks(tables, table, cells, seeds, source)
-        failed, stopped = _run(tasks, store, source, devices, max_minutes)
+        tasks = _tasks(tables, table, cells, seeds, location)
+        failed, stopped = _run(tasks, store, location, devices, max_minutes)
     elif any(option is not None for option in (cells, seeds, devices, data_dir, max_minutes, extra)):
         names = "--cells, --seeds, --devices, --data-dir, --max-minutes and --extra"
         raise ConfigError(f"{names} are for the runs of a table; write 'selfens reproduce TABLE'.")
@@ -69,43 +70,45 @@ def reproduce(
 # What is asked for
 
 
-def _tasks(tables: dict[str, Table], table: str, cells: str | None, seeds: str | None, source: Source) -> list[Task]:
+def _tasks(
+    tables: dict[str, Table], table: str, cells: str | None, seeds: str | None, location: DataLocation
+) -> list[Task]:
     """The runs asked for; one seed of every cell before the next seed of any, so that tables fill evenly."""
     from selfens.experiments.tables import Task
 
     if table not in tables:
         raise ConfigError(unknown_name("table", table, tables))
-    chosen, numbers = choose_cells(tables[table], cells, source), None if seeds is None else parse_seeds(seeds)
+    chosen, numbers = choose_cells(tables[table], cells, location), None if seeds is None else parse_seeds(seeds)
     tasks = [
         Task(cell, seed)
         for cell in chosen
-        for seed in numbers or range(1 if source.quick else cell.seeds or cell.runs or 1)
+        for seed in numbers or range(1 if location.quick else cell.seeds or cell.runs or 1)
     ]
     return sorted(tasks, key=lambda task: task.seed)
 
 
-def choose_cells(table: Table, names: str | None, source: Source) -> list[Cell]:
+def choose_cells(table: Table, names: str | None, location: DataLocation) -> list[Cell]:
     """The cells named, separated by commas; without names, all that can be run with the extra images given."""
     known = {cell.name: cell for cell in table.cells}
-    possible = [name for name, cell in known.items() if not _hindrance(cell, source)]
+    possible = [name for name, cell in known.items() if not _hindrance(cell, location)]
     chosen = [name.strip() for name in names.split(",")] if names is not None else possible or list(known)
     for name in chosen:
         if name not in known:
             raise ConfigError(unknown_name(f"{table.name} cell", name, known))
-        if hindrance := _hindrance(known[name], source):
+        if hindrance := _hindrance(known[name], location):
             raise ConfigError(f"{table.name}/{name} needs {hindrance}.")
-    if source.extra and (source.quick or not any(known[name].extra for name in chosen)):
+    if location.extra and (location.quick or not any(known[name].extra for name in chosen)):
         raise ConfigError("--extra is for cells with extra images without --quick; leave it out.")
     return [known[name] for name in dict.fromkeys(chosen)]
 
 
-def _hindrance(cell: Cell, source: Source) -> str:
+def _hindrance(cell: Cell, location: DataLocation) -> str:
     """What a cell needs and does not have."""
-    if source.quick or cell.extra is None:
+    if location.quick or cell.extra is None:
         return ""
     if cell.extra == "restricted":
         return "categories of Tiny Images, which was withdrawn by its makers; only the random cells can be run"
-    return "" if source.extra else "extra unlabeled images; add --extra with natural images"
+    return "" if location.extra else "extra unlabeled images; add --extra with natural images"
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -144,40 +147,40 @@ def parse_devices(text: str | None, *, quick: bool) -> list[str]:
 
 
 def _run(
-    tasks: list[Task], store: Store, source: Source, devices: str | None, max_minutes: float | None
+    tasks: list[Task], store: Store, location: DataLocation, devices: str | None, max_minutes: float | None
 ) -> tuple[int, bool]:
     from selfens.experiments.pool import run_all
 
     if max_minutes is not None and not max_minutes > 0:
         raise ConfigError(f"--max-minutes is {max_minutes:g}; expected more than 0.")
 
-    names = parse_devices(devices, quick=source.quick)
+    names = parse_devices(devices, quick=location.quick)
     store.read(dict.fromkeys(task.cell for task in tasks))  # a damaged record is found before, not after
-    if source.quick:
+    if location.quick:
         typer.echo("quick: digits and a small network, to see that everything works; no error means anything.")
     elif devices is None and names == ["cpu"]:
         typer.echo("warning: torch sees no GPU here, and on a CPU one run takes days; --quick tries everything out.")
-    if not source.quick:
-        check_data(tasks, store, source)
+    if not location.quick:
+        check_data(tasks, store, location)
     seconds = math.inf if max_minutes is None else 60 * max_minutes
-    return run_all(tasks, store, source, names, typer.echo, seconds)
+    return run_all(tasks, store, location, names, typer.echo, seconds)
 
 
-def check_data(tasks: Sequence[Task], store: Store, source: Source) -> None:
+def check_data(tasks: Sequence[Task], store: Store, location: DataLocation) -> None:
     """Read, and if need be download, each data set once before several processes want it. A cell whose records have other
     extra images is refused."""
     from selfens.data import sources
-    from selfens.experiments.records import Images
+    from selfens.experiments.records import ExtraImages
 
     needed = [task for task in tasks if task.cell.extra or not store.has(task)]
-    for task in {(task.cell.config.data.name, task.cell.extra): task for task in reversed(needed)}.values():
-        images = Images(source=Path(source.extra or "").name, rows=source.dataset(task, progress=True).extra_rows)
+    for task in {(task.cell.config.source.title, task.cell.extra): task for task in reversed(needed)}.values():
+        images = ExtraImages(source=Path(location.extra or "").name, rows=location.load(task, progress=True).extra_rows)
         for record in store.read({each.cell for each in needed if each.cell.extra == task.cell.extra is not None}):
             if record.extra != images:
                 raise RunError(f"{record.key} has runs with {record.extra}, not {images}; use another results folder.")
-    for name in dict.fromkeys(task.cell.config.data.name for task in needed):
-        if doubt := sources.doubt(name, source.data_dir):
-            typer.echo(f"warning: {doubt}")
+    for options in {location.config(task).source.changed({"extra": None}): None for task in needed}:
+        if warning := sources.build(options).warning():
+            typer.echo(f"warning: {warning}")
 
 
 def _finish(missing: int, failed: int, stopped: bool) -> None:

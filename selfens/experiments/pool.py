@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from selfens.errors import SelfensError, visible
-from selfens.experiments.data import Source
+from selfens.experiments.data import DataLocation
 from selfens.experiments.records import Store
 from selfens.experiments.tables import Task
 from selfens.experiments.worker import run_cell
@@ -31,7 +31,7 @@ CONTEXT: Any = multiprocessing.get_context("spawn")  # CUDA does not survive a f
 def run_all(
     tasks: Sequence[Task],
     store: Store,
-    source: Source,
+    location: DataLocation,
     devices: Sequence[str],
     say: Callable[[str], None],
     seconds: float = math.inf,
@@ -53,7 +53,7 @@ def run_all(
             while (waiting or running) and not stop.requested and time.monotonic() < end:
                 while waiting and free:
                     task, device = waiting.popleft(), free.pop(0)
-                    process = _started(task, device, store, source)
+                    process = _started(task, device, store, location)
                     running[process.sentinel] = (process, task, device)
                 for sentinel in wait(list(running), POLL_SECONDS):
                     process, task, device = running.pop(sentinel)
@@ -71,22 +71,22 @@ def run_all(
     return failed, stop.requested
 
 
-def _started(task: Task, device: str, store: Store, source: Source) -> Any:
+def _started(task: Task, device: str, store: Store, location: DataLocation) -> Any:
     """A new process; it ignores Ctrl-C from the beginning, because it inherits what is set here."""
-    process = CONTEXT.Process(target=_run, args=(task, device, store, source))
+    process = CONTEXT.Process(target=_run, args=(task, device, store, location))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     process.start()
     signal.signal(signal.SIGINT, before)
     return process
 
 
-def _run(task: Task, device: str, store: Store, source: Source) -> None:
+def _run(task: Task, device: str, store: Store, location: DataLocation) -> None:
     """The body of a run's process."""
     os.setpgrp()  # Ctrl-C reaches only the pool, which passes it on once: a second signal would skip the checkpoint
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     _see_only(device)
     try:
-        run_cell(task, device, store, source)
+        run_cell(task, device, store, location)
     except SelfensError as error:
         sys.exit(visible(str(error)))  # prints it; the exit code is 1
     except KeyboardInterrupt:

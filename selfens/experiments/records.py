@@ -15,16 +15,15 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from selfens.config import Config
+from selfens.config import Config, same_experiment
 from selfens.errors import RunError
 from selfens.experiments.tables import Cell, Task
 from selfens.files import check_regular, locks
-from selfens.runs.experiment import same_experiment
 from selfens.settings import Bounds, Section
 
 FORMAT = 2
@@ -38,7 +37,7 @@ def bounded(**bounds: float) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images(Section):
+class ExtraImages(Section):
     """The extra unlabeled images of a run."""
 
     section = "extra"
@@ -78,7 +77,7 @@ class Record(Section):
     """Hardware, precision and library versions."""
     commit: str | None
     note: str = ""
-    extra: Images | None = None
+    extra: ExtraImages | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,7 +106,7 @@ class Record(Section):
         return cls(
             **raw | {"test_error": tuple(raw["test_error"])},
             config=Config.from_dict(config),
-            extra=Images(**extra) if extra else None,
+            extra=ExtraImages(**extra) if extra else None,
         )
 
 
@@ -130,11 +129,15 @@ class Store:
     def claimed(self, task: Task) -> Iterator[bool]:
         """Whether the run is ours to do, for as long as the context lasts; False if another process has it."""
         path = self.unfinished_path(task).with_suffix(".lock")
-        with writable(self.record_path(task).parent), writable(path.parent):  # now, so that no run is trained in vain
-            check_regular(path)
-            file = open(path, "a")  # noqa: SIM115  closed below
-        with file:
-            yield locks.take(file)
+        with ExitStack() as held:
+            with (
+                writable(self.record_path(task).parent),
+                writable(path.parent),
+            ):  # now, so that no run is trained in vain
+                check_regular(path)
+                file = held.enter_context(open(path, "a"))
+                is_ours = locks.take(file)
+            yield is_ours
 
     def note(self, task: Task, line: str) -> None:
         """Keep a line with a run that has begun, once."""
@@ -176,7 +179,7 @@ class Store:
             record = Record.from_json(path.read_text())
         except DAMAGE as error:
             raise RunError(
-                f"{path} is no record ({one_line(error)}); move it away, and the run is done again."
+                f"{path} is not a record ({one_line(error)}); move it away, and the run is done again."
             ) from None
         task = Task(cell, record.seed)
         if path != self.record_path(task) or record.key != cell.key:

@@ -1,5 +1,4 @@
 """The paper's tables and figure as data, and one of our own: every number is a cell, with the config that should give it.
-Imports no torch.
 
 CIFAR-10, SVHN and CIFAR-100 have the same five rows. Their settings are the presets'; a cell changes only the number of
 labels, and whether inputs are flipped and shifted. "Without augmentation" still has noise on the inputs, and dropout.
@@ -83,8 +82,8 @@ Errors = tuple[tuple[float, float], ...]
 def _config(data: str, row: str, column: str) -> Config:
     """The paper's settings of a row of its tables on a data set; a column is a number of labels, or all of them."""
     method, _, augmented = row.partition("-")
-    config = presets.get(f"{data}-{method}").with_values("data", labels=int(column) if column.isdecimal() else None)
-    return config if augmented else config.with_values("augment", flip=False, translation=0)
+    config = presets.get(f"{data}-{method}").with_values("labels", count=int(column) if column.isdecimal() else None)
+    return config if augmented else config.with_values("views", flip=False, translation=0)
 
 
 def _cells(table: str, columns: dict[str, str], errors: dict[str, Errors]) -> tuple[Cell, ...]:
@@ -151,7 +150,7 @@ _EXTRA = _cells("cifar100", {"random": "Random 500k", "restricted": "Restricted 
 
 def _with_extra(cell: Cell) -> Cell:
     """CIFAR-100 with all labels, and as many extra images in an epoch."""
-    config = cell.config.with_values("data", extra_per_epoch=50_000)
+    config = cell.config.with_values("training", unlabeled_per_epoch=50_000)
     config = config.with_values("method", weight_max=300.0 if config.method.name == "pi" else 1000.0)
     return replace(cell, table="tiny", config=config, extra=cell.name.rpartition("-")[2])
 
@@ -166,7 +165,7 @@ TINY = Table(
 
 def _noise_cell(method: str, percentage: int) -> Cell:
     """A corrupted label is drawn uniformly over all ten classes, so one in ten of them stays right by chance."""
-    config = _config("svhn", f"{method}-aug", "all").with_values("data", label_noise=float(percentage))
+    config = _config("svhn", f"{method}-aug", "all").with_values("labels", noise=float(percentage))
     if method == "temporal":
         config = config.with_values("method", weight_max=300.0 if percentage < 50 else 3000.0)
     row = {"supervised": "Supervised-only", "temporal": "Temporal ensembling"}[method]
@@ -193,7 +192,7 @@ BASELINE = Table(
         )
         for table in (CIFAR10, SVHN, CIFAR100)
         for cell in table.cells
-        if cell.config.method.name == "supervised" and cell.config.data.labels is not None
+        if cell.config.method.name == "supervised" and cell.config.labels.count is not None
     ),
     column_title="data, labels",
 )
@@ -202,9 +201,9 @@ WHITENING = Table(
     name="whitening",
     title="Supervised training on labeled rows only, with ZCA whitening fitted on them only",
     cells=tuple(
-        replace(cell, table="whitening", seeds=3, config=cell.config.with_values("data", preprocess_rows="labeled"))
+        replace(cell, table="whitening", seeds=3, config=cell.config.with_values("preprocess", rows="labeled"))
         for cell in BASELINE.cells
-        if cell.config.data.preprocess == "zca"
+        if cell.config.preprocess.kind == "zca"
     ),
     column_title="data, labels",
 )
@@ -213,10 +212,10 @@ WHITENING = Table(
 
 def _modern_cell(preset: str, labels: int, seeds: int, epochs: int | None = None) -> Cell:
     """A preset of the temporal teacher, with this number of labels; `epochs` if not as many as it has."""
-    config, name = presets.get(preset).with_values("data", labels=labels), f"{preset}-{labels}"
+    config, name = presets.get(preset).with_values("labels", count=labels), f"{preset}-{labels}"
     if epochs is not None:
         config, name = config.with_values("schedule", epochs=epochs), f"{name}-{epochs}-epochs"
-    column = f"{TITLES[config.data.name]}, {labels}, {config.schedule.epochs} epochs"
+    column = f"{TITLES[config.source.title]}, {labels}, {config.schedule.epochs} epochs"
     return Cell(table="modern", name=name, row="Temporal teacher", column=column, config=config, seeds=seeds)
 
 

@@ -14,26 +14,27 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from selfens.config import Config, same_experiment
+from selfens.data import sources
 from selfens.errors import DivergedError, RunError, SelfensError
-from selfens.experiments.data import Source
-from selfens.experiments.records import Images, Record, Store, one_line, writable
+from selfens.experiments.data import DataLocation
+from selfens.experiments.records import ExtraImages, Record, Store, one_line, writable
 from selfens.experiments.tables import Task
 from selfens.files import locks
-from selfens.runs.experiment import same_experiment
-from selfens.training.progress import Silent
+from selfens.training.progress import WarningsOnly
 
 if TYPE_CHECKING:
-    from selfens.data.dataset import Dataset
     from selfens.runs.run import Run
 
 CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
 SHARED = "shared device"  # a run's notes are this and commits
 
 
-def run_cell(task: Task, device: str, store: Store, source: Source) -> Record | None:
+def run_cell(task: Task, device: str, store: Store, location: DataLocation) -> Record | None:
     """Do a run, or continue it, and write its record; None if it is done already or another process is doing it.
 
     device  `cpu`, or the number of a GPU, which must be the only one that this process sees
@@ -43,45 +44,46 @@ def run_cell(task: Task, device: str, store: Store, source: Source) -> Record | 
             return None
         with device_use(device) as is_shared:
             watch = _Watch(task, store, is_shared)
-            record = _do(task, "cpu" if device == "cpu" else "cuda", store, source, watch)
+            record = _do(task, "cpu" if device == "cpu" else "cuda", store, location, watch)
         store.write(task, record)
         diverged = record.final_error is None
         watch.say("diverged; this is its result" if diverged else f"finished, test error {record.final_error:.2f} %")
         return record
 
 
-def _do(task: Task, device: str, store: Store, source: Source, watch: _Watch) -> Record:
+def _do(task: Task, device: str, store: Store, location: DataLocation, watch: _Watch) -> Record:
     from selfens.runs.run import load_run
 
     path, note = store.unfinished_path(task), ""
     try:
-        run = _train(task, device, path, source.dataset(task), watch)
+        run = _train(location.config(task), task, device, path, watch)
     except DivergedError as error:
         run, note = load_run(path, device="cpu"), str(error).partition(";")[0]  # the rest is about files soon removed
-    return _record(task, run, store.notes(task), source.quick, note)
+    return _record(task, run, store.notes(task), location.quick, note)
 
 
-def _train(task: Task, device: str, path: Path, data: Dataset, watch: _Watch) -> Run:
+def _train(config: Config, task: Task, device: str, path: Path, watch: _Watch) -> Run:
     """Train, resume, or only read a run whose training was done but the record not written."""
     from selfens.runs.run import load_run
     from selfens.training.loop import resume, train
 
-    config = task.config.with_values("training", device=device, checkpoint_every=CHECKPOINT_EVERY)
+    config = config.with_values("training", device=device, checkpoint_every=CHECKPOINT_EVERY)
     if not path.is_file() and not (path.is_dir() and any(path.iterdir())):
-        return train(config, path, dataset=data, progress=watch)
+        return train(config, path, progress=watch)
     try:
         begun = load_run(path, device="cpu")
         every = (
             begun.config.training.evaluate_every
         )  # which changes no result, but a record has the error of every epoch
-        if every != 1 or not same_experiment(begun.config, config):
+        if every != 1 or not same_experiment(replace(begun.config, source=config.source), config):
             raise RunError("it was begun with another configuration than the cell has now")
+        dataset = sources.load(config.source, seed=config.seed.of("split"))  # from where the files are now
         if begun.finished:
-            begun.check_dataset(data)
+            begun.data(dataset)  # refused if they have changed
             return begun
         if begun.config.training.device != device:
             raise RunError(f"it was begun with the device {begun.config.training.device} and can continue only there")
-        return resume(path, dataset=data, progress=watch)
+        return resume(path, dataset=dataset, progress=watch)
     except SelfensError as error:
         if watch.epochs:  # it has gone on, and something else was wrong then
             raise
@@ -93,28 +95,27 @@ def _record(task: Task, run: Run, notes: list[str], quick: bool, note: str) -> R
     """The record of a run from what its directory holds; with a note, of one that diverged."""
     errors = tuple(epoch["test_error"] for epoch in run.history)
     seconds = [epoch["seconds"] for epoch in run.history] or [0.0]
-    extra = run.about.get("extra", {"rows": 0})
     return Record(
         table=task.cell.table,
         cell=task.cell.name,
         seed=task.seed,
         quick=quick,
-        config=run.config.with_values("data", folder=None),
+        config=replace(run.config, source=task.config.source),
         labeled_rows=run.labels.digest(),
-        data=run.about["fingerprint"],
+        data=run.info.fingerprint,
         test_error=errors,
         final_error=None if note else errors[-1],
         seconds=round(sum(seconds), 3),
         seconds_per_epoch=round(statistics.median(seconds), 4),
         shared_device=SHARED in notes,
-        environment=run.about["environment"],
+        environment=run.info.environment,
         commit=", then ".join(line for line in notes if line != SHARED) or None,
         note=note,
-        extra=Images(source=Path(extra["source"]).name, rows=extra["rows"]) if extra["rows"] else None,
+        extra=ExtraImages(source=Path(run.info.extra).name, rows=run.info.extra_rows) if run.info.extra_rows else None,
     )
 
 
-class _Watch(Silent):
+class _Watch(WarningsOnly):
     """The progress of a training: prints a line at each checkpoint, and notes what the record must say."""
 
     def __init__(self, task: Task, store: Store, is_shared: Callable[[], bool]) -> None:
@@ -159,7 +160,8 @@ def device_use(device: str) -> Iterator[Callable[[], bool]]:
         return not is_alone
 
     try:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        with writable(path.parent):
+            fcntl.flock(file, fcntl.LOCK_SH)
         yield is_shared
     finally:
         os.close(file)

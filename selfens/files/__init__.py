@@ -1,4 +1,4 @@
-"""Writing whole files or none, tensor files, tables, locks."""
+"""Atomic writing, tensor files, tables, locks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is there and is not a file, such as a pipe, which would be waited for without end."""
+    """Refuse a path that exists and is not a regular file, such as a pipe, which would block forever."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     if path.exists() and not path.is_file():

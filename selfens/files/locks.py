@@ -1,4 +1,4 @@
-"""Locks on files: the system holds them for a process and releases them when it ends, however it ends."""
+"""File locks: the system holds them for a process and releases them when it ends, however it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import IO, Any
 
 
 def take(file: int | IO[Any]) -> bool:
-    """Lock a file that is open, without waiting; False if another process, or another opening of it, has a lock."""
+    """Lock an open file without waiting; return False if another process, or another handle, has a lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -16,5 +16,5 @@ def take(file: int | IO[Any]) -> bool:
 
 
 def release(file: int | IO[Any]) -> None:
-    """Before the file is closed, which does the same."""
+    """Unlock a file before it is closed."""
     fcntl.flock(file, fcntl.LOCK_UN)

@@ -1,7 +1,7 @@
-"""The tables that commands write as CSV files, and which files they may replace: none that somebody has worked on.
+"""The tables that commands write as CSV files. A file that somebody has edited is never replaced.
 
-A name may hold what a CSV or a spreadsheet would change: a newline, bytes that are not UTF-8, the beginning of a formula.
-Such a cell is written as a JSON string, quotes and all, and only what was written so is read back as one.
+A name may hold what a CSV or a spreadsheet would change: a newline, bytes that are not UTF-8, the beginning of a formula. Such
+a cell is written as a JSON string, with its quotes, and only such cells are read back as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUMBER = re.compile(r"-?[0-9.]+")
 
 
 def as_cell(text: str) -> str:
-    """The text itself, or if it would not survive in a cell, a JSON string.
+    """Return the text, or a JSON string if the text would not survive in a cell.
 
     >>> as_cell("cat"), as_cell("-0.5"), as_cell("=cat")
     ('cat', '-0.5', '"=cat"')
@@ -37,7 +37,7 @@ def as_cell(text: str) -> str:
 
 
 def from_cell(cell: str) -> str:
-    """What `as_cell` made a cell of; any other cell is what it is, such as a name in quotes that somebody typed."""
+    """Invert `as_cell`; any other cell stays as it is, such as a name in quotes that somebody typed."""
     try:
         text = json.loads(cell) if cell.startswith('"') else cell
     except (ValueError, RecursionError):
@@ -46,12 +46,12 @@ def from_cell(cell: str) -> str:
 
 
 def cells(values: Iterable[float]) -> list[str]:
-    """Numbers as cells of a CSV; NaN is an empty cell."""
+    """Format numbers as cells; NaN is an empty cell."""
     return ["" if np.isnan(value) else f"{value:.6f}" for value in values]
 
 
 def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
-    """A table at `path`."""
+    """Write a table of columns."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(map(as_cell, columns))
@@ -60,9 +60,12 @@ def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
 
 
 def write_output(path: Path, content: bytes, beginning: bytes = b"") -> None:
-    """A file for the user, whole or not at all; a pipe or device such as /dev/stdout is written to directly.
+    """Write a file for the user atomically; a pipe or device such as /dev/stdout is written to directly.
 
-    beginning  of files of this kind: one that begins otherwise is somebody else's, and is not replaced
+    Parameters
+    ----------
+    beginning
+        How files of this kind begin. An existing file that begins differently is not replaced.
     """
     from selfens.files.tensors import write_atomically  # reading a CSV must not wait for torch
 
@@ -86,7 +89,7 @@ def _beginning(path: Path, length: int) -> bytes:
 
 
 def _behind_links(path: Path) -> Path:
-    """The file that a link leads to, which is written to, so that the link stays."""
+    """Return the file that a link points to, so that writing keeps the link."""
     target = Path(os.path.realpath(path)) if path.is_symlink() else path
     if target.is_symlink():
         raise DataError(f"{path} is a link that leads to itself; remove it, or choose another file name.")
@@ -94,9 +97,12 @@ def _behind_links(path: Path) -> Path:
 
 
 def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] | None = None) -> None:
-    """Refuse to replace a file that is not a table beginning with our `own` columns, or that has labels put in by hand.
+    """Refuse to replace a file that is not a table beginning with the columns `own`, or that was edited by hand.
 
-    labels  what we write ourselves into the column 'label', by row; any other label is somebody's work
+    Parameters
+    ----------
+    labels
+        What we write into the column 'label', by row; any other label is somebody's work.
     """
     if not _behind_links(path).is_file() or path.stat().st_size == 0:
         return

@@ -1,6 +1,6 @@
 """Tensor files: named tensors and a few strings, by safetensors, so that loading never runs code.
 
-A file is written under a temporary name, flushed to the disk and renamed: it is there whole or not at all.
+A file is written under a temporary name, flushed to disk and renamed, so it is complete or absent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from selfens.files import check_regular
 
 
 def write_atomically(path: Path, *content: bytes | memoryview) -> None:
-    """Replace `path` by `content`, one piece after the other, or leave it as it was."""
+    """Replace the content of `path`, or leave it as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -40,7 +40,7 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def write_failure(path: Path, error: OSError) -> str:
-    """The sentence for a file that could not be written."""
+    """Return the message for a file that could not be written."""
     if is_disk_full(error):
         return (
             f"{path} could not be written because the disk is full; free some room, what was saved before is untouched."
@@ -49,7 +49,7 @@ def write_failure(path: Path, error: OSError) -> str:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """The same bytes for the same tensors and strings, which safetensors itself writes in an order that changes."""
+    """Save tensors and strings. The same content gives the same bytes (safetensors alone would change their order)."""
     # Copies, because tensors that share memory (tied weights, a teacher kept twice) are refused otherwise.
     plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     content = memoryview(save(plain, metadata))
@@ -61,7 +61,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file open for reading; whatever is wrong with it, then or later, is one sentence."""
+    """Open a file for reading; turn whatever is wrong with it, then or later, into one sentence."""
     try:
         check_regular(path)
         with open(path, "rb"):
@@ -73,13 +73,13 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Only the strings, without reading the tensors."""
+    """Return the strings, without reading the tensors."""
     with _opened(path) as file:
         return dict(file.metadata() or {})
 
 
 def load_tensors(path: Path, but: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors, on the CPU, and the strings; tensors whose names begin with `but` are not read."""
+    """Return the tensors, on the CPU, and the strings; tensors whose names begin with `but` are not read."""
     with _opened(path) as file:
         names = [name for name in file.keys() if not but or not name.startswith(but)]  # noqa: SIM118
         return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})

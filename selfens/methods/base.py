@@ -1,9 +1,7 @@
 """Method: which views of an input, what the loss is, what to remember from step to step and from epoch to epoch.
 
-A method knows nothing of optimizers, loops or files. To add one, write a file with a final subclass and its `Options`, and
-name it in `selfens.methods.METHODS`: the trainer, the command line, the config and the tests over the registry need nothing
-else. A method is a plain class, and its file imports torch only for type checks (`core` loads it when it is used), because
-the config reads the options and must be quick to import.
+A method knows nothing about optimizers, loops or files. To add one, write a file with a final subclass and its `Options`, and
+name it in `selfens.methods.METHODS`; nothing else needs to change.
 """
 
 from __future__ import annotations
@@ -11,17 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from selfens.settings import Section, setting
+import torch
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from selfens.core.batch import Batch
-    from selfens.core.targets import EnsembleTargets, Targets
-
+from selfens.core.batch import Batch
+from selfens.core.targets import EnsembleTargets, Targets
+from selfens.core.teacher import EmaTeacher
+from selfens.settings import NamedOptions, setting
 
 WEIGHT_SCALE = (
     "w_max times M/N always (paper), never (none), or unless the whole main set is labeled (the authors' code). Never if "
@@ -30,23 +27,25 @@ WEIGHT_SCALE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Section):
-    """What can be set of a method; a subclass adds its fields. `config.method` is one of these."""
+class MethodOptions(NamedOptions):
+    """The options of a method; a subclass adds its fields. `config.method` is one of these."""
 
     section: ClassVar[str] = "method"
-    name: ClassVar[str] = "own"
-    """The method's name in the registry."""
-    place: ClassVar[str] = ""
-    """The option, if there is one, that only says where the method's memory is kept: in `IN_MEMORY`, or a file's path."""
+    name: ClassVar[str] = "custom"
 
-    @classmethod
-    def _noun(cls) -> str:
-        return f"{cls.name} option"
+    @property
+    def has_files(self) -> bool:
+        """The method keeps files besides the run's directory, which belong to one run."""
+        return False
+
+    def relocated(self, folder: Path) -> Self:
+        """Return these options with such files moved to a folder."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedOptions(Options):
-    """Options of a method with an unsupervised loss."""
+class WeightedOptions(MethodOptions):
+    """The options of a method with an unsupervised loss."""
 
     weight_max: float = setting(
         30.0, "The unsupervised loss's largest weight before scaling, w_max.", at_least=0, at_most=1e9
@@ -56,7 +55,7 @@ class WeightedOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class UnscaledOptions(WeightedOptions):
-    """The same, of a method whose unsupervised loss is a cross-entropy, as large as the supervised one."""
+    """The same for a method whose unsupervised loss is a cross-entropy, on the scale of the supervised one."""
 
     weight_max: float = setting(1.0, "The unsupervised loss's weight, lambda.", at_least=0, at_most=1e9)
     weight_scale: Literal["original", "paper", "none"] = setting("none", WEIGHT_SCALE)
@@ -66,50 +65,52 @@ class Losses(NamedTuple):
     total: Tensor
     """What is minimized."""
     parts: dict[str, Tensor]
-    """What the history shows of each epoch, as means over its steps: the method's `parts`, by name."""
+    """What the history shows of each epoch, averaged over its steps: the method's `parts`, by name."""
     predictions: Tensor
-    """[rows, classes] probabilities for the batch, without gradient: what `after_step` is told of."""
+    """[rows, classes] probabilities for the batch, without gradient, which `after_step` gets."""
 
 
 class TrainingRows(NamedTuple):
-    """What a method may know of the rows it is trained on."""
+    """What a method may know about the rows it is trained on."""
 
     num_rows: int
     classes: tuple[str, ...]
-    """Their names."""
     labels: Tensor
     """[rows] class numbers, -1 if unknown, on the device."""
     class_counts: Tensor
-    """[classes] the labels of each class, of all processes together, as float32."""
+    """[classes] the number of labels per class, over all processes, as float32."""
     device: torch.device
     inputs: Callable[[], Iterable[Tensor]]
-    """Gives the preprocessed inputs of all rows, without views, some thousand rows at a time on the device."""
+    """Yields the preprocessed inputs of all rows, without views, some thousand rows at a time on the device."""
 
     @property
     def num_classes(self) -> int:
         return len(self.classes)
 
     @property
-    def without_label(self) -> str | None:
-        """A class that no row is labeled with."""
+    def class_without_label(self) -> str | None:
+        """A class that no row is labeled with, if there is one."""
         return None if self.class_counts.all() else self.classes[int(self.class_counts.argmin())]
 
 
 class Method(ABC):
     """Subclasses are final. Attributes that are tensors, or have a `state_dict`, are saved and resumed with the run."""
 
-    Options: ClassVar[type[Options]] = Options
+    Options: ClassVar[type[MethodOptions]] = MethodOptions
     views: ClassVar[tuple[str, ...]] = ("weak",)
     """The names of the views of each input that a step needs (see `selfens.core.views`)."""
     parts: ClassVar[tuple[str, ...]] = ("supervised", "unsupervised")
-    """The names of the loss's parts."""
+    """The names of the parts of the loss."""
     labeled_share: ClassVar[float] = 0.0
-    """Which part of a batch is drawn from the labeled rows, if training.labeled_per_batch does not say it; a batch never has
-    more of them than there are. 0: batches are drawn from all rows, as in the paper."""
+    """Fraction of each batch drawn from labeled rows, unless training.labeled_per_batch is set.
+
+    A batch never has more of them than there are. With 0, batches are drawn from all rows, as in the paper."""
     uses_unlabeled: ClassVar[bool] = True
-    """Whether rows without a label are learned from."""
+    """The method learns from rows without a label."""
     ensemble: EnsembleTargets | None = None
     """Targets kept by row from epoch to epoch, if there are any."""
+    teacher: EmaTeacher | None = None
+    """An average of the network's weights, if there is one; it is what is evaluated."""
 
     options: Any
     """An instance of `Options`."""
@@ -121,28 +122,29 @@ class Method(ABC):
         """Build what is remembered: targets, a teacher. The network is on its device, in training mode."""
 
     def targets(self, rows: Tensor) -> Targets | None:
-        """What the predictions of `rows`, those of `batch.unlabeled`, are compared with, if known before the step."""
+        """Return what the predictions of `rows`, those of `batch.unlabeled`, are compared with, if known before the step."""
         return None
 
     @abstractmethod
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
-        """The loss of one step, only in tensors: no `.item()`, no branch on data. `weight` is w(t), zero-dimensional."""
+        """Return the loss of one step, in tensors only: no `.item()`, no branch on data. `weight` is w(t), a 0-d tensor."""
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:  # noqa: B027
         """Remember this step: the updated network, and the predictions made for `rows`, those of `batch.unlabeled`."""
 
     def end_epoch(self) -> None:  # noqa: B027
-        """Bring what was remembered into effect."""
+        """Apply what was remembered."""
 
     def evaluated(self, network: nn.Module) -> nn.Module:
-        """The network that is tested, saved for use and exported."""
-        return network
+        """Return the network that is tested, saved for use and exported: the teacher's, if there is one."""
+        return network if self.teacher is None else self.teacher.network
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All there is to save; the ensemble is saved apart, because its rows may be divided among processes."""
+        """Return everything to save, except the ensemble and the evaluated teacher's network, which are saved apart."""
         state = self.tensors()
         for name, part in self.stateful().items():
-            state |= {f"{name}.{key}": tensor for key, tensor in part.state_dict().items()}
+            own = {"steps": part.steps} if self._is_evaluated(part) else part.state_dict()
+            state |= {f"{name}.{key}": tensor for key, tensor in own.items()}
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -150,16 +152,21 @@ class Method(ABC):
             tensor.copy_(state[name])
         for name, part in self.stateful().items():
             own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
-            part.load_state_dict(own)
+            if self._is_evaluated(part):
+                part.steps.copy_(own["steps"])
+            else:
+                part.load_state_dict(own)
+
+    def _is_evaluated(self, part: Any) -> bool:
+        """Return True for the teacher whose network is what `evaluated` returns, whatever the network."""
+        return part is self.teacher and type(self).evaluated is Method.evaluated
 
     def tensors(self) -> dict[str, Tensor]:
-        """The attributes that are tensors."""
-        from torch import Tensor
-
+        """Return the attributes that are tensors."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def stateful(self) -> dict[str, Any]:
-        """The attributes that have a `state_dict`, but for the ensemble."""
+        """Return the attributes that have a `state_dict`, except the ensemble."""
         return {
             name: part for name, part in vars(self).items() if hasattr(part, "state_dict") and part is not self.ensemble
         }

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
-from selfens import core
+from torch import Tensor, nn
+
+from selfens.core import losses as terms
+from selfens.core.batch import Batch
+from selfens.core.targets import Targets
+from selfens.core.teacher import EmaTeacher
 from selfens.methods.base import Losses, Method, TrainingRows, WeightedOptions
 from selfens.settings import setting
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from selfens.core.batch import Batch
-    from selfens.core.targets import Targets
 
 
 @final
 class MeanTeacher(Method):
-    """Student and teacher each see a view of their own, with dropout and noise of their own, in one pass each.
+    """Student and teacher each see their own view, with their own dropout and noise, in one pass each.
 
     Temporal ensembling averages predictions and renews them once per epoch; this averages weights, after every step. No
-    gradient flows into the teacher. It is the teacher that is evaluated.
+    gradient flows into the teacher. The teacher is evaluated.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -31,21 +30,19 @@ class MeanTeacher(Method):
         consistency: Literal["squared", "cross_entropy"] = setting("squared", "How two predictions are compared.")
 
     views = ("weak", "weak")
+    teacher: EmaTeacher
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
-        self.teacher = core.teacher.EmaTeacher(network, self.options.decay)
+        self.teacher = EmaTeacher(network, self.options.decay)
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         logits = network(batch.views[0])
         z, u = logits.float().softmax(dim=1), batch.unlabeled
         taught = self.teacher.probabilities(batch.views[1])
-        supervised = core.losses.supervised(logits, batch)
-        unsupervised = core.losses.CONSISTENCY[self.options.consistency](z[u], taught[u])
+        supervised = terms.supervised(logits, batch)
+        unsupervised = terms.CONSISTENCY[self.options.consistency](z[u], taught[u])
         parts = {"supervised": supervised, "unsupervised": unsupervised}
         return Losses(supervised + weight * unsupervised, parts, z.detach())
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
         self.teacher.update()
-
-    def evaluated(self, network: nn.Module) -> nn.Module:
-        return self.teacher.network

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
-from selfens import core
+from torch import Tensor, nn
+
+from selfens.core import losses as terms
+from selfens.core.batch import Batch
+from selfens.core.targets import Targets
 from selfens.methods.base import Losses, Method, WeightedOptions
 from selfens.settings import setting
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from selfens.core.batch import Batch
-    from selfens.core.targets import Targets
 
 
 @final
@@ -30,8 +28,8 @@ class Pi(Method):
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         first, second = network(batch.views[0]), network(batch.views[1])
         z, z_tilde = first.float().softmax(dim=1), second.float().softmax(dim=1)
-        supervised = core.losses.supervised(first, batch)
-        compare = core.losses.CONSISTENCY[self.options.consistency]
+        supervised = terms.supervised(first, batch)
+        compare = terms.CONSISTENCY[self.options.consistency]
         unsupervised = compare(z[batch.unlabeled], z_tilde[batch.unlabeled])
         parts = {"supervised": supervised, "unsupervised": unsupervised}
         return Losses(supervised + weight * unsupervised, parts, z.detach())

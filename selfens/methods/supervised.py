@@ -1,31 +1,28 @@
-"""Supervised-only: cross-entropy on the labeled rows; the others are in the batch and only feed the batch means."""
+"""Supervised only: cross-entropy on the labeled rows; the others only contribute to the batch means."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
-from selfens import core
-from selfens.methods import base
-from selfens.methods.base import Losses, Method
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from selfens.core.batch import Batch
-    from selfens.core.targets import Targets
+from selfens.core import losses as terms
+from selfens.core.batch import Batch
+from selfens.core.targets import Targets
+from selfens.methods.base import Losses, Method, MethodOptions
 
 
 @final
 class Supervised(Method):
     @dataclass(frozen=True, kw_only=True)
-    class Options(base.Options):
+    class Options(MethodOptions):
         name: ClassVar[str] = "supervised"
 
     uses_unlabeled = False
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         logits = network(batch.views[0])
-        supervised = core.losses.supervised(logits, batch)
+        supervised = terms.supervised(logits, batch)
         parts = {"supervised": supervised, "unsupervised": supervised.new_zeros(())}
         return Losses(supervised, parts, logits.detach().float().softmax(dim=1))

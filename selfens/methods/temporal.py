@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, final
+from typing import ClassVar, Literal, Self, final
 
-from selfens import core
-from selfens.core import IN_MEMORY
+from torch import Tensor, nn
+
+from selfens.core import losses as terms
+from selfens.core.batch import Batch
+from selfens.core.targets import IN_MEMORY, EnsembleTargets, Targets
 from selfens.errors import ConfigError
 from selfens.methods.base import Losses, Method, TrainingRows, WeightedOptions
 from selfens.settings import setting
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from selfens.core.batch import Batch
-    from selfens.core.targets import Targets
 
 
 @final
@@ -26,7 +23,6 @@ class Temporal(Method):
     @dataclass(frozen=True, kw_only=True)
     class Options(WeightedOptions):
         name: ClassVar[str] = "temporal"
-        place: ClassVar[str] = "targets"
         decay: float = setting(0.6, "The ensemble's momentum, alpha.", at_least=0, below=1)
         consistency: Literal["squared", "cross_entropy"] = setting("squared", "How two predictions are compared.")
         unseen_rows: Literal["skip", "zero"] = setting(
@@ -37,51 +33,59 @@ class Temporal(Method):
             True,
             "Keep the second moment too, for the variance of each row's predictions; off saves a third of the memory.",
         )
-        targets: str = setting(
-            "device", "Where the ensemble is kept: on the `device`, in the host's `ram`, or in the file of this path."
+        storage: str = setting(
+            "device",
+            "Where the ensemble is kept: on the `device`, in the host's `ram`, or in the file of this path.",
+            affects_result=False,
         )
-        targets_type: Literal["float32", "float16"] = setting(
+        storage_type: Literal["float32", "float16"] = setting(
             "float32", "The type in which the ensemble is kept; arithmetic is in float32."
         )
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if self.targets in IN_MEMORY:
+            if self.storage in IN_MEMORY:
                 return
-            if self.targets.strip().lower() in ("", *IN_MEMORY):
-                raise ConfigError(f"method.targets is '{self.targets}'; expected device, ram or the path of a file.")
-            object.__setattr__(self, "targets", str(Path(self.targets).absolute()))  # a resume may be elsewhere
+            if self.storage.strip().lower() in ("", *IN_MEMORY):
+                raise ConfigError(f"method.storage is '{self.storage}'; expected device, ram or the path of a file.")
+            object.__setattr__(self, "storage", str(Path(self.storage).absolute()))  # the run may be resumed elsewhere
+
+        @property
+        def has_files(self) -> bool:
+            return self.storage not in IN_MEMORY
+
+        def relocated(self, folder: Path) -> Self:
+            return replace(self, storage=str(folder / "targets")) if self.has_files else self
+
+    ensemble: EnsembleTargets
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
-        self.ensemble = core.targets.EnsembleTargets(
+        self.ensemble = EnsembleTargets(
             rows.num_rows,
             rows.num_classes,
             self.options.decay,
             rows.device,
-            storage=self.options.targets,
-            dtype=self.options.targets_type,
+            storage=self.options.storage,
+            dtype=self.options.storage_type,
             variance=self.options.variance,
         )
 
     def targets(self, rows: Tensor) -> Targets:
-        assert self.ensemble is not None
         return self.ensemble.get(rows)
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         assert targets is not None
         logits = network(batch.views[0])
         z = logits.float().softmax(dim=1)
-        supervised = core.losses.supervised(logits, batch)
-        compare = core.losses.CONSISTENCY[self.options.consistency]
+        supervised = terms.supervised(logits, batch)
+        compare = terms.CONSISTENCY[self.options.consistency]
         counted = targets.known if self.options.unseen_rows == "skip" else None
         unsupervised = compare(z[batch.unlabeled], targets.probabilities, counted)
         parts = {"supervised": supervised, "unsupervised": unsupervised}
         return Losses(supervised + weight * unsupervised, parts, z.detach())
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
-        assert self.ensemble is not None
         self.ensemble.write(rows, predictions)
 
     def end_epoch(self) -> None:
-        assert self.ensemble is not None
         self.ensemble.commit()

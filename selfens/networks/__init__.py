@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 
 from selfens.config import NetworkConfig
 from selfens.core import memory
-from selfens.errors import ConfigError, root_cause, unknown_name
+from selfens.errors import ConfigError, import_factory, root_cause, unknown_name
 from selfens.networks.builtin import conv13, mlp, small, tiny, wrn28
 from selfens.networks.committee import committee
 from selfens.networks.layers import (
@@ -44,7 +40,6 @@ __all__ = [
     "committee",
     "conv13",
     "fuse",
-    "import_factory",
     "is_factory",
     "mlp",
     "small",
@@ -62,9 +57,12 @@ def build(
     copies: int = 1,
     device: torch.device | None = None,
 ) -> nn.Module:
-    """The network that `options.name` says: one of `NETWORKS`, or a user's package.module:factory, which may do anything.
+    """Build the network named by `options.name`: one of `NETWORKS`, or a user's package.module:factory.
 
-    copies  of its weights that must fit on the device: more if it is trained, for gradients and moments
+    Parameters
+    ----------
+    copies
+        How many copies of its weights must fit on the device: training needs gradients and moments too.
     """
     if is_factory(options.name):
         return _from_factory(options.name, input_shape, num_classes)
@@ -81,12 +79,12 @@ def build(
 
 
 def is_factory(name: str) -> bool:
-    """Whether building the network of this name imports a user's code."""
+    """Return True if building the network of this name imports a user's code."""
     return ":" in name
 
 
 def count_weights(options: NetworkConfig, input_shape: tuple[int, ...], num_classes: int) -> int:
-    """The weights of one of `NETWORKS`, counted by shapes only, without taking the memory."""
+    """Count the weights of one of `NETWORKS` without allocating them."""
     with torch.device("meta"):
         network = NETWORKS[options.name](input_shape, num_classes, options)
     return sum(weight.numel() for weight in network.parameters())
@@ -101,18 +99,3 @@ def _from_factory(path: str, input_shape: tuple[int, ...], num_classes: int) -> 
     if not isinstance(network, nn.Module):
         raise ConfigError(f"{path} returned a {type(network).__name__}; expected a torch.nn.Module.")
     return network
-
-
-def import_factory(path: str, what: str) -> Any:
-    """The function that `package.module:factory` names, of an installed package or a file in the current directory."""
-    module_name, _, attribute = path.partition(":")
-    path_before = list(sys.path)
-    sys.path.insert(0, os.getcwd())  # as `python` would; an installed command does not look beside the user
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ConfigError(
-            f"the {what} '{path}' cannot be imported ({root_cause(error)}); expected package.module:factory."
-        ) from None
-    finally:
-        sys.path[:] = path_before

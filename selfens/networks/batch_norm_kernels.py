@@ -1,16 +1,16 @@
 """Triton kernels for full batch normalization, leaky ReLU and 2x2 max pooling between two convolutions.
 
-`normalize` is for training and `evaluate` for evaluation. `BatchNormConv2d` calls them on a GPU, and the plain operations
-otherwise, which are also what they are tested against. Tensors are channels-last, as in `kernels.py`.
+`normalize` is for training and `evaluate` for evaluation. `BatchNormConv2d` uses them on a GPU, and the plain operations
+otherwise, which they are tested against. Tensors are channels-last, as in `kernels.py`.
 
-What counts is how often a tensor of the convolution's output size is read or written. Normalization and leaky ReLU are
+What costs time is how often a tensor of the convolution's output size is read or written. Normalization and leaky ReLU are
 monotonic in each channel, so pooling can come first: of the largest values, or of the smallest where the gain is negative.
-Training reads the convolution's output once for mean, variance and pooling; only what was pooled is then normalized. For the
-backward pass that output is kept, and what was pooled of it; the sign before the leaky ReLU and which pixel was pooled are
-found again from them. Without pooling the passes are the least that full batch normalization can do with.
+Training reads the convolution's output once for mean, variance and pooling, and then normalizes only the pooled values. For
+the backward pass the output and the pooled values are kept; the sign before the leaky ReLU and the pooled pixel are computed
+again from them. Without pooling, full batch normalization cannot do with fewer passes.
 
-The kernels that add up go through the tensor backward and those that write go forward: each then begins with what the one
-before it left in the GPU's cache.
+The kernels that sum traverse the tensor backward and those that write traverse it forward: each begins with what the previous
+one left in the GPU's cache.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ COVER_PIXELS, COVER_WARPS = 32, 4
 
 @triton.jit
 def _of_channels(values, column, channels):
-    """One value per channel, as a row."""
+    """Return one value per channel, as a row."""
     return tl.load(values + column, mask=column < channels, other=0.0).to(tl.float32)[None, :]
 
 
 @triton.jit
 def _four(x, row, column, inside, channels, width):
-    """The 2x2 pixels of which pixel `row` of the pooled image is made; `width` is that of the pooled image."""
+    """Return the 2x2 pixels that are pooled into pixel `row`; `width` is that of the pooled image."""
     corner = (row // width) * 4 * width + (row % width) * 2  # the upper left one, in the unpooled image
     source = x + corner[:, None] * channels + column[None, :]
     a = tl.load(source, mask=inside, other=0.0).to(tl.float32)
@@ -50,7 +50,7 @@ def _four(x, row, column, inside, channels, width):
 
 @triton.jit
 def _choose(a, b, c, d, gain):
-    """Which of the four will be the largest after it is scaled by `gain`, the first of equal ones as in torch; its value."""
+    """Return which of the four is the largest after scaling by `gain` (the first of equals, as in torch), and its value."""
     sign = tl.where(gain > 0, 1.0, tl.where(gain < 0, -1.0, 0.0))
     largest = tl.maximum(tl.maximum(a * sign, b * sign), tl.maximum(c * sign, d * sign))
     which = tl.where(a * sign == largest, 0, tl.where(b * sign == largest, 1, tl.where(c * sign == largest, 2, 3)))
@@ -62,7 +62,7 @@ def _add_up_moments(
     x, gain, pooled, sums, middle, pixels, channels, width,
     POOL: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """sums[0, c] += x - pivot and sums[1, c] += (x - pivot)^2 over this program's pixels, and the pooling of x.
+    """sums[0, c] += x - pivot and sums[1, c] += (x - pivot)^2 over this program's pixels, and x is pooled.
 
     A sum of plain squares would lose the variance of a channel whose mean is large. The pivot is a pixel from the `middle` of
     the first image: a few deviations from the mean at most, already in the first step when the running mean is not, and away
@@ -98,7 +98,7 @@ def _scale_and_activate(
     x, raw, sums, gain, shift, out, mean, variance, middle, count, pixels, channels, slope, epsilon,
     TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """out = leaky_relu(gain * (raw - mean) / deviation + shift), `raw` being x or what was pooled of it.
+    """out = leaky_relu(gain * (raw - mean) / deviation + shift), where `raw` is x or its pooled values.
 
     The first programs also write mean and variance down.
     """
@@ -123,7 +123,7 @@ def _scale_activate_and_pool(
     x, gain, shift, mean, variance, out, pixels, channels, width, slope, epsilon,
     TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """The same with a mean and variance that are known, pooled: each of four is scaled, so that signs need no care."""
+    """The same with known mean and variance, pooled: all four pixels are scaled, so that signs do not matter."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
     inside = (row[:, None] < pixels) & (column[None, :] < channels)
@@ -169,7 +169,7 @@ def _write_input_gradient(
     gradient, x, mean, variance, gain, shift, sums, result, count, pixels, channels, width, slope, epsilon,
     POOL: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of x: before the activation, to the pixel pooled, less its mean and its slope along x, scaled."""
+    """Write the gradient of x: before the activation, to the pooled pixel, minus its mean and its slope along x, scaled."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
     inside = (row[:, None] < pixels) & (column[None, :] < channels)
@@ -204,7 +204,7 @@ def _write_input_gradient(
 
 @torch.library.custom_op("selfens::batch_norm_forward", mutates_args=())
 def _forward(x: Tensor, gain: Tensor, shift: Tensor, slope: float, pool: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The output, mean and variance of the channels, and, if it pools, what was pooled of x."""
+    """Return the output, mean and variance of the channels, and, with pooling, the pooled values of x."""
     x = x.contiguous(memory_format=torch.channels_last)
     channels, height, width = x.shape[1:]
     out, pooled = empty(x, pool), empty(x, pool) if pool else x.new_empty(0)
@@ -238,7 +238,7 @@ def _backward(
     shift: Tensor,
     slope: float,
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of x; and those of shift and gain, one below the other."""
+    """Return the gradient of x, and those of shift and gain, stacked."""
     gradient, x = (each.contiguous(memory_format=torch.channels_last) for each in (gradient, x))
     pool, channels, pixels = pooled.numel() > 0, x.shape[1], pixels_of(gradient)
     result, sums = empty(x, pool=False), torch.zeros((2, channels), device=x.device)
@@ -284,7 +284,7 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 def normalize(
     x: Tensor, gain: Tensor, shift: Tensor, slope: float, pool: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """leaky_relu(gain * (x - mean) / deviation + shift), pooled; and mean and variance of x over all but its channels.
+    """Return leaky_relu(gain * (x - mean) / deviation + shift), pooled; and mean and variance of x over all but its channels.
 
     x      [batch, channels, height, width] of any float type; even sides if it is pooled 2x2
     gain   [channels] float32, as is shift
@@ -296,7 +296,7 @@ def normalize(
 
 @torch.library.custom_op("selfens::batch_norm_evaluate", mutates_args=())
 def evaluate(x: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, slope: float) -> Tensor:
-    """The same with a mean and variance that are known, pooled 2x2, in one pass and without gradients.
+    """Return the same with known mean and variance, pooled 2x2, in one pass and without gradients.
 
     The compiler takes two: it writes what is to be pooled. Without pooling it has one pass too, so that is left to it.
     """

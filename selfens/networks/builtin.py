@@ -1,5 +1,5 @@
-"""The networks that have a name: conv13 of the paper's Table 5, two small ones of the same layers, a quick one, and a wide
-residual one. All return logits."""
+"""The built-in networks: conv13 of the paper's Table 5, two small ones with the same layers, a quick one, and a wide residual
+one. All return logits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from selfens.networks.layers import (
     LEAKY_SLOPE,
     BatchNorm,
     BatchNormConv2d,
-    Column,
+    FusedSequential,
     GaussianNoise,
     Linear,
     NormalizedConv2d,
@@ -32,7 +32,7 @@ def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfi
     conv, dense = _layers(options)
     channels, width = input_shape[0], options.width or 128
     # fmt: off
-    return Column(OrderedDict(
+    return FusedSequential(OrderedDict(
         noise   = GaussianNoise(options.noise),
         conv1a  = conv(channels,  width,     3, padding="same"),
         conv1b  = conv(width,     width,     3, padding="same"),
@@ -60,7 +60,7 @@ def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
     conv, dense = _layers(options)
     channels, width = input_shape[0], options.width or 24
     # fmt: off
-    return Column(OrderedDict(
+    return FusedSequential(OrderedDict(
         noise   = GaussianNoise(options.noise),
         conv1a  = conv(channels,  width,     3, padding="same"),
         conv1b  = conv(width,     width,     3, padding="same"),
@@ -76,8 +76,10 @@ def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
 
 
 def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """Three convolutions with full batch normalization, the first with stride 2: for a CPU, and images from 12x12;
-    `options.width` channels (16), doubled twice."""
+    """Three convolutions with full batch normalization, the first with stride 2, for a CPU and images from 12x12.
+
+    `options.width` channels (16), doubled twice.
+    """
     _check_images("tiny", input_shape, 12, "network.name=small for smaller images, mlp for features")
     channels, width = input_shape[0], options.width or 16
     layers: list[nn.Module] = []
@@ -95,7 +97,7 @@ def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) 
     _, dense = _layers(options)
     features, width = math.prod(input_shape), options.width or 128
     # fmt: off
-    return Column(OrderedDict(
+    return FusedSequential(OrderedDict(
         noise   = GaussianNoise(options.noise),
         flatten = nn.Flatten(),
         hidden1 = _hidden(features, width, options),
@@ -108,8 +110,10 @@ def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) 
 
 
 def wrn28(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """The wide residual network of 28 layers that is today's usual one for 32x32 images; `options.width` channels in its
-    first group (32: WRN-28-2), doubled in the second and third. 1,467,610 parameters for RGB and 10 classes.
+    """The wide residual network with 28 layers, today's standard for 32x32 images.
+
+    `options.width` channels in its first group (32: WRN-28-2), doubled in the second and third. 1,467,610 parameters for RGB
+    and 10 classes.
     """
     _check_images("wrn-28-2", input_shape, 4, "network.name=mlp for features or smaller images")
     width = options.width or 32
@@ -125,8 +129,9 @@ def wrn28(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
 
 
 class ResidualBlock(nn.Module):
-    """x + f(x) with two convolutions, each after normalization and activation (Zagoruyko & Komodakis, 2016). A block that
-    changes the shape projects the activated input instead of adding x itself.
+    """x + f(x) with two convolutions, each after normalization and activation (Zagoruyko & Komodakis, 2016).
+
+    A block that changes the shape projects the activated input instead of adding x.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, options: NetworkConfig) -> None:
@@ -149,7 +154,7 @@ class ResidualBlock(nn.Module):
 
 
 def _layers(options: NetworkConfig) -> tuple[Callable[..., nn.Module], Callable[..., nn.Module]]:
-    """Convolution and fully connected layer, with the paper's normalization or the full one."""
+    """Return the convolution and the fully connected layer, with the paper's or with full batch normalization."""
     if options.normalization == "full":
         return partial(BatchNormConv2d, momentum=options.mean_momentum), Linear
     momentum = options.mean_momentum
@@ -157,7 +162,7 @@ def _layers(options: NetworkConfig) -> tuple[Callable[..., nn.Module], Callable[
 
 
 def _hidden(in_features: int, out_features: int, options: NetworkConfig) -> nn.Module:
-    """A fully connected layer with its activation."""
+    """Return a fully connected layer with its activation."""
     momentum = options.mean_momentum
     if options.normalization == "mean":
         return NormalizedLinear(in_features, out_features, momentum=momentum, slope=LEAKY_SLOPE)
@@ -169,5 +174,5 @@ def _check_images(name: str, input_shape: tuple[int, ...], smallest: int, instea
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
         raise ConfigError(
             f"the network '{name}' was given inputs of shape {tuple(input_shape)}; it needs images (channels, height, width) "
-            f"of at least {smallest}x{smallest}. Use {instead}."
+            f"of at least {smallest}x{smallest}: use {instead}."
         )

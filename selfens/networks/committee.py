@@ -1,4 +1,4 @@
-"""committee: heads of different kinds side by side, for vectors. Its prediction is the mean of theirs."""
+"""committee: heads of different kinds for vectors, whose predictions are averaged."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.nn import functional
 
 from selfens.config import NetworkConfig
 
-LENGTH = 16.0  # of a typical input of a head; standardized features have the square root of their number
+LENGTH = 16.0  # of a typical input of a head; that of standardized features is the root of their number
 WIDTH = 128
 DRAWS = 16
-MANY_FEATURES = 64  # beyond which distances between rows, which waves stand for, are too much alike to help
+MANY_FEATURES = 64  # with more, distances between rows, which the cosines model, are too similar to help
 
 
 class Dropout(nn.Dropout):
-    """One draw serves every sixteenth row, because on a CPU random numbers would take a third of the time of a step."""
+    """Dropout that uses each mask for every 16th row: on a CPU, random numbers would take a third of a step."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
@@ -28,13 +28,13 @@ class Dropout(nn.Dropout):
 
 
 class Wide(nn.Module):
-    """A linear head plus one on hidden units."""
+    """A linear head plus a head on hidden units."""
 
     def __init__(self, features: int, num_classes: int, width: int) -> None:
         super().__init__()
         self.straight, self.output = zero(features, num_classes), zero(width, num_classes)
         self.hidden = nn.Linear(features, width)
-        if not self.hidden.weight.is_meta:  # on which torch takes seconds for it
+        if not self.hidden.weight.is_meta:  # torch takes seconds to initialize a meta tensor
             nn.init.normal_(self.hidden.weight, std=1.5 / LENGTH)
             nn.init.normal_(self.hidden.bias)
 
@@ -43,8 +43,10 @@ class Wide(nn.Module):
 
 
 class RandomFourierFeatures(nn.Module):
-    """Random cosines of the inputs, which stay as they were drawn: a linear head on them is nearly one with the kernel
-    exp(-|x - y|^2 / features) of standardized x and y (Rahimi & Recht, 2007)."""
+    """Fixed random cosines of the inputs (Rahimi & Recht, 2007).
+
+    A linear head on them approximates one with the kernel exp(-|x - y|^2 / features) of standardized x and y.
+    """
 
     def __init__(self, features: int, waves: int) -> None:
         super().__init__()
@@ -60,7 +62,7 @@ class RandomFourierFeatures(nn.Module):
 
 
 class Committee(nn.Module):
-    """A linear head, a wide one and, if there are few features, one on waves; inputs are standardized features."""
+    """A linear head, a wide one and, if there are few features, one on random cosines; for standardized features."""
 
     def __init__(self, features: int, num_classes: int, options: NetworkConfig) -> None:
         super().__init__()
@@ -76,19 +78,19 @@ class Committee(nn.Module):
             self.members.append(nn.Sequential(waves, dropout, zero(4 * width, num_classes)))
 
     def heads(self, x: Tensor) -> list[Tensor]:
-        """The logits of each head."""
+        """Return the logits of each head."""
         with torch.autocast(x.device.type, enabled=False):  # small, and cosines need all digits
             x = x.float().flatten(1) * self.scale
             return [member(x) for member in self.members]
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logarithm of the heads' mean probabilities."""
+        """Return the logarithm of the heads' mean probabilities."""
         heads = torch.stack([logits.log_softmax(dim=1) for logits in self.heads(x)])
         return heads.logsumexp(dim=0) - math.log(len(heads))
 
 
 def zero(features: int, num_classes: int) -> nn.Linear:
-    """A linear layer that starts at zero, so that all classes are equally probable at first."""
+    """Return a linear layer initialized to zero, so that all classes are equally probable at first."""
     layer = nn.Linear(features, num_classes)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -96,6 +98,8 @@ def zero(features: int, num_classes: int) -> nn.Linear:
 
 
 def committee(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """Two or three heads on standardized features, `options.width` hidden units (128) and four times as many waves; images
-    are flattened."""
+    """Two or three heads on standardized features; images are flattened.
+
+    `options.width` hidden units (128), and four times as many cosines.
+    """
     return Committee(math.prod(input_shape), num_classes, options)

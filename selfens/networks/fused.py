@@ -1,6 +1,6 @@
-"""The GPU path of our convolutions, behind one switch: `fuse(network, True)`. What is computed stays the same.
+"""The GPU path of our convolutions, switched on by `fuse(network, True)`. The result is the same.
 
-A convolution takes the pooling and the dropout that follow it into the Triton kernels of `kernels.py`; with full batch
+A convolution absorbs the pooling and dropout that follow it into the Triton kernels of `kernels.py`; with full batch
 normalization, the pooling into those of `batch_norm_kernels.py`. The library's convolutions get padded, channels-last inputs;
 the first convolution, with few input channels, becomes a matrix product.
 """
@@ -13,23 +13,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-FEW_INPUTS = 64  # numbers that go into one output value
-LARGEST_TENSOR = 2**31  # our kernels count the numbers of a tensor in 32 bits
-FEW_WEIGHTS = 8192  # of a layer whose products are better left to the compiler than to a library
+FEW_INPUTS = 64  # numbers per output value
+LARGEST_TENSOR = 2**31  # our kernels index a tensor with 32 bits
+FEW_WEIGHTS = 8192  # of a layer whose product is better compiled than left to a library
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
-    """A convolution in the form that is fastest on a GPU."""
+    """Convolve in the form that is fastest on a GPU."""
     if weight[0].numel() <= FEW_INPUTS and torch.compiler.is_compiling():
         return _few_inputs_convolution(x, weight, bias, padding)
     return functional.conv2d(_for_tensor_cores(x), _for_tensor_cores(weight), bias, padding=padding)
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A matrix product in float32 in the form that is fastest on a GPU.
+    """Multiply in float32 in the form that is fastest on a GPU.
 
-    A small one is written as a sum over products, which the compiler puts into the kernels around it: the library's float32
-    kernel for the gradient of 10 x 128 weights takes 53 µs on an H200, as long as a large convolution.
+    A small product is written as a sum of products, which the compiler fuses into the kernels around it: the library's
+    float32 kernel for the gradient of 10 x 128 weights takes 53 µs on an H200, as long as a large convolution.
     """
     if not x.is_cuda or weight.numel() > FEW_WEIGHTS or not torch.compiler.is_compiling():
         return functional.linear(x, weight, bias)
@@ -38,7 +38,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _for_tensor_cores(x: Tensor) -> Tensor:
-    """Channels padded with zeros to a multiple of 8 and kept innermost, so that the library need not do it at every call."""
+    """Pad channels with zeros to a multiple of 8 and make them innermost, which the library would do at every call."""
     missing = -x.shape[1] % 8
     x = functional.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
     return _in_autocast_type(x).contiguous(memory_format=torch.channels_last)
@@ -50,9 +50,9 @@ def _in_autocast_type(x: Tensor) -> Tensor:
 
 
 def _few_inputs_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
-    """A convolution of few input channels as one matrix product over patches: 27 numbers for RGB and 3x3, padded to 32.
+    """Convolve few input channels by one matrix product over patches: 27 numbers for RGB and 3x3, padded to 32.
 
-    Only worth it compiled: torch's own unfold launches a kernel for every image.
+    Only fast if compiled: torch's own unfold launches a kernel for every image.
     """
     units, channels, size, _ = weight.shape
     height, width = x.shape[2] + 2 * padding - size + 1, x.shape[3] + 2 * padding - size + 1
@@ -64,12 +64,12 @@ def _few_inputs_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padd
 
 
 def pools_next(following: Sequence[nn.Module], sides: tuple[int, int]) -> bool:
-    """Whether 2x2 pooling comes next and divides an image of these sides evenly."""
+    """Return True if 2x2 pooling comes next and divides an image of these sides evenly."""
     pool = following[0] if following else None
     by_two = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
     return by_two and all(side % 2 == 0 for side in sides)
 
 
 def dropout_next(following: Sequence[nn.Module]) -> float:
-    """The probability of the dropout that comes next, 0 if none does."""
+    """Return the probability of the dropout that comes next, or 0."""
     return following[0].p if following and isinstance(following[0], nn.Dropout) else 0.0

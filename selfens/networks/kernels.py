@@ -1,13 +1,13 @@
-"""Triton kernels for what stands between two convolutions: mean subtraction, bias, max pooling, leaky ReLU, dropout.
+"""Triton kernels for the operations between two convolutions: mean subtraction, bias, max pooling, leaky ReLU, dropout.
 
-`normalize` is the one function to call. `NormalizedConv2d` calls it on a GPU, and the plain operations otherwise, which are
-also what it is tested against. Tensors are channels-last, seen here as matrices of pixels by channels.
+Call `normalize`. `NormalizedConv2d` uses it on a GPU, and the plain operations otherwise, which it is tested against.
+Tensors are channels-last, seen here as matrices of pixels by channels.
 
-It is faster than the same operations compiled because the passes over a tensor are few and known. Forward: one for the
-channel sums, with the pooling in the same pass, and one to shift and activate. Backward: one for the sums of the gradient,
-one to write it. Pooling comes before shift and leaky ReLU, which are increasing and so commute with it; three quarters of the
-pixels are then never activated. The output's sign tells which slope applied and a zero what dropout took, so neither the
-convolution's output nor a mask is kept for the backward pass.
+It is faster than the compiled operations because it makes few passes over a tensor. Forward: one for the channel sums and the
+pooling, and one to shift and activate. Backward: one for the sums of the gradient, one to write it. Pooling comes before shift
+and leaky ReLU, which are increasing and so commute with it; three quarters of the pixels are then never activated. The
+output's sign says which slope applied and a zero what was dropped, so neither the convolution's output nor a mask is kept for
+the backward pass.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _add_up(x, sums, pixels, channels, EACH: tl.constexpr, TILE_P: tl.constexpr,
 def _pool_and_add_up(
     x, pooled, chosen, sums, pixels, channels, width, EACH: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr
 ):
-    """The largest of each 2x2 pixels and which of the four it was; and sums[c] as in `_add_up`, over all four.
+    """Write the largest of each 2x2 pixels and which of the four it was; update sums[c] as in `_add_up`, over all four.
 
     `pixels` and `width` are those of the pooled image. Of equal values the first counts, as in torch.
     """
@@ -73,7 +73,7 @@ def _shift_and_activate(
     x, sums, bias, out, mean, seed, count, pixels, channels, slope, dropout,
     DROP: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """out = dropout(leaky_relu(x - sums/count + bias)); the first programs also write the mean down."""
+    """out = dropout(leaky_relu(x - sums/count + bias)); the first programs also write the mean."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
     known = column < channels
@@ -93,7 +93,7 @@ def _shift_and_activate(
 
 @triton.jit
 def _through_activation(gradient, out, slope, dropout, DROP: tl.constexpr):
-    """The gradient before leaky ReLU and dropout, from that after them and the output."""
+    """Return the gradient before leaky ReLU and dropout, from the gradient after them and the output."""
     before = tl.where(out > 0, gradient, gradient * slope)
     if DROP:
         before = tl.where(out == 0, 0.0, before / (1 - dropout))
@@ -125,7 +125,7 @@ def _write_gradient(
     gradient, out, chosen, sums, result, count, pixels, channels, width, slope, dropout,
     POOL: tl.constexpr, DROP: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the convolution's output: through the activation, less its channel's mean, to the pixel pooled."""
+    """Write the gradient of the convolution's output: through the activation, minus the channel's mean, to the pooled pixel."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
     known = column < channels
@@ -150,7 +150,7 @@ def _write_gradient(
 
 
 def _summing(pixels: int, channels: int, tile: int = SUM_PIXELS) -> Launch:
-    """For the kernels that add up: each program takes many pixels, so that few sums have to be combined."""
+    """Return the launch of kernels that sum: each program takes many pixels, so that few sums are combined."""
     columns, sizes = tiles(channels, tile, SUM_WARPS)
     each = triton.next_power_of_2(triton.cdiv(pixels * columns, SUM_PROGRAMS))  # so that few kernels are compiled
     each = max(each, sizes["TILE_P"])
@@ -165,7 +165,7 @@ def _covering(pixels: int, channels: int) -> Launch:
 def _forward(
     x: Tensor, bias: Tensor, seed: Tensor, slope: float, dropout: float, pool: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, the channel means, and, if it pools, which pixels were chosen."""
+    """Return the output, the channel means, and, with pooling, which pixels were chosen."""
     x = x.contiguous(memory_format=torch.channels_last)
     channels, count = x.shape[1], pixels_of(x)
     out = empty(x, pool)
@@ -195,7 +195,7 @@ def _(x: Tensor, bias: Tensor, seed: Tensor, slope: float, dropout: float, pool:
 def _backward(
     gradient: Tensor, out: Tensor, chosen: Tensor, slope: float, dropout: float, height: int, width: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the convolution's output and of the bias."""
+    """Return the gradients of the convolution's output and of the bias."""
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     pool = chosen.numel() > 0
     batch, channels = out.shape[:2]
@@ -242,7 +242,7 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 
 
 def normalize(x: Tensor, bias: Tensor, slope: float, dropout: float = 0.0, pool: bool = False) -> tuple[Tensor, Tensor]:
-    """dropout(leaky_relu(pool(x) - mean + bias)) and the mean, of x over everything but its channels.
+    """Return dropout(leaky_relu(pool(x) - mean + bias)), and the mean of x over everything but its channels.
 
     x        [batch, channels, height, width] of any float type; even sides if it is pooled 2x2
     bias     [channels] float32

@@ -1,9 +1,9 @@
 """Layers of the paper's network: weight normalization with mean-only batch normalization, and input noise.
 
 Three facts that are easy to miss. The running means move once per training step, not once per forward pass, and follow the
-last pass (`update_running_means`); in the Π-model that is the second of the two. They start at zero and have no bias
-correction, so with the paper's momentum of 0.999 the test errors of the first few epochs mean little. The gains g are set from
-one batch before training (`calibrate`); the means are not touched by that.
+last pass (`update_running_means`), which in the Π-model is the second of two. They start at zero without bias correction, so
+with the paper's momentum of 0.999 the test errors of the first few epochs mean little. The gains g are set from one batch
+before training (`calibrate`), which leaves the means alone.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from selfens.networks import fused
 
 LEAKY_SLOPE = 0.1
 INITIAL_DEVIATION = 0.05
-ROUNDING = 1e-5  # a deviation this small against the values themselves is float32's, not the data's
+ROUNDING = 1e-5  # a smaller standard deviation, relative to the values, is float32 rounding
 
 
 class GaussianNoise(nn.Module):
-    """x + deviation * noise in training, x in evaluation."""
+    """Return x + deviation * noise in training, x in evaluation."""
 
     def __init__(self, deviation: float) -> None:
         super().__init__()
@@ -37,13 +37,17 @@ class GaussianNoise(nn.Module):
 class NormalizedLayer(nn.Module, ABC):
     """activation(W x - mean + b) with W = g V / |V|: weight normalization and mean-only batch normalization.
 
-    |V| is taken per output unit over all its inputs. In training, mean is the batch's mean of W x over everything but the
-    channel, and gradients flow through it; in evaluation it is the running mean. g and b are trainable (Salimans & Kingma,
-    2016).
+    |V| is per output unit, over all its inputs. In training, mean is the batch mean of W x over everything but the channel,
+    and gradients flow through it; in evaluation it is the running mean. g and b are trainable (Salimans & Kingma, 2016).
 
-    weight_shape  shape of V, output units first; V ~ N(0, 0.05^2) at first, as in the authors' code
-    momentum      of the running mean
-    slope         of the leaky ReLU; 1 for none
+    Parameters
+    ----------
+    weight_shape
+        Shape of V, output units first; V ~ N(0, 0.05^2) initially, as in the authors' code.
+    momentum
+        Of the running mean.
+    slope
+        Of the leaky ReLU; 1 for none.
     """
 
     def __init__(self, weight_shape: tuple[int, ...], momentum: float, slope: float) -> None:
@@ -59,13 +63,13 @@ class NormalizedLayer(nn.Module, ABC):
         self.register_buffer("batch_mean", torch.zeros(units), persistent=False)
         self.calibrating = False
         self.over_processes: Callable[[Tensor], Tensor] | None = None
-        """Averages a batch mean over several processes, if the means are to be theirs together."""
-        if not self.direction.is_meta:  # on which there is nothing to draw, and torch takes seconds for it
+        """Averages a batch mean over processes, if they share their means."""
+        if not self.direction.is_meta:  # torch takes seconds to initialize a meta tensor
             nn.init.normal_(self.direction, std=INITIAL_DEVIATION)
 
     @abstractmethod
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """W x + bias, channels in dimension 1."""
+        """Return W x + bias, channels in dimension 1."""
 
     def weight(self) -> Tensor:
         norm = self.direction.flatten(1).norm(dim=1)
@@ -92,7 +96,7 @@ class NormalizedLayer(nn.Module, ABC):
 
     @torch.no_grad()
     def _calibrate(self, y: Tensor, mean: Tensor) -> Tensor:
-        """Set g so that W x has unit variance on this batch; returns the deviations it had."""
+        """Set g so that W x has unit variance on this batch; return the standard deviations it had."""
         deviation = self._batch_mean((y - self._per_unit(mean, y.ndim)).square()).sqrt()
         moves = deviation > ROUNDING * self._batch_mean(y.square()).sqrt()
         deviation = torch.where(moves, deviation, 1.0)  # a unit that never moves keeps its gain
@@ -101,14 +105,14 @@ class NormalizedLayer(nn.Module, ABC):
 
     @staticmethod
     def _per_unit(values: Tensor, ndim: int, dim: int = 1) -> Tensor:
-        """One value per unit, shaped to broadcast over a tensor that has its units in dimension `dim`."""
+        """Reshape one value per unit to broadcast over a tensor with units in dimension `dim`."""
         shape = [1] * ndim
         shape[dim] = -1
         return values.view(shape)
 
 
 class NormalizedConv2d(NormalizedLayer):
-    """A normalized convolution (see `NormalizedLayer`), stride 1, padding "same" or "valid"."""
+    """A convolution as a `NormalizedLayer`, stride 1, padding "same" or "valid"."""
 
     def __init__(
         self,
@@ -125,13 +129,13 @@ class NormalizedConv2d(NormalizedLayer):
         self.fused = False
 
     def uses_kernels(self, x: Tensor) -> bool:
-        """Whether this pass may be `forward_fused`, whose means are only of this process's batch."""
+        """Return True if this pass may be `forward_fused`, whose means are of this process's batch only."""
         if not self.fused or not self.training or self.calibrating or self.over_processes is not None:
-            return False  # before the size is asked for, which an exported network leaves open
+            return False  # first, because an exported network has no fixed size
         return len(x) * math.prod(self.sides(x)) * len(self.direction) < fused.LARGEST_TENSOR
 
     def sides(self, x: Tensor) -> tuple[int, int]:
-        """Height and width of the output for `x`."""
+        """Return height and width of the output for `x`."""
         less = self.direction.shape[2] - 1 - 2 * self.padding
         return x.shape[2] - less, x.shape[3] - less
 
@@ -139,7 +143,7 @@ class NormalizedConv2d(NormalizedLayer):
         return _convolve(x, weight, bias, self.padding, self.fused)
 
     def forward_fused(self, x: Tensor, *, pool: bool, dropout: float) -> Tensor:
-        """The layer, 2x2 max pooling and dropout of a training pass on a GPU, in a few kernels of our own."""
+        """Compute the layer, 2x2 max pooling and dropout of a training pass on a GPU in a few kernels of our own."""
         from selfens.networks.kernels import normalize
 
         y = self.linear(x, self.weight())
@@ -149,11 +153,9 @@ class NormalizedConv2d(NormalizedLayer):
 
 
 class BatchNormConv2d(nn.Module):
-    """A convolution with full batch normalization, then a leaky ReLU: the usual layer of today.
+    """A convolution with full batch normalization and a leaky ReLU, today's standard layer.
 
-    Gains and shifts are trainable. Running means and variances move at every training pass.
-
-    momentum  of the running statistics, near 1
+    Gains and shifts are trainable. Running means and variances, with a momentum near 1, move at every training pass.
     """
 
     def __init__(
@@ -182,19 +184,19 @@ class BatchNormConv2d(nn.Module):
         return functional.leaky_relu(self.norm(y), self.slope)
 
     def uses_kernels(self, x: Tensor) -> bool:
-        """Whether this pass may use our kernels, of which those for evaluation have no gradients."""
+        """Return True if this pass may use our kernels; those for evaluation have no gradients."""
         if not self.fused or not x.is_cuda or (torch.is_grad_enabled() and not self.training):
-            return False  # before the size is asked for, which an exported network leaves open
-        pixels = len(x) * math.prod(self.sides(x))  # one value has no variance; torch raises the error
+            return False  # first, because an exported network has no fixed size
+        pixels = len(x) * math.prod(self.sides(x))  # a single value has no variance; torch raises the error
         return pixels > 1 and pixels * len(self.weight) < fused.LARGEST_TENSOR
 
     def sides(self, x: Tensor) -> tuple[int, int]:
-        """Height and width of the output for `x`."""
+        """Return height and width of the output for `x`."""
         less = self.weight.shape[2] - 2 * self.padding
         return (x.shape[2] - less) // self.stride + 1, (x.shape[3] - less) // self.stride + 1
 
     def forward_pooled(self, x: Tensor) -> Tensor:
-        """The layer and 2x2 max pooling on a GPU, in a few kernels of our own."""
+        """Compute the layer and 2x2 max pooling on a GPU in a few kernels of our own."""
         from selfens.networks.batch_norm_kernels import evaluate
 
         y = self._convolve(x)
@@ -233,7 +235,7 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def follow(self, mean: Tensor, variance: Tensor, pixels: int) -> None:
-        """Move the running statistics as torch does in a training pass: toward the variance without its bias."""
+        """Move the running statistics as torch does in a training pass: toward the unbiased variance."""
         running = [self.running_mean, self.running_variance]
         torch._foreach_lerp_(running, [mean, variance * (pixels / (pixels - 1))], 1 - self.momentum)
 
@@ -244,12 +246,12 @@ def _convolve(
     if with_kernels and stride == 1:
         return fused.convolve(x, weight, bias, padding)
     if x.is_cuda:
-        x = x.contiguous(memory_format=torch.channels_last)  # what the library's kernels are fastest with
+        x = x.contiguous(memory_format=torch.channels_last)  # fastest for the library's kernels
     return functional.conv2d(x, weight, bias, stride=stride, padding=padding)
 
 
 class Linear(nn.Linear):
-    """The usual fully connected layer, in float32: its outputs go into the softmax."""
+    """A fully connected layer in float32, because its outputs go into the softmax."""
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
@@ -257,19 +259,19 @@ class Linear(nn.Linear):
 
 
 class NormalizedLinear(NormalizedLayer):
-    """A normalized fully connected layer (see `NormalizedLayer`)."""
+    """A fully connected layer as a `NormalizedLayer`."""
 
     def __init__(self, in_features: int, out_features: int, *, momentum: float = 0.999, slope: float = 1.0) -> None:
         super().__init__((out_features, in_features), momentum, slope)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):  # small, and the last one's outputs go into the softmax
+        with torch.autocast(x.device.type, enabled=False):  # small, and its outputs may go into the softmax
             return fused.multiply(x.float(), weight, bias)
 
 
-class Column(nn.Sequential):
-    """Layers one after another. On a GPU, a convolution takes the pooling and, without full batch normalization, the dropout
-    that follow it into its own kernels.
+class FusedSequential(nn.Sequential):
+    """A sequence of layers. On a GPU, a convolution absorbs the pooling that follows it and, without full batch normalization,
+    the dropout.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -294,14 +296,14 @@ class Column(nn.Sequential):
 
 
 def fuse(network: nn.Module, enabled: bool) -> None:
-    """Use our own GPU kernels in the convolutions of `network`, or the plain operations."""
+    """Switch our own GPU kernels in the convolutions of `network` on or off."""
     for module in network.modules():
         if isinstance(module, NormalizedConv2d | BatchNormConv2d):
             module.fused = enabled
 
 
 def synchronize_means(network: nn.Module, average: Callable[[Tensor], Tensor]) -> None:
-    """Let every batch mean be that of the batches of several processes; `average` takes one over them, gradients included."""
+    """Share all batch means between processes; `average` averages a tensor over them, gradients included."""
     for layer in normalized_layers(network):
         layer.over_processes = average
 
@@ -312,7 +314,7 @@ def normalized_layers(network: nn.Module) -> Iterator[NormalizedLayer]:
 
 @torch.no_grad()
 def update_running_means(network: nn.Module) -> None:
-    """Move every running mean toward the mean of the last training pass. Call once per step."""
+    """Move every running mean toward the mean of the last training pass. Call it once per step."""
     by_momentum: dict[float, list[NormalizedLayer]] = {}
     for layer in normalized_layers(network):
         by_momentum.setdefault(layer.momentum, []).append(layer)
@@ -324,16 +326,16 @@ def update_running_means(network: nn.Module) -> None:
 
 @torch.no_grad()
 def calibrate(network: nn.Module, inputs: Tensor) -> None:
-    """Data-dependent initialization: one training-mode pass over `inputs` sets every gain, layer after layer.
+    """Initialize from data: one training-mode pass over `inputs` sets every gain, layer by layer.
 
-    Networks without `NormalizedLayer`s are not touched, and not even run.
+    Networks without a `NormalizedLayer` are not run.
     """
     layers = list(normalized_layers(network))
     if not layers:
         return
     was_training, was_searching = network.training, torch.backends.cudnn.benchmark
     network.train()
-    torch.backends.cudnn.benchmark = False  # a search for the fastest float32 convolutions would not pay for one pass
+    torch.backends.cudnn.benchmark = False  # not worth it for one pass
     for layer in layers:
         layer.calibrating = True
     try:

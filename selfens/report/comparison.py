@@ -1,4 +1,4 @@
-"""Several runs side by side: one sentence, one chart, one table."""
+"""The comparison of several runs: a sentence, charts, a table."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from selfens.report.details import History, data_words, history_of, method_words, time_words
+from selfens.config import decisive_fields
+from selfens.report.details import data_words, method_words, reported_history
 from selfens.report.figures import epochs_chart, results_chart
 from selfens.report.render import mean_and_deviation, shown
-from selfens.runs.experiment import decisive_fields
+from selfens.runs.history import TOTAL, History, last_measured, total_seconds
 from selfens.runs.run import Run
+from selfens.training.progress import duration
 
 QUANTITIES = {
     "test_error": "test error in %",
     "validation_error": "validation error in %",
     "supervised": "supervised loss",
-    "total": "loss",
+    TOTAL: "loss",
 }
-"""What runs are compared by: the first that at least two of them have."""
+"""What runs are compared by: the first of these that at least two of them have."""
 HEADERS = ("run", "data", "method", "labels", "seed", "epochs", "time")
 
 
@@ -38,15 +40,14 @@ class Compared(NamedTuple):
         return f"{len(self.history):,} of {self.run.config.schedule.epochs:,}"
 
     def last(self, key: str) -> Any:
-        """Of the last epoch that has it: not every epoch is evaluated."""
-        return next((each[key] for each in reversed(self.history) if each.get(key) is not None), None)
+        return last_measured(self.history, key)
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the template shows of the runs, by the last part of their paths, or by the whole path if that is ambiguous."""
+    """Return what the template shows of the runs, named by the last part of their paths if that is unambiguous."""
     last = [run.path.absolute().name for run in runs]
     names = [name if last.count(name) == 1 else str(run.path) for name, run in zip(last, runs, strict=True)]
-    every = [Compared(shown(name), run, history_of(run)) for name, run in zip(names, runs, strict=True)]
+    every = [Compared(shown(name), run, reported_history(run)) for name, run in zip(names, runs, strict=True)]
     quantity = next(key for key in QUANTITIES if sum(each.last(key) is not None for each in every) > 1)
     words = QUANTITIES[quantity]
     groups = _groups([each for each in every if each.last(quantity) is not None])
@@ -68,33 +69,28 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _groups(runs: Sequence[Compared]) -> list[list[Compared]]:
-    """The runs, those together that differ only in the seed.
+    """Group the runs that differ only in the seed.
 
-    A run that was stopped, repeats a seed, or has a network of the user's own, of which nothing is known, stays by itself:
-    its error does not belong in a mean over seeds.
+    A run that was stopped, repeats a seed, or has a custom network stays by itself: its error does not belong in a mean over
+    seeds.
     """
     groups: dict[str, list[Compared]] = {}
     for each in runs:
-        config, about = each.run.config, each.run.about
-        own = [about.get(name) for name in ("own_data", "own_method_options")]  # of these a config knows nothing
-        alike = f"{decisive_fields(config, with_seed=False)} {own}"
+        config, info = each.run.config, each.run.info
+        alike = f"{decisive_fields(config, with_seed=False)} {info.custom_options}"
         is_repeated = any(other.run.config.seed == config.seed for other in groups.get(alike, ()))
-        is_alone = about["own_network"] or is_repeated or not each.is_complete
+        is_alone = info.custom_network or is_repeated or not each.is_complete
         groups.setdefault(each.name if is_alone else alike, []).append(each)
     return list(groups.values())
 
 
 def _tested_alike(groups: Sequence[Sequence[Compared]]) -> bool:
-    """By the pixels, or by the files, of which runs may have made images of different sizes."""
-    rows, files = (
-        {frozenset(each.run.about.get(key) for each in group) for group in groups}
-        for key in ("test_fingerprint", "test_files")
-    )
-    return len(rows) == 1 or (len(files) == 1 and None not in min(files))
+    """Return True if all groups were tested on the same rows."""
+    return len({frozenset(each.run.info.test_fingerprint for each in group) for group in groups}) == 1
 
 
 def _label(group: Sequence[Compared], results: Sequence[float]) -> str:
-    """The name of the first run of a group, and the mean and deviation of the results."""
+    """Return the name of the first run of a group, and mean and standard deviation of the results."""
     first, others = group[0], len(group) - 1
     seeds = f" and {others} other seed{'s' * (others > 1)}" if others else ""
     stopped = "" if first.is_complete else f" ({first.epochs} epochs)"
@@ -102,7 +98,6 @@ def _label(group: Sequence[Compared], results: Sequence[float]) -> str:
 
 
 def _table_row(each: Compared, result: float | None) -> tuple[str, ...]:
-    """Texts under the headers."""
     run, labels = each.run, f"{len(each.run.labels.rows):,}"
     about = (
         each.name,
@@ -112,4 +107,4 @@ def _table_row(each: Compared, result: float | None) -> tuple[str, ...]:
         labels,
         str(run.config.seed.base),
     )
-    return *about, each.epochs, time_words(each.history)
+    return *about, each.epochs, duration(total_seconds(each.history))

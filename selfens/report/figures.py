@@ -31,7 +31,7 @@ NAME_LIMIT = 16
 FEW_EPOCHS = 8  # a line through fewer has dots
 
 Values = Sequence[float | None]
-"""One value per epoch; None if there is none, and then the line goes on to the next."""
+"""One value per epoch; at a None, the line continues to the next value."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Chart:
 
 
 def svg(draw: Callable[[Figure], None], title: str, size: tuple[float, float] = SIZE) -> str:
-    """What `draw` puts on a figure, as the text of an <svg>; the title keeps the ids of a page's charts apart."""
+    """Return what `draw` puts on a figure as an <svg>; the title makes the ids on a page unique."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ def _style(title: str) -> Any:  # matplotlib enumerates its keys in a type
 
 
 def _embedded(text: str) -> str:
-    """The <svg> itself: no prologue, no style that would reach the whole page, no id that it does not refer to."""
+    """Strip the prologue, styles that would affect the whole page, and unused ids."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)
@@ -88,9 +88,9 @@ def _embedded(text: str) -> str:
 
 
 def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str = "") -> Chart:
-    """Lines over the epochs, counted from one; those of a group share a color and a label.
+    """Draw lines over the epochs, counted from one; those of a group share a color and a label.
 
-    words  what the lines show, for a chart that compares groups: it is larger, with the labels below
+    With `words`, which say what the lines show, the chart compares groups: it is larger, with the labels below.
     """
 
     def draw(figure: Figure) -> None:
@@ -106,7 +106,10 @@ def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str 
         axes.set(xlabel="epoch", ylabel=words)
         low, high = axes.get_ylim()
         axes.set_ylim(0 if axes.dataLim.y0 >= 0 else low, 1.04 * high)
-        axes.xaxis.set(major_locator=MaxNLocator(nbins=6, integer=True), major_formatter=StrMethodFormatter("{x:,.0f}"))
+        axes.xaxis.set(
+            major_locator=MaxNLocator(nbins=6, integer=True, min_n_ticks=1),
+            major_formatter=StrMethodFormatter("{x:,.0f}"),
+        )
         if high >= 1000:
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         if any(groups):
@@ -116,7 +119,7 @@ def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str 
 
 
 def results_chart(title: str, groups: Mapping[str, Sequence[float]], words: str) -> Chart:
-    """A dot for each result, in the color of its group, and a line through the mean of the group."""
+    """Draw a dot for each result, in the color of its group, and a line through the mean of the group."""
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import StrMethodFormatter
@@ -135,7 +138,7 @@ def results_chart(title: str, groups: Mapping[str, Sequence[float]], words: str)
 
 
 def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str]) -> Chart:
-    """Correct predictions in blue on the diagonal, mistakes in red, as shares of the true class; numbers if they fit."""
+    """Draw correct predictions in blue on the diagonal, mistakes in red, as shares of the true class; counts if they fit."""
     count = len(classes)
     numbered = count <= NUMBERED_CLASSES
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
@@ -164,7 +167,7 @@ def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str]) -> Chart:
 
 
 def reliability_chart(measured: Calibration) -> Chart:
-    """Accuracy over confidence."""
+    """Draw accuracy over confidence."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()

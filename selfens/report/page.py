@@ -1,4 +1,4 @@
-"""The pages as files: a report on runs, and the galleries beside the CSVs of an audit and of suggestions."""
+"""The pages as files: a report on runs, and the galleries next to the CSVs of an audit and of suggestions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfens.data.dataset import Dataset
+from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import RunError
 from selfens.files.tables import write_output
 from selfens.report.comparison import compare
@@ -17,23 +18,28 @@ from selfens.runs.directory import REPORT
 from selfens.runs.run import Run
 from selfens.tools.audit import Audit, Suggestions
 
-Source = Run | str | Path
+RunOrPath = Run | str | Path
 
 
 def write_report(
-    runs: Source | Sequence[Source],
+    runs: RunOrPath | Sequence[RunOrPath],
     path: str | Path,
     *,
     dataset: Dataset | None = None,
     baselines: bool | None = None,
 ) -> Path:
-    """Write one page about a run, or one that compares several, and return its path.
+    """Write a page about a run, or one that compares several, and return its path.
 
-    runs       runs or their directories; `load_run(path, ...)` if one needs a module of your own or code that you trust
-    dataset    what a run was trained on, if it is in memory, was passed to `train` or was moved; otherwise it is loaded
-    baselines  show a run beside simple methods on the same labels: always, never, or (None) on data of your own
+    Parameters
+    ----------
+    runs
+        Runs or their directories; load_run(path, ...) if one needs a module of your own or code that you trust.
+    dataset
+        What a run was trained on, if it is in memory or was passed to `train`; otherwise it is loaded.
+    baselines
+        Compare a run with simple methods on the same labels: always, never, or (None) on your own data.
     """
-    given = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, Source) else runs)]
+    given = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, RunOrPath) else runs)]
     if not given:
         raise RunError("no run was given; a report needs at least one.")
     if len(given) > 1:
@@ -44,7 +50,7 @@ def write_report(
 def write_report_or_warn(
     run: Run, dataset: Dataset | None, warn: Callable[[str], None], baselines: bool | None = None
 ) -> Path | None:
-    """Write the page of a finished run into its directory. If that fails, `warn` is called; the run is unaffected."""
+    """Write the page of a finished run into its directory. If that fails, call `warn`; the run is unaffected."""
     try:
         return write_report(run, run.path / REPORT, dataset=dataset, baselines=baselines)
     except Exception as error:  # a page must not fail the run
@@ -53,19 +59,18 @@ def write_report_or_warn(
         return None
 
 
-def write_audit_page(path: str | Path, audit: Audit, dataset: Dataset, how: str = "", doubt: str = "") -> Path:
+def write_audit_page(path: str | Path, audit: Audit, data: EncodedDataset, how: str = "", warning: str = "") -> Path:
     """Write a gallery of the most suspicious labels. `how` says where the probabilities came from."""
-    sentence = f"{len(audit.disputed):,} of {len(audit.rows):,} labels of {shown(dataset.name)} are disputed."
-    return _write(
-        path, "gallery_page.html", {"sentence": sentence, "doubt": doubt, "gallery": audit_gallery(audit, dataset, how)}
-    )
+    sentence = f"{len(audit.disputed):,} of {len(audit.rows):,} labels of {shown(data.dataset.name)} are disputed."
+    found = audit_gallery(audit, data, how)
+    return _write(path, "gallery_page.html", {"sentence": sentence, "warning": warning, "gallery": found})
 
 
-def write_suggestions_page(path: str | Path, suggestions: Suggestions, dataset: Dataset) -> Path:
+def write_suggestions_page(path: str | Path, suggestions: Suggestions, data: EncodedDataset) -> Path:
     """Write a gallery of the rows to label next, in the order in which to label them."""
-    sentence = f"{len(suggestions.rows):,} rows of {shown(dataset.name)} to label next."
-    found = suggestions_gallery(suggestions, dataset, "Rows to label next")
-    return _write(path, "gallery_page.html", {"sentence": sentence, "doubt": "", "gallery": found})
+    sentence = f"{len(suggestions.rows):,} rows of {shown(data.dataset.name)} to label next."
+    found = suggestions_gallery(suggestions, data, "Rows to label next")
+    return _write(path, "gallery_page.html", {"sentence": sentence, "warning": "", "gallery": found})
 
 
 def _write(path: str | Path, template: str, values: Mapping[str, Any]) -> Path:

@@ -1,4 +1,4 @@
-"""From a template to the text of a page. Whatever a user supplied is escaped; invalid characters are replaced first."""
+"""Templates to pages. Whatever a user supplied is escaped; invalid characters are replaced first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ISOLATE, END_ISOLATE = "\u2068", "\u2069"  # of Unicode, because <bdi> is not po
 
 
 def render(template: str, *, folder: Path | None = None, **values: Any) -> str:
-    """A template filled in, from `folder` or from the ones shared by all pages."""
+    """Render a template from `folder`, or from those shared by all pages."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -31,7 +31,7 @@ def render(template: str, *, folder: Path | None = None, **values: Any) -> str:
 
 
 def shown(text: str, limit: int | None = None) -> str:
-    """A name as one line of valid text, cut if it is too long; letters written leftward do not turn what is beside it.
+    """Return a name as one line of valid text, truncated, with right-to-left letters isolated from what is beside them.
 
     >>> shown("a  very\\nlong name", 9)
     'a very l…'
@@ -44,7 +44,8 @@ def shown(text: str, limit: int | None = None) -> str:
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """
+    """Format the mean, with the standard deviation if there are several values.
+
     >>> mean_and_deviation([1.0, 2.0]), mean_and_deviation([0.5])
     ('1.50 ± 0.71', '0.50')
     """

@@ -1,8 +1,7 @@
-"""Export: a run's network, its preprocessing and its backbone, if it has one, in one ONNX file, to be used without selfens.
+"""Export: a run's network with its preprocessing and its backbone, if it has one, in one ONNX file that needs no selfens.
 
-The file takes any number of raw rows, bytes or floats; if there is a backbone, RGB bytes at its input size. It gives
-probabilities and logits. Class names and a model card are inside. It is written only if its probabilities are those of the run
-itself.
+The file takes any number of raw rows, bytes or floats; with a backbone, RGB bytes at its input size. It returns probabilities
+and logits. Class names and a model card are inside. It is written only if its probabilities match those of the run.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import copy
 import json
 import logging
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,14 @@ from torch.export import Dim
 
 from selfens import __version__, networks
 from selfens.data import preprocess
-from selfens.data.arrays import Inputs
-from selfens.data.images import resized
+from selfens.data.images import resize
+from selfens.data.rows import take
+from selfens.data.sources.official import DOWNLOADS
 from selfens.errors import ConfigError, RunError, SelfensError, require
 from selfens.files.tables import write_output
 from selfens.files.tensors import write_failure
-from selfens.runs.run import Run, load_run, probabilities
+from selfens.runs.model import network_probabilities
+from selfens.runs.run import Run, load_run
 
 CHECKED_ROWS = 256
 SPLITS = (1, 64, 128, 192)  # into batches of 1, 63 and 64 rows
@@ -47,26 +48,30 @@ class Export:
     """Which rows the two were compared on, in words."""
 
 
-class Model(nn.Module):
+class ExportedModel(nn.Module):
     """From raw inputs to probabilities and logits; copies on the CPU of what the run has on any device."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
-        self.backbone = copy.deepcopy(run.features.backbone).cpu() if run.features else None
+        self.encoder = None if run.encoder.module is None else copy.deepcopy(run.encoder.module).cpu()
         self.preprocess, self.network = copy.deepcopy(run.preprocess).cpu(), copy.deepcopy(run.network).cpu()
-        networks.fuse(self.network, False)  # fusing may be on if it was trained on a GPU in this process
+        networks.fuse(self.network, False)  # it may be on if it was trained on a GPU in this process
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        features = inputs if self.backbone is None else self.backbone(inputs)
-        logits = self.network(self.preprocess(features)).float()
+        encoded = inputs if self.encoder is None else self.encoder(inputs)
+        logits = self.network(self.preprocess(encoded)).float()
         return logits.softmax(dim=1), logits
 
 
 def export_run(run: Run | str | Path, path: str | Path) -> Export:
-    """Write the trained network of a run, its preprocessing, class names and model card into one file.
+    """Write the trained network of a run with everything around it into one file.
 
-    run   a run or its directory; load_run(path, ...) if it needs a module of your own or code that you trust
-    path  of the file, ending in .onnx
+    Parameters
+    ----------
+    run
+        A run or its directory; load_run(path, ...) if it needs a module of your own or code that you trust.
+    path
+        Of the file, ending in .onnx.
     """
     path = Path(path)
     if path.suffix.lower() != ".onnx":
@@ -75,7 +80,7 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
     run = run if isinstance(run, Run) else load_run(run, device="cpu")
     rows, checked_on = _rows_to_check(run)
     entries = {"classes": _json(run.classes), "model_card": _json(model_card(run))}
-    model = Model(run)
+    model = ExportedModel(run)
     try:
         content = _onnx(model, rows, entries)
         difference = _difference(content, model, rows)
@@ -97,44 +102,41 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
 
 
 def _system_error(error: BaseException | None) -> OSError | None:
-    """What the system refused, if that made the exporter fail, which may write files of its own."""
+    """Return the system's error if one made the exporter fail, which may write files of its own."""
     while error is not None:
-        if (
-            isinstance(error, OSError) and error.errno is not None
-        ):  # not one of `inspect`, for source code it cannot find
+        if isinstance(error, OSError) and error.errno is not None:  # not `inspect` failing to find source code
             return error
         error = error.__cause__ or error.__context__
     return None
 
 
 def model_card(run: Run) -> dict[str, Any]:
-    """What someone who has only the file wants to know about it."""
-    (epoch, step), (shape, kind) = run.directory.reached(), _input(run)
-    limits = [0, 255] if kind == "uint8" else run.about.get("input_range")
+    """Return what someone who has only the file wants to know."""
+    (epoch, step), (shape, kind, limits) = run.directory.position(), _input(run)
+    info, config = run.info, run.config
     return {
-        "data": Path(run.about.get("data", run.config.data.name)).name,
-        "training_rows": run.about["rows"],
+        "data": Path(info.data).name,
+        "training_rows": info.rows,
         "labels": len(run.labels.rows),
-        "method": "the user's own" if run.about["own_method"] else run.config.method.name,
-        "network": "the user's own" if run.about["own_network"] else run.config.network.name,
-        "preprocessing": run.config.data.preprocess,
-        **({} if run.columns is None else {"columns": asdict(run.columns)}),
+        "method": "custom" if info.custom_method else config.method.name,
+        "network": "custom" if info.custom_network else config.network.name,
+        "preprocessing": config.preprocess.kind,
+        "encoder": {"kind": config.encoder.name, **info.encoder},
         "epochs": epoch,
         "test_error_percent": None if step else run.test_error,
-        "test_rows": run.about.get("test_rows"),
-        "backbone": run.about.get("backbone"),
+        "test_rows": info.test_rows,
         "input": {"name": INPUT, "type": kind, "shape": ["batch", *shape], "range": limits},
         "selfens": __version__,
     }
 
 
 def _json(value: Any) -> str:
-    """Text of any language stays readable; lone surrogates, from file names that are not UTF-8, stay escaped."""
+    """Keep text of any language readable; lone surrogates, from file names that are not UTF-8, stay escaped."""
     return json.dumps(value, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace").decode()
 
 
-def _onnx(model: Model, rows: Inputs, entries: dict[str, str]) -> bytes:
-    # Neither notes on packages that are not needed nor deprecations inside torch's own exporter.
+def _onnx(model: ExportedModel, rows: NDArray[Any], entries: dict[str, str]) -> bytes:
+    # Silences notes on packages that are not needed, and deprecations inside torch's own exporter.
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     any_batch = ({0: Dim("batch", min=1)},)
     with warnings.catch_warnings(), torch.no_grad():
@@ -151,8 +153,8 @@ def _onnx(model: Model, rows: Inputs, entries: dict[str, str]) -> bytes:
 # The check
 
 
-def _difference(content: bytes, model: Model, rows: Inputs) -> float:
-    """The largest difference of a probability between the file and the model, over batches of several sizes."""
+def _difference(content: bytes, model: ExportedModel, rows: NDArray[Any]) -> float:
+    """Return the largest difference of a probability between the file and the model, over batches of several sizes."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -165,27 +167,34 @@ def _difference(content: bytes, model: Model, rows: Inputs) -> float:
     return float(np.max(found))  # NaN if one of them is
 
 
-def _expected(model: Model, rows: Inputs) -> NDArray[np.float32]:
-    inputs = rows if model.backbone is None else model.backbone.features(rows)
-    return probabilities(model.network, preprocess.apply(model.preprocess, inputs, "cpu"))
+def _expected(model: ExportedModel, rows: NDArray[Any]) -> NDArray[np.float32]:
+    with torch.no_grad():
+        inputs = rows if model.encoder is None else model.encoder(torch.from_numpy(rows)).float().numpy()
+    return network_probabilities(model.network, preprocess.apply(model.preprocess, inputs, "cpu"))
 
 
-def _rows_to_check(run: Run) -> tuple[Inputs, str]:
-    """Rows spread over the training data, some more than once if it is small; and a name for them."""
-    shape, kind = _input(run)
+def _rows_to_check(run: Run) -> tuple[NDArray[Any], str]:
+    """Return rows spread over the training data, some more than once if it is small, and a name for them."""
+    shape, kind, _ = _input(run)
+    token = DOWNLOADS.set(False)  # exporting must not start a download
     try:
-        inputs = run.dataset(offline=True).shown()
+        data = run.data()
     except SelfensError:
-        why = f"since the training data, {run.config.data.name}, cannot be loaded"
+        why = f"since the training data, {run.config.source.title}, cannot be loaded"
         return np.zeros((CHECKED_ROWS, *shape), dtype=kind), f"blank rows only, {why}"
-    rows = inputs[np.arange(CHECKED_ROWS) * len(inputs) // CHECKED_ROWS]
-    if run.features is not None:
-        rows = np.stack([resized(row, run.features.size) for row in rows])
-    return rows, f"{min(CHECKED_ROWS, len(inputs))} training rows"
+    finally:
+        DOWNLOADS.reset(token)
+    raw = data.inputs if run.encoder.module is None else take(data.dataset.raw, data.dataset.train_rows)
+    rows = raw[np.arange(CHECKED_ROWS) * len(raw) // CHECKED_ROWS]
+    if run.encoder.module is not None:
+        rows = resize(rows, shape[-1])
+    return rows, f"{min(CHECKED_ROWS, len(raw))} training rows"
 
 
-def _input(run: Run) -> tuple[tuple[int, ...], str]:
-    """Shape and type of a row that the file takes: an image, if there is a backbone."""
-    if run.features is None:
-        return run.input_shape, run.about["input_type"]
-    return (3, run.features.size, run.features.size), "uint8"
+def _input(run: Run) -> tuple[tuple[int, ...], str, Any]:
+    """Return shape, type and range of a row that the file takes: an image, if the encoder is a network."""
+    if run.encoder.module is not None:
+        side = run.encoder.image_side or 0
+        return (3, side, side), "uint8", [0, 255]
+    kind = str(run.info.encoder.get("type", "float32"))
+    return run.input_shape, kind, [0, 255] if kind == "uint8" else run.info.encoder.get("range")

@@ -14,25 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from selfens import encoders
 from selfens.config import Config
-from selfens.core import IN_MEMORY, launcher
+from selfens.core import launcher
+from selfens.core.device import resolve_device
 from selfens.core.randomness import FOLDS, stream
-from selfens.data.dataset import UNLABELED, Dataset, Labels
+from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.labels import choose_labels
-from selfens.data.rows import LazyRows, Source
-from selfens.data.tabular import Columns
-from selfens.errors import DataError, check_kind
+from selfens.data.rows import Labels
+from selfens.encoders import ENCODERS
+from selfens.errors import DataError, check_type, listed, plural
 from selfens.runs.run import Run
 from selfens.tools.audit import Audit, Probabilities, rank
-from selfens.tools.baselines import CHANCE, OURS, Verdict, judge, predictions
+from selfens.tools.baselines import CHANCE, OURS, Comparison, compare, predictions
 from selfens.training.loop import train
-from selfens.training.progress import Progress, Silent, duration
+from selfens.training.progress import NoProgress, Progress, WarningsOnly, duration
 
-USUAL = 5
+DEFAULT_FOLDS = 5
+IDENTITY = "identity"
 
 
 class _Warnings(Progress):
-    """Of what a run shows, only its warnings."""
+    """A progress display that forwards only warnings."""
 
     def __init__(self, shown: Progress) -> None:
         self.shown = shown
@@ -42,27 +45,29 @@ class _Warnings(Progress):
 
 
 def audit_folds(config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None) -> Audit:
-    """The labels that `config` would train with, each judged by a run from which it was hidden."""
+    """Rank the labels that `config` would train with, each judged by a run from which it was hidden."""
     return rank(*fold_predictions(config, dataset, folds, progress=progress))
 
 
 def fold_predictions(
     config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None
 ) -> tuple[Labels, Probabilities]:
-    """The labels that were hidden once, and for each such row what was predicted then (zeros for the others).
+    """Return the labels that were hidden once, and what was predicted for each such row then (zeros for the others).
 
     A hidden row stays in the training set, unlabeled. The only label of a class is never hidden. The runs are not kept.
     """
-    labels, parts, remark = _divided(config, dataset, folds)
-    for sentence in remark:
-        (progress or Silent()).warn(sentence)
-    probabilities = np.zeros((dataset.num_rows, dataset.num_classes))
+    labels, fold_of, remarks = _divide(config, dataset, folds)
+    for sentence in remarks:
+        (progress or WarningsOnly()).warn(sentence)
+    config, dataset = _encode_once(config, dataset)
+    every, nothing = np.arange(dataset.num_train), np.empty(0, dtype=np.int64)
+    probabilities = np.zeros((dataset.num_train, dataset.num_classes))
     for fold in range(folds):
-        hidden = parts == fold
-        partly = _untested(dataset.with_labels(np.where(hidden, UNLABELED, labels)))
+        hidden = fold_of == fold
+        partly = dataset.with_split(every, nothing, np.where(hidden, UNLABELED, labels))
         with _trained(config, partly, fold, folds, progress) as run:
-            probabilities[hidden] = run.predict_training_rows(partly)[hidden]
-    return np.where(parts >= 0, labels, UNLABELED), probabilities
+            probabilities[hidden] = run.predict_training_rows()[hidden]
+    return np.where(fold_of >= 0, labels, UNLABELED), probabilities
 
 
 def compare_folds(
@@ -72,72 +77,67 @@ def compare_folds(
     *,
     network: nn.Module | None = None,
     progress: Progress | None = None,
-) -> Verdict:
-    """What `config` trains beside the baselines, without test rows: each labeled row is predicted by models that never saw it.
+) -> Comparison:
+    """Compare what `config` trains with the baselines, without test rows: each label is predicted by models not trained on it.
 
-    network  a module to train instead of the one the config names; it is copied, and gets the inputs that it was made for:
-             the columns of a table are not fitted again, which might change their number
+    Parameters
+    ----------
+    network
+        A module to train instead of the one the config names; it is copied. It gets the inputs it was made for, so the
+        encoder is fitted once.
     """
-    labels, parts, remark = _divided(config, dataset, folds)
+    labels, fold_of, remarks = _divide(config, dataset, folds)
+    standardize = not ENCODERS.find(config.encoder.name).is_scaled
+    config, dataset = _encode_once(config, dataset, always=network is not None)
     predicted: dict[str, Labels] = {}
     for fold in range(folds):
-        hidden, seen = np.flatnonzero(parts == fold), np.flatnonzero(parts != fold)
-        inputs, columns = (dataset.inputs, dataset.columns) if network is not None else _encoded_for(dataset, seen)
-        partly = replace(
-            _untested(dataset),
-            inputs=LazyRows([inputs], seen),
-            columns=columns,
-            labels=labels[seen],
-            test_inputs=LazyRows([inputs], hidden),
-            test_labels=labels[hidden],
-            row_names=(),
-            extra_rows=int((seen >= dataset.main_rows).sum()),
-        )
+        hidden, seen = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
+        partly = dataset.with_split(seen, hidden, labels)
         with _trained(config, partly, fold, folds, progress, copy.deepcopy(network)) as run:
-            ours = run.test_probabilities(partly).argmax(axis=1)
-        arrays = (partly.inputs, partly.labels, partly.test_inputs)
-        baselines, notes = predictions(*arrays, standardize=dataset.columns is None)
+            ours, data = run.test_probabilities().argmax(axis=1), run.data()
+        baselines, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
         for name, classes in {OURS: ours, **baselines}.items():
             predicted.setdefault(name, labels.copy())[hidden] = classes
-    known = parts >= 0
-    # The largest class of a fold's other rows may well be another one: with even classes it is the one that is hidden least.
+    known = fold_of >= 0
+    # In a fold, the largest class of the other rows is the one that is hidden least.
     predicted[CHANCE][:] = np.bincount(labels[known]).argmax()
     every = {name: classes[known] for name, classes in predicted.items()}
-    about = {"labels": int(known.sum()), "folds": folds, "images": dataset.is_images, "notes": [*remark, *notes]}
-    return judge(every, labels[known], **about)
+    about = {"labels": int(known.sum()), "folds": folds, "is_images": data.is_images, "notes": (*remarks, *notes)}
+    return compare(every, labels[known], **about)
 
 
-def _encoded_for(dataset: Dataset, seen: NDArray[np.int64]) -> tuple[Source, Columns | None]:
-    """The inputs of all rows, and how they were made: of a table by what is fitted on the rows that are seen."""
-    if dataset.table is None:
-        return dataset.inputs, dataset.columns
-    cells = dataset.table if dataset.row_numbers is None else dataset.table.loc[dataset.row_numbers]
-    columns = Columns.fit(cells.iloc[seen])
-    return columns.encode(cells)[0], columns
+def _encode_once(config: Config, dataset: Dataset, *, always: bool = False) -> tuple[Config, Dataset]:
+    """Return the encoded rows as a dataset, unless the encoder must be fitted again in every fold."""
+    if config.encoder.name == IDENTITY or (ENCODERS.find(config.encoder.name).learns and not always):
+        return config, dataset
+    encoder = encoders.build(config.encoder, resolve_device(config.training.device))
+    encoder.fit(dataset.raw, dataset.train_rows)
+    inputs = encoder.transform(dataset.raw).inputs
+    return replace(config, encoder=ENCODERS.options(IDENTITY)), replace(dataset, raw=inputs)
 
 
-def usual_folds(labels: Labels) -> int:
-    """Five, or as many as there are labels to hide; less than two if folds cannot be made. `labels` may have -1 for unknown."""
-    return min(USUAL, int(_can_be_hidden(labels).sum()))
+def default_folds(labels: Labels) -> int:
+    """Return five, or as many as there are labels to hide (-1 is unknown); fewer than two if folds cannot be made."""
+    return min(DEFAULT_FOLDS, int(_can_be_hidden(labels).sum()))
 
 
 def _can_be_hidden(labels: Labels) -> NDArray[np.bool_]:
-    """The rows whose label is not the only one of its class."""
+    """Return the rows whose label is not the only one of its class."""
     known = labels != UNLABELED
     return np.asarray(known & (np.bincount(labels[known], minlength=1)[labels] > 1))
 
 
-def _divided(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64], list[str]]:
-    """The labels that `config` would train with, the fold of each row, -1 if it is never hidden, and a remark on these."""
-    check_kind("config", config, Config, "a Config, such as that of a run: load_run(path).config")
+def _divide(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64], list[str]]:
+    """Return the labels that `config` would train with, the fold of each row (-1 if it is never hidden), and remarks."""
+    check_type("config", config, Config, "a Config, such as that of a run: load_run(path).config")
     launcher.check_single_process("cross-validation")
     label_seed, split_seed = config.seed.of("labels"), config.seed.of("split")
-    choice = choose_labels(dataset, config.data, label_seed=label_seed, split_seed=split_seed)
-    labels = choice.known_labels(dataset.num_rows)
-    parts = _fold_numbers(labels, folds, label_seed)
-    alone = [f"'{dataset.classes[number]}'" for number in labels[(labels != UNLABELED) & (parts < 0)]]
-    remark = f"Never held out, because the class has only one label: {', '.join(alone[:8])}."
-    return labels, parts, [remark] if alone else []
+    choice = choose_labels(dataset, config.labels, label_seed=label_seed, split_seed=split_seed)
+    labels = choice.known_labels(dataset.num_train)
+    fold_of = _fold_numbers(labels, folds, label_seed)
+    alone = [f"'{dataset.classes[number]}'" for number in labels[(labels != UNLABELED) & (fold_of < 0)]]
+    remark = f"Never held out, because the class has only one label: {listed(alone, 8)}."
+    return labels, fold_of, [remark] if alone else []
 
 
 @contextmanager
@@ -149,22 +149,19 @@ def _trained(
     progress: Progress | None,
     network: nn.Module | None = None,
 ) -> Iterator[Run]:
-    """A run on all labels of the dataset, as long as it is needed."""
-    own = config.with_values(
-        "data", labels=None, label_choice="balanced", labels_file=None, label_noise=0.0, validation=0.0
-    )
-    shown, began = progress or Silent(), time.perf_counter()
+    """Train on all labels of the dataset; the run exists as long as the context."""
+    shown, began = progress or WarningsOnly(), time.perf_counter()
     if not fold:
-        epochs = f"{config.schedule.epochs:,} epoch{'s' * (config.schedule.epochs > 1)}"
+        epochs = plural(config.schedule.epochs, "epoch")
         shown.say(f"training {folds} times for {epochs}, each time with part of the labels held out")
-    with tempfile.TemporaryDirectory() as folder:
-        place = config.method.place
-        if place and getattr(config.method, place) not in IN_MEMORY:  # that file belongs to another run
-            own = own.with_values("method", **{place: str(Path(folder) / "targets")})
-        name = Path(folder) / f"fold-{fold + 1}-of-{folds}"
+    config = config.with_values("labels", count=None, choice="balanced", file=None, noise=0.0, validation=0.0)
+    with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
+        if config.method.has_files:  # those belong to another run
+            config = replace(config, method=config.method.relocated(Path(folder)))
+        path = Path(folder) / f"fold-{fold + 1}-of-{folds}"
         try:
-            told = Progress() if fold else _Warnings(shown)  # the others would warn of the same
-            run = train(own, name, dataset=dataset, network=network, progress=told)
+            show = NoProgress() if fold else _Warnings(shown)  # the others would warn about the same
+            run = train(config, path, dataset=dataset, network=network, progress=show)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"stopped in fold {fold + 1} of {folds}; nothing was written; run it again to start over."
@@ -174,23 +171,17 @@ def _trained(
         yield run
 
 
-def _untested(dataset: Dataset) -> Dataset:
-    """The dataset without its test rows, so that no time goes into testing, nor its unreadable files listed again."""
-    inputs, labels = dataset.test_inputs[:0], dataset.test_labels[:0]
-    return replace(dataset, test_inputs=inputs, test_labels=labels, test_row_names=(), unreadable=())
-
-
 def _fold_numbers(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
-    """The fold of each labeled row, -1 elsewhere and for the only label of a class; each class is divided evenly."""
+    """Return the fold of each labeled row, -1 elsewhere and for the only label of a class; classes are divided evenly."""
     can_be_hidden = _can_be_hidden(labels)
-    most = int(can_be_hidden.sum())
-    if most < 2:
+    limit = int(can_be_hidden.sum())
+    if limit < 2:
         raise DataError(
             "no class has more than one labeled row, so none can be hidden and there can be no folds; label more rows."
         )
-    if not 2 <= folds <= most:
+    if not 2 <= folds <= limit:
         raise DataError(
-            f"{folds} folds were asked for; expected 2 to {most:,}, the number of labels that can be hidden."
+            f"{folds} folds were asked for; expected 2 to {limit:,}, the number of labels that can be hidden."
         )
     random = stream(seed, FOLDS)
     numbers = np.full(len(labels), -1)

@@ -11,7 +11,7 @@ from typing import Any
 from selfens.errors import RunError, require
 from selfens.files.tensors import write_failure
 from selfens.runs.directory import RunDirectory
-from selfens.training.progress import Progress, Silent
+from selfens.training.progress import Progress, WarningsOnly
 
 FOLDER = "tensorboard"
 
@@ -21,16 +21,16 @@ class TensorBoard(Progress):
 
     def __init__(self, run_dir: str | Path, shown: Progress | None = None) -> None:
         require("tensorboard", "writing for TensorBoard")
-        self.shown = shown or Silent()
-        self.talkative = self.shown.talkative
-        self.run = RunDirectory(run_dir)
+        self.shown = shown or WarningsOnly()
+        self.has_bars = self.shown.has_bars
+        self.directory = RunDirectory(run_dir)
         self.file: Path | None = None
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         """Write all epochs of the history again, so that a resume neither doubles nor skips one."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
-        folder = self.run.path / FOLDER
+        folder = self.directory.path / FOLDER
         self.file = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         try:
             folder.mkdir(exist_ok=True)
@@ -39,7 +39,7 @@ class TensorBoard(Progress):
             self._append({"file_version": "brain.Event:2"})
             # A TensorBoard that is open forgets what it has read.
             self._append({"step": 0, "session_log": SessionLog(status=SessionLog.START)})
-            for record in self.run.history():
+            for record in self.directory.history():
                 self._append(_scalars(record))
         except OSError as error:
             raise RunError(write_failure(folder, error)) from error
@@ -55,7 +55,9 @@ class TensorBoard(Progress):
         try:
             self._append(_scalars(record))
         except OSError as error:  # which ends the logging, not the run
-            self.warn(f"TensorBoard gets no more epochs of this run: {write_failure(self.run.path / FOLDER, error)}")
+            self.warn(
+                f"TensorBoard gets no more epochs of this run: {write_failure(self.directory.path / FOLDER, error)}"
+            )
             self.file = None
         self.shown.epoch(record)
 

@@ -1,4 +1,4 @@
-"""A checkpoint: the `state_dict` of every part, of all processes together, so that any number of them can resume from it."""
+"""A checkpoint: the `state_dict` of every component, of all processes together, so that any number of them can resume."""
 
 from __future__ import annotations
 
@@ -9,133 +9,135 @@ from torch import Tensor, nn
 
 from selfens.core.device import generator
 from selfens.core.randomness import PROCESS, stream
-from selfens.errors import ConfigError, RunError, check_kind
+from selfens.data.rows import Rows
+from selfens.errors import ConfigError, RunError, check_type
 from selfens.runs.directory import Checkpoint, RunDirectory
-from selfens.training.setup import Parts, Rows
+from selfens.training.components import Components
 
 State = dict[str, Tensor]
 
 
 class Position(NamedTuple):
-    """Where a run begins or continues: the epoch, the step, and the seconds spent in that epoch before."""
+    """Where a run starts or continues: the epoch, the step, and the seconds spent in that epoch before."""
 
     epoch: int = 0
     step: int = 0
     seconds: float = 0.0
 
 
-def save(parts: Parts, directory: RunDirectory, epoch: int, step: int, seconds: float = 0.0) -> None:
-    """A checkpoint that continues at `step` of `epoch`, in which so many seconds have been spent by then."""
-    if changed := {*shapes(parts).items()} ^ {*parts.shapes.items()}:
-        raise ConfigError(
-            f"{min(changed)[0]} is not as it was when training began, so no checkpoint could be loaded; tensors of a network "
-            "or method must keep name, type and shape."
-        )
-    if step:
-        average_over_processes(parts)
-    ensemble, targets, targets_file = parts.method.ensemble, {}, {}
-    if ensemble and ensemble.file:
-        targets_file = ensemble.seal()
-    elif ensemble:
-        targets = {name: each.cpu() for name, each in ensemble.state_dict().items()}
-    random = {kind: each.get_state() for kind, each in _generators(parts).items()}
-    every = parts.group.gather((parts.rows.owned, targets, random))
-    if parts.group.is_first:
-        tensors = _states(parts) | {"targets": _targets_of_all(parts, every)}
-        tensors["random"] = {f"{kind}{rank}": own[kind] for rank, (_, _, own) in enumerate(every) for kind in own}
-        directory.save_checkpoint(Checkpoint(epoch, step, tensors, targets_file, seconds))
-    parts.group.barrier()  # a process that went on while the first one writes would run into a timeout
+class Checkpointer:
+    """Saves and loads the state of a run's components. It refuses to save if tensors have changed their shape."""
 
+    def __init__(self, components: Components) -> None:
+        self.components = components
+        self.shapes = self._checked_shapes()
+        """Type and shape of what is saved of network and method."""
 
-def load(parts: Parts, checkpoint: Checkpoint) -> Position:
-    """Bring every part into the state it was in.
-
-    With another number of processes than before, an epoch that was begun starts again, because others own the rows that are
-    left of it, and random states are new ones.
-    """
-    tensors, random = checkpoint.tensors, checkpoint.tensors["random"]
-    same_processes = sum(name.startswith("cpu") for name in random) == parts.group.size
-    step, ensemble = checkpoint.step if same_processes else 0, parts.method.ensemble
-    try:
-        _check_fits(parts, tensors)
-        parts.network.load_state_dict(tensors["network"])
-        in_evaluated = {name: tensors["evaluated"][other] for name, other in _names_in_evaluated(parts).items()}
-        parts.method.load_state_dict(tensors.get("method", {}) | in_evaluated)
-        parts.optimizer.load_state_dict(tensors["optimizer"])
-        if step == checkpoint.step:
-            parts.step.load_state_dict(tensors["step"])
+    def save(self, directory: RunDirectory, epoch: int, step: int, seconds: float = 0.0) -> None:
+        """Save a checkpoint that continues at `step` of `epoch`, after the given seconds in that epoch."""
+        parts = self.components
+        if changed := {*self._checked_shapes().items()} ^ {*self.shapes.items()}:
+            raise ConfigError(
+                f"{min(changed)[0]} is not as it was when training began, so no checkpoint could be loaded; tensors of a "
+                "network or method must keep name, type and shape."
+            )
+        if step:
+            average_over_processes(parts)
+        ensemble, targets, targets_file = parts.method.ensemble, {}, {}
         if ensemble and ensemble.file:
-            ensemble.restore(checkpoint.targets_file)
+            targets_file = ensemble.seal()
         elif ensemble:
-            ensemble.load_state_dict(_own_targets(parts, tensors["targets"]))
-        _restore_random_states(parts, random if same_processes else {}, checkpoint.epoch)
-    except (RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise RunError(
-            f"the checkpoint does not fit the run ({str(error).splitlines()[0]}); it is damaged, or of another run."
-        ) from None
-    if step >= parts.loader.steps_per_epoch:
-        raise RunError(
-            f"the checkpoint is of epoch {checkpoint.epoch}, step {checkpoint.step}, beyond the end of the run; it is damaged."
-        )
-    return Position(checkpoint.epoch, step, checkpoint.seconds if step else 0.0)
+            targets = {name: each.cpu() for name, each in ensemble.state_dict().items()}
+        random = {kind: each.get_state() for kind, each in _generators(parts).items()}
+        every = parts.group.gather((parts.rows.owned, targets, random))
+        if parts.group.is_first:
+            tensors = _states(parts) | {"targets": _all_targets(parts, every)}
+            tensors["random"] = {f"{kind}{rank}": own[kind] for rank, (_, _, own) in enumerate(every) for kind in own}
+            directory.save_checkpoint(Checkpoint(epoch, step, tensors, targets_file, seconds))
+        parts.group.barrier()  # a process that continued while the first one writes would run into a timeout
+
+    def load(self, checkpoint: Checkpoint) -> Position:
+        """Restore every component.
+
+        With another number of processes than before, an epoch that was begun starts again, because others own the rows that
+        are left of it, and random states are new.
+        """
+        parts, tensors, random = self.components, checkpoint.tensors, checkpoint.tensors["random"]
+        same_processes = sum(name.startswith("cpu") for name in random) == parts.group.size
+        step, ensemble = checkpoint.step if same_processes else 0, parts.method.ensemble
+        try:
+            _check_fits(parts, tensors)
+            parts.network.load_state_dict(tensors["network"])
+            parts.method.load_state_dict(tensors.get("method", {}))
+            if "evaluated" in tensors:
+                parts.method.evaluated(parts.network).load_state_dict(tensors["evaluated"])
+            parts.optimizer.load_state_dict(tensors["optimizer"])
+            if step == checkpoint.step:
+                parts.step.load_state_dict(tensors["step"])
+            if ensemble and ensemble.file:
+                ensemble.restore(checkpoint.targets_file)
+            elif ensemble:
+                ensemble.load_state_dict(_own_targets(parts, tensors["targets"]))
+            _restore_random_states(parts, random if same_processes else {}, checkpoint.epoch)
+        except (RuntimeError, KeyError, ValueError, TypeError) as error:
+            raise RunError(
+                f"the checkpoint does not fit the run ({str(error).splitlines()[0]}); it is damaged, or of another run."
+            ) from None
+        if step >= parts.loader.steps_per_epoch:
+            raise RunError(
+                f"the checkpoint is of epoch {checkpoint.epoch}, step {checkpoint.step}, beyond the end of the run; it is "
+                "damaged."
+            )
+        return Position(checkpoint.epoch, step, checkpoint.seconds if step else 0.0)
+
+    def _checked_shapes(self) -> dict[str, str]:
+        """Return type and shape of what is saved of network and method; refuse what cannot be saved."""
+        parts = self.components
+        evaluated = parts.method.evaluated(parts.network)
+        check_type("what the method's `evaluated` returns", evaluated, nn.Module, "a network")
+        states = _states(parts)
+        tensors = {
+            f"{part}/{name}": each for part in ("network", "evaluated", "method") for name, each in states[part].items()
+        }
+        for name, each in tensors.items():
+            if not isinstance(each, Tensor) or each.layout != torch.strided:
+                raise ConfigError(f"{name} cannot be saved with the run; expected a tensor that is not sparse.")
+        return _described(tensors)
 
 
-def average_over_processes(parts: Parts) -> None:
-    """Let what each process has followed in its own batches (running means, sums of losses) be the average of all."""
+def average_over_processes(parts: Components) -> None:
+    """Average what each process has followed in its own batches: running means, and sums of losses."""
     if parts.group.size == 1:
         return
-    tensors = [*parts.network.buffers(), *parts.method.state_dict().values()]
-    every = [tensor for tensor in {each.data_ptr(): each for each in tensors}.values() if tensor.is_floating_point()]
-    for tensor, mean in zip(every, parts.group.means(every), strict=True):
+    states = _states(parts)
+    tensors = [*parts.network.buffers(), *states["method"].values(), *states["evaluated"].values()]
+    floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+    for tensor, mean in zip(floats, parts.group.means(floats), strict=True):
         tensor.copy_(mean)
     parts.group.mean(parts.step.sums)
 
 
-# Parts that are the same in all processes
-
-
-def shapes(parts: Parts) -> dict[str, str]:
-    """Type and shape of what is saved of the network and the method. What cannot be saved is refused."""
-    evaluated = parts.method.evaluated(parts.network)
-    check_kind("what the method's `evaluated` returns", evaluated, nn.Module, "a network")
-    states = _states(parts)
-    named = {
-        f"{part}/{name}": each for part in ("network", "evaluated", "method") for name, each in states[part].items()
-    }
-    for name, each in named.items():
-        if not isinstance(each, Tensor) or each.layout != torch.strided:
-            raise ConfigError(f"{name} cannot be saved with the run; expected a tensor that is not sparse.")
-    return _described(named)
+# What is the same in all processes
 
 
 def _described(tensors: State) -> dict[str, str]:
-    """Type and shape of each tensor."""
+    """Return type and shape of each tensor."""
     return {name: f"{each.dtype} {tuple(each.shape)}" for name, each in tensors.items()}
 
 
-def _states(parts: Parts) -> dict[str, State]:
-    evaluated, elsewhere = parts.method.evaluated(parts.network), _names_in_evaluated(parts)
+def _states(parts: Components) -> dict[str, State]:
+    evaluated = parts.method.evaluated(parts.network)
     return {
         "network": parts.network.state_dict(),
         "evaluated": {} if evaluated is parts.network else evaluated.state_dict(),
-        "method": {name: each for name, each in parts.method.state_dict().items() if name not in elsewhere},
+        "method": parts.method.state_dict(),
         "optimizer": parts.optimizer.state_dict(),
         "step": parts.step.state_dict(),
     }
 
 
-def _names_in_evaluated(parts: Parts) -> dict[str, str]:
-    """Of the tensors of the method that are the evaluated network's, such as a teacher's, which are saved only there."""
-    evaluated = parts.method.evaluated(parts.network)
-    if evaluated is parts.network:
-        return {}
-    names = {(each.data_ptr(), each.shape): name for name, each in evaluated.state_dict().items()}
-    found = {name: names.get((each.data_ptr(), each.shape)) for name, each in parts.method.state_dict().items()}
-    return {name: other for name, other in found.items() if other is not None}
-
-
-def _check_fits(parts: Parts, tensors: dict[str, State]) -> None:
-    """Refuse what is not exactly the tensors that this run would save."""
+def _check_fits(parts: Components, tensors: dict[str, State]) -> None:
+    """Refuse anything but exactly the tensors that this run would save."""
     wanted, ensemble = _states(parts), parts.method.ensemble
     if ensemble and not ensemble.file:
         begun = {name: each for name, each in ensemble.arrays.items() if name in tensors.get("targets", {})}
@@ -147,10 +149,10 @@ def _check_fits(parts: Parts, tensors: dict[str, State]) -> None:
                 raise ValueError(f"{part}/{name} is {found.get(name)}, expected {expected.get(name)}")
 
 
-# Targets, of which each process has those of its rows
+# Targets: each process has those of its rows
 
 
-def _targets_of_all(parts: Parts, every: list[tuple[Rows, State, State]]) -> State:
+def _all_targets(parts: Components, every: list[tuple[Rows, State, State]]) -> State:
     if len(every) == 1:
         return every[0][1]
     whole = _empty(every[0][1], len(parts.rows.kinds), "cpu")
@@ -160,28 +162,28 @@ def _targets_of_all(parts: Parts, every: list[tuple[Rows, State, State]]) -> Sta
     return whole
 
 
-def _own_targets(parts: Parts, whole: State) -> State:
+def _own_targets(parts: Components, whole: State) -> State:
     rows = ... if parts.group.size == 1 else parts.rows.owned
     return {name: each[rows] if each.ndim else each for name, each in whole.items()}
 
 
 def _empty(targets: State, rows: int, device: str) -> State:
-    """Targets of the same types and classes for so many rows, on a device; the decay has no rows."""
+    """Return targets of the same types and classes for another number of rows; the decay has no rows."""
     shapes = {name: (rows, *each.shape[1:]) if each.ndim else () for name, each in targets.items()}
     return {name: torch.empty(shapes[name], dtype=each.dtype, device=device) for name, each in targets.items()}
 
 
-# Random states, of which each process has its own
+# Random states: each process has its own
 
 
-def _generators(parts: Parts) -> dict[str, torch.Generator]:
-    """By the kind of device."""
+def _generators(parts: Components) -> dict[str, torch.Generator]:
+    """Return the generators in use, by the kind of device."""
     devices = {"cpu": torch.device("cpu"), parts.prepared.device.type: parts.prepared.device}
     return {kind: generator(device) for kind, device in devices.items()}
 
 
-def _restore_random_states(parts: Parts, states: State, epoch: int) -> None:
-    """As they were; without any, states that depend only on seed, process and epoch."""
+def _restore_random_states(parts: Components, states: State, epoch: int) -> None:
+    """Restore the states; without any, set states that depend only on seed, process and epoch."""
     rank, seed = parts.group.rank, parts.config.seed.of("training")
     fresh = stream(seed, PROCESS, rank, epoch)
     for kind, own in _generators(parts).items():

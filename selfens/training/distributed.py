@@ -1,10 +1,10 @@
-"""Several processes as one training: who this process is among them, and what they exchange.
+"""Several processes that train together.
 
-`torchrun` starts the processes and says through the environment how many there are. A single process is a group of one, for
-which every exchange is the identity, so training has one path for one process and for many.
+`torchrun` starts the processes and sets their number in the environment. A single process is a group of one, for which every
+collective is the identity, so training has one code path.
 
-Tensors of a step go through nccl between GPUs and gloo between CPUs, with a timeout of a minute. What may come after a long
-wait for one process (loading data, writing a checkpoint) goes through gloo with a timeout of hours; a process that has died is
+Tensors of a step go through nccl between GPUs and gloo between CPUs, with a timeout of a minute. Collectives that may have to
+wait for a slow rank (loading data, writing a checkpoint) go through gloo with a timeout of hours; a process that has died is
 noticed there at once too.
 """
 
@@ -25,10 +25,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from selfens.core import launcher
 from selfens.core.randomness import PROCESS, stream
+from selfens.data.rows import Rows
 from selfens.errors import RunError, SelfensError
 
 Value = TypeVar("Value")
-Rows = NDArray[np.int64]
 
 MIN, MAX = dist.ReduceOp.MIN, dist.ReduceOp.MAX
 STEP_TIMEOUT = timedelta(seconds=60)
@@ -42,31 +42,30 @@ class Group:
         self.rank, self.size, self._patient = rank, size, patient
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Group:
-        """Itself: a layer that averages over the processes may be copied to make a teacher."""
+        """Return itself: a layer that averages over processes may be copied to make a teacher."""
         return self
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes files and shows progress."""
+        """This process writes files and shows progress."""
         return self.rank == 0
 
-    # Which rows each process owns
+    # Rows
 
     def share(self, kinds: NDArray[np.int64]) -> Rows:
-        """The rows that this process owns, in ascending order: every size-th of each kind of row, in a fixed shuffle.
+        """Return the rows that this process owns, in ascending order: every size-th of each kind, in a fixed shuffle.
 
         The division depends only on the kinds and the number of processes, so a row has the same owner in every epoch. It is
-        shuffled because rows may come in a pattern, such as one class after another, that would leave a process without some
-        classes.
+        shuffled because rows may be sorted by class, which would leave a process without some classes.
         """
         shuffle = stream(0, PROCESS).permutation
         ordered = np.concatenate([shuffle(np.flatnonzero(kinds == kind)) for kind in np.unique(kinds)])
         return np.sort(ordered[self.rank :: self.size])
 
-    # What is exchanged in every step
+    # Collectives of every step
 
     def means(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Each tensor averaged over the processes, in one exchange."""
+        """Average each tensor over the processes, in one all-reduce."""
         if self.size == 1 or not tensors:
             return tensors
         flat = self.mean(torch.cat([tensor.reshape(-1) for tensor in tensors]))
@@ -74,37 +73,37 @@ class Group:
         return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """The tensor averaged over the processes, in place."""
+        """Average a tensor over the processes, in place."""
         return self.all_reduce(tensor).div_(self.size) if self.size > 1 else tensor
 
     def mean_with_gradient(self, tensor: Tensor) -> Tensor:
-        """The tensor averaged over the processes; gradients of all their losses flow back into each one's."""
+        """Average a tensor over the processes; the gradients of all their losses flow back into each."""
         averaged: Tensor = _Mean.apply(tensor, self)  # type: ignore[no-untyped-call]
         return averaged
 
     def all_reduce(self, tensor: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
-        """The tensor summed over the processes, or the MIN or MAX of each value, in place."""
+        """Sum a tensor over the processes, or take the MIN or MAX of each value, in place."""
         if self.size > 1:
             dist.all_reduce(tensor, how)
         return tensor
 
-    # What is exchanged now and then, perhaps after what has taken long in one process
+    # Collectives that are called rarely and may have to wait for a slow rank
 
     def all_reduce_int(self, number: int, how: Any) -> int:
-        """The MIN or MAX of the numbers that the processes have."""
-        told = torch.tensor(number)
+        """All-reduce an integer with MIN or MAX."""
+        reduced = torch.tensor(number)
         if self.size > 1:
-            dist.all_reduce(told, how, group=self._patient)
-        return int(told)
+            dist.all_reduce(reduced, how, group=self._patient)
+        return int(reduced)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Copy the first process's tensors into those of the others, after a barrier."""
+        """Copy the first process's tensors to the others, after a barrier."""
         self.barrier()
         for tensor in tensors if self.size > 1 else ():
             dist.broadcast(tensor, src=0)
 
     def gather(self, value: Value) -> list[Value]:
-        """What every process gives, on the first one; nothing on the others. Tensors must be on the host."""
+        """Return the values of all processes on the first one, nothing on the others. Tensors must be on the host."""
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
@@ -113,7 +112,7 @@ class Group:
 
     @contextmanager
     def first_process_first(self) -> Iterator[None]:
-        """The first process goes through this block before the others, so that they find what it has downloaded or decoded."""
+        """Run this block in the first process before the others, so that they find what it has downloaded."""
         if not self.is_first:
             self.barrier()
         yield
@@ -121,13 +120,13 @@ class Group:
             self.barrier()
 
     def barrier(self) -> None:
-        """Wait until all processes have come here."""
+        """Wait for all processes."""
         if self.size > 1:
             dist.barrier(group=self._patient)
 
 
 class _Mean(torch.autograd.Function):
-    """An average over processes: of the values on the way there, of the gradients on the way back."""
+    """An average over processes: of values in the forward pass, of gradients in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
@@ -140,10 +139,10 @@ class _Mean(torch.autograd.Function):
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[Group]:
-    """The group that torchrun started this process in, or a group of one.
+def process_group(device: torch.device) -> Iterator[Group]:
+    """Join the group that torchrun started this process in, or return a group of one.
 
-    Errors of the network between processes, which mean nothing to a user, become a sentence about a lost process.
+    Network errors between processes become a sentence about a lost process.
     """
     if launcher.world_size() == 1:
         yield Group()

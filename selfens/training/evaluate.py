@@ -1,4 +1,4 @@
-"""The error on held-out and test rows, after each epoch. Every row is covered, the last few too."""
+"""The error on held-out and test rows after each epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from selfens.training.distributed import Group
 
 
 class EvaluatedRows(NamedTuple):
-    """The rows on which one process evaluates the network, and how many there are in all processes."""
+    """The rows on which one process evaluates the network, and their number in all processes."""
 
     inputs: Tensor
     labels: Tensor
@@ -20,7 +20,7 @@ class EvaluatedRows(NamedTuple):
 
 
 def misclassified(network: nn.Module, rows: EvaluatedRows, precision: str, group: Group) -> float | None:
-    """The share of the rows of all processes that are misclassified, in percent; None without rows."""
+    """Return the percentage of misclassified rows over all processes; None without rows."""
     if rows.total == 0:
         return None
     wrong = torch.zeros((), dtype=torch.int64, device=rows.labels.device)

@@ -1,4 +1,4 @@
-"""Stopping on request: the first Ctrl-C (or SIGTERM) lets the current step end and a checkpoint be written."""
+"""Stop on request: after the first Ctrl-C (or SIGTERM) the current step ends and a checkpoint is written."""
 
 from __future__ import annotations
 

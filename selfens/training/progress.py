@@ -1,4 +1,4 @@
-"""What a person sees while a run trains. The trainer calls these methods and never prints by itself."""
+"""Progress displays. The trainer calls these methods and never prints by itself."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ BESIDE_LATEST = 54  # characters of the bar and what else stands on its line
 
 
 class Progress:
-    """Shows nothing at all, as all processes of a training but the first; subclasses show what they like."""
+    """The base class of progress displays, which shows nothing."""
 
-    talkative = False
-    """Whether downloads and decoding may show bars of their own."""
+    has_bars = False
+    """Downloads and decoding may show progress bars."""
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         pass
 
     def until(self, deadline: float) -> None:
-        """Training has a time limit: it ends by then, by time.perf_counter. Called before `start`."""
+        """Training has a deadline, by time.perf_counter. Called before `start`."""
 
     def step(self, epoch: int, step: int) -> None:
-        """A step was launched. On a GPU it may not be done yet."""
+        """A step was launched; on a GPU it may not be done yet."""
 
     def epoch(self, record: dict[str, Any]) -> None:
         pass
 
     def say(self, line: str) -> None:
-        """What is done besides the epochs of one run, such as the runs of several folds."""
+        """Report anything besides the epochs of one run, such as the next of several folds."""
 
     def warn(self, message: str) -> None:
         pass
@@ -44,15 +44,19 @@ class Progress:
         pass
 
 
-class Silent(Progress):
-    """Only warnings, as Python warnings: what a library does by default."""
+class NoProgress(Progress):
+    """A display that shows nothing, for all processes but the first."""
+
+
+class WarningsOnly(Progress):
+    """A display that forwards only warnings, as Python warnings: the library's default."""
 
     def warn(self, message: str) -> None:
         warnings.warn(message, SelfensWarning, stacklevel=3)
 
 
 class Quiet(Progress):
-    """Only warnings, as lines."""
+    """A display that prints only warnings."""
 
     def warn(self, message: str) -> None:
         print(f"warning: {visible(message)}", file=sys.stderr)  # noqa: T201
@@ -61,7 +65,7 @@ class Quiet(Progress):
 class Lines(Quiet):
     """One line per epoch, for logs and pipes."""
 
-    talkative = True
+    has_bars = True
     deadline: float | None = None
 
     def until(self, deadline: float) -> None:
@@ -84,7 +88,7 @@ class Lines(Quiet):
 class Bar(Quiet):
     """A live bar in a terminal."""
 
-    talkative = True
+    has_bars = True
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -138,7 +142,7 @@ class Bar(Quiet):
 
 
 def describe(record: dict[str, Any], room: float = math.inf) -> str:
-    """The losses, the error and the speed of an epoch in one line; fewer of them if there is no room."""
+    """Describe an epoch in one line: losses, errors and speed, or fewer of them if there is no room."""
     both = "supervised" in record and "unsupervised" in record  # a method may have other parts
     loss = f"loss {record['supervised' if both else 'total']:.4f}"
     losses = f"{loss} + {record['weight']:.3g} x {record['unsupervised']:.5f}" if both else loss
@@ -150,14 +154,15 @@ def describe(record: dict[str, Any], room: float = math.inf) -> str:
 
 
 def wide_console(least: int) -> Console:
-    """For tables: at least this wide, so that figures are wrapped by the terminal rather than cut off."""
+    """Return a console of at least this width, so that the terminal wraps tables rather than truncating figures."""
     from rich.console import Console
 
     return Console(width=max(Console().width, least))
 
 
 def duration(seconds: float) -> str:
-    """
+    """Format a duration.
+
     >>> duration(59), duration(61), duration(3700)
     ('59 s', '1 min 01 s', '1 h 01 min')
     """
@@ -170,7 +175,7 @@ def duration(seconds: float) -> str:
 
 
 def for_terminal(quiet: bool = False) -> Progress:
-    """A bar in a terminal, lines if the output goes to a file or a pipe."""
+    """Return a bar for a terminal, or lines if the output goes to a file or a pipe."""
     if quiet:
         return Quiet()
     return Bar() if sys.stdout.isatty() else Lines()

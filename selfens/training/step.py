@@ -1,8 +1,8 @@
 """One training step: batch, losses, gradients, optimizer, running means, what the method remembers.
 
-`Step._body` is the whole of it. It runs plainly, or in parts compiled by torch.compile, or replayed from a CUDA graph, by two
-independent switches; what is computed stays the same. Numbers that change with time are zero-dimensional tensors filled in
-place, and what is reported stays on the device until the end of the epoch, so nothing in here waits for a result.
+`Step._body` is all of it. It runs plainly, compiled by torch.compile, or replayed from a CUDA graph, by independent switches;
+the result is the same. Numbers that change with time are 0-d tensors filled in place, and what is reported stays on the device
+until the end of the epoch, so nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from selfens.methods.base import Losses, Method
 from selfens.networks.layers import fuse, update_running_means
 from selfens.training.distributed import Group
 
-WARM_UP_STEPS = 3  # real steps, taken before a graph is captured so that every kernel is compiled and chosen
+WARM_UP_STEPS = 3  # real steps before a graph is captured, so that every kernel is compiled and chosen
 
 
 def start_compiler() -> threading.Thread:
-    """Load the compiler and start the processes it works in, which takes seconds, while everything else is set up."""
+    """Load the compiler and start its worker processes in the background, which takes seconds."""
 
     def load() -> None:
-        with suppress(Exception):  # private modules of torch: without them the first step does the same, later
+        with suppress(Exception):  # private modules of torch; without them the first step does the same
             importlib.import_module("torch._inductor.async_compile").maybe_warm_pool()
             importlib.import_module("torch._inductor.compile_fx")
 
@@ -44,8 +44,10 @@ def start_compiler() -> threading.Thread:
 
 
 def _fresh_code_object(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The bound method with a copy of its code. The compiler counts how often it has compiled a code object, and from the
-    ninth time on runs it plainly without saying so; so the steps of many trainings in a process must not share one.
+    """Return the bound method with a copy of its code object.
+
+    The compiler counts how often it has compiled a code object and silently gives up after the eighth time, so the steps of
+    several trainings in a process must not share one.
     """
     function: Any = method.__func__  # type: ignore[attr-defined]
     copied = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
@@ -53,13 +55,20 @@ def _fresh_code_object(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Step:
-    """Call it with the rows of a batch.
+    """A training step; call it with the rows of a batch.
 
-    group    the processes over which gradients are averaged
-    compile  compile losses and update with torch.compile
-    kernels  use our own GPU kernels in the network, and in those that the method keeps, such as a teacher
-    capture  record the step once as a CUDA graph and replay it
-    warn     told once, in a sentence, when one of them is not possible and the plain way is taken
+    Parameters
+    ----------
+    group
+        The processes over which gradients are averaged.
+    compile
+        Compile losses and update with torch.compile.
+    kernels
+        Use our own GPU kernels in the network, and in networks that the method keeps, such as a teacher.
+    capture
+        Record the step once as a CUDA graph and replay it.
+    warn
+        Called once, with a sentence, if one of these is not possible and the step runs without it.
     """
 
     def __init__(
@@ -81,7 +90,7 @@ class Step:
         self.device = loader.device
         self.weight = torch.zeros((), device=self.device)  # w(t)
         self.rates = optimizer.rates | {"weight": self.weight}
-        self._set: dict[str, float] = {}
+        self._current: dict[str, float] = {}
         self.sums = torch.zeros(len(method.parts) + 1, dtype=torch.float64, device=self.device)
         self.steps_done = 0
         self.warn = warn
@@ -93,11 +102,11 @@ class Step:
         self.warm_up = WARM_UP_STEPS
 
     def set(self, **rates: float) -> None:
-        """Fill in the rates of the following steps: those of the optimizer, and `weight`."""
+        """Set the rates of the following steps: those of the optimizer, and `weight`."""
         for name, value in rates.items():
-            if self._set.get(name) != value:
+            if self._current.get(name) != value:
                 self.rates[name].fill_(value)
-                self._set[name] = value
+                self._current[name] = value
 
     def __call__(self, rows: Tensor) -> None:
         if self.captured:
@@ -117,22 +126,24 @@ class Step:
 
     def _parts(self, losses: Losses) -> list[Tensor]:
         is_made = isinstance(losses, Losses) and isinstance(losses.parts, dict) and isinstance(losses.total, Tensor)
-        if not is_made or losses.total.ndim or not losses.total.requires_grad:
+        if is_made and (losses.total.ndim or not losses.total.requires_grad):
+            raise ConfigError("`Losses.total` must be a 0-d tensor with a gradient.")
+        if not is_made:
             raise ConfigError(
                 f"the method's losses are a {type(losses).__name__}; expected Losses(total, parts, predictions), the total a "
-                "zero-dimensional tensor with a gradient."
+                "0-d tensor with a gradient."
             )
         missing = [name for name in self.method.parts if name not in losses.parts]
         if missing:
-            raise ConfigError(f"the method's losses lack the part '{missing[0]}' that its `parts` name; return it too.")
+            raise ConfigError(f"`Losses.parts` lacks '{missing[0]}', which the method's `parts` lists; return it too.")
         reported = [losses.parts[name] for name in self.method.parts]
         if not all(isinstance(each, Tensor) and not each.ndim for each in reported):
-            raise ConfigError("the method's losses have a part that is no zero-dimensional tensor; return tensors.")
+            wrong = next(name for name, each in losses.parts.items() if not isinstance(each, Tensor) or each.ndim)
+            kind = type(losses.parts[wrong]).__name__
+            raise ConfigError(f"each value of `Losses.parts` must be a 0-d tensor; '{wrong}' is a {kind}.")
         rows = self.loader.batch_size
         if not isinstance(losses.predictions, Tensor) or losses.predictions.shape[:1] != (rows,):
-            raise ConfigError(
-                f"the method's predictions are no tensor of {rows} rows; return one, a row for each input."
-            )
+            raise ConfigError(f"`Losses.predictions` must be a tensor of {rows} rows, one for each input.")
         return reported
 
     def _losses(self, rows: Tensor) -> Losses:
@@ -145,7 +156,9 @@ class Step:
         with torch.no_grad():
             self.optimizer.step(gradients)
             update_running_means(self.network)
-            self.method.after_step(self.network, rows[self.loader.first :], predictions[self.loader.first :])
+            self.method.after_step(
+                self.network, rows[self.loader.num_labeled :], predictions[self.loader.num_labeled :]
+            )
             self.sums += torch.stack(parts)
 
     # How it is carried out
@@ -162,14 +175,14 @@ class Step:
             self.update = torch.compile(_fresh_code_object(self._update), dynamic=False)
 
     def _first_body(self, rows: Tensor) -> None:
-        """The body as it is wanted; if that fails, plainly, from the state before.
+        """Run the body compiled or with kernels; if that fails, restore the state and run it plainly.
 
-        A device that is out of memory is not tried again: the plain way needs most.
+        After running out of memory it is not tried again: the plain step needs the most.
         """
         before = self.snapshot()
         try:
             with warnings.catch_warnings():
-                if self.compiled:  # a caller who turns warnings into errors does not mean the compiler's
+                if self.compiled:  # callers who turn warnings into errors do not mean the compiler's
                     warnings.simplefilter("ignore", UserWarning)
                 self._body(rows)
         except torch.OutOfMemoryError:
@@ -186,11 +199,13 @@ class Step:
         self._take = self._body
 
     def snapshot(self) -> list[Callable[[], Any]]:
-        """What restores the state as it is now: random numbers, weights, and all that a body changes."""
+        """Return functions that restore the current state: random numbers, weights, and everything that a body changes."""
         generators = [generator(device) for device in (torch.device("cpu"), self.device)]
         states = [partial(each.set_state, each.get_state()) for each in generators]
         tensors = [self.optimizer.flat, self.sums, *self.network.buffers()]
         tensors += [*self.optimizer.state_dict().values(), *self.method.state_dict().values()]
+        if self.method.teacher is not None:
+            tensors += self.method.teacher.network.state_dict().values()
         return [*states, *(partial(tensor.copy_, tensor.clone()) for tensor in tensors)]
 
     def _replay(self, rows: Tensor) -> None:
@@ -206,7 +221,7 @@ class Step:
             self._take(self.graph_rows)
 
     def _warm_up(self) -> None:
-        """A real step on a side stream, which capturing requires."""
+        """Take a real step on a side stream, as capturing requires."""
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
@@ -228,17 +243,17 @@ class Step:
             source.graphsafe_set_state(before)
             self.warn(f"the step could not be captured as a CUDA graph and runs without one ({root_cause(error)}).")
 
-    # What is read and saved
+    # State
 
     def take_means(self) -> dict[str, Tensor]:
-        """The means over the epoch's steps, still on the device; the next epoch's sums begin."""
+        """Return the means over the epoch's steps, still on the device, and reset the sums."""
         means = (self.sums / max(self.steps_done, 1)).unbind()
         self.sums.zero_()
         self.steps_done = 0
         return dict(zip((*self.method.parts, "total"), means, strict=True))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint in the middle of an epoch needs besides the other parts."""
+        """Return what a checkpoint in the middle of an epoch needs besides the other components."""
         return {"sums": self.sums, "steps_done": torch.tensor(self.steps_done)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

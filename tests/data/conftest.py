@@ -47,15 +47,8 @@ def names_python2(key: str, names: list[str]) -> bytes:
     """The official batches.meta."""
     listed = b"".join(python2_string(name.encode()) + b"q" + bytes([i + 5]) for i, name in enumerate(names))
     head = b"\x80\x02}q\x01(" + python2_string(b"num_cases_per_batch") + b"q\x02M\x10'"
-    return (
-        head
-        + python2_string(key.encode())
-        + b"q\x03]q\x04("
-        + listed
-        + b"e"
-        + python2_string(b"num_vis")
-        + b"M\x00\x0cu."
-    )
+    tail = b"e" + python2_string(b"num_vis") + b"M\x00\x0cu."
+    return head + python2_string(key.encode()) + b"q\x03]q\x04(" + listed + tail
 
 
 class Official:
@@ -76,8 +69,11 @@ class Official:
         pixels, labels = zip(*(self.written[file] for file in files), strict=True)
         return np.concatenate(pixels).reshape(-1, 3, 32, 32), np.concatenate(labels)
 
-    def cifar(self, folder: Path, name: str, style: str) -> Path:
-        """style: python2, protocol2 or old-numpy."""
+    def write(self, folder: Path, name: str) -> None:
+        _ = self.svhn(folder) if name == "svhn" else self.cifar(folder, name)
+
+    def cifar(self, folder: Path, name: str, style: str = "python2") -> Path:
+        """`style` is python2, protocol2 or old-numpy."""
         ten = name == "cifar10"
         train = [f"data_batch_{i}" for i in range(1, 6)] if ten else ["train"]
         place = folder / ("cifar-10-batches-py" if ten else "cifar-100-python")

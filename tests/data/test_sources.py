@@ -1,4 +1,4 @@
-"""Named data sets: where they are looked for, how they get there, and what is said when they do not."""
+"""Public data sets: where they are looked for, how they get there, and what is said when they do not."""
 
 import functools
 import hashlib
@@ -14,11 +14,15 @@ from pathlib import Path
 import numpy as np
 import pooch
 import pytest
+from support import encoded
 
+from selfens import train
 from selfens.config import Config
-from selfens.data import cifar_svhn, sources
-from selfens.errors import DataError
-from selfens.training.loop import train
+from selfens.data import official_files, sources
+from selfens.data.official_files import PUBLISHED
+from selfens.data.sources import PUBLIC, options_for
+from selfens.data.sources.official import TITLES, data_folder
+from selfens.errors import ConfigError, DataError
 from selfens.training.progress import Progress
 
 
@@ -52,7 +56,7 @@ def web(tmp_path):
 def published_cifar10(web, official, tmp_path, monkeypatch):
     """CIFAR-10 on the local server, entered in the table with its checksum."""
     folder, address = web
-    official.cifar(tmp_path / "source", "cifar10", "python2")
+    official.cifar(tmp_path / "source", "cifar10")
     archive = folder / "cifar-10-python.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(tmp_path / "source" / "cifar-10-batches-py", "cifar-10-batches-py")
@@ -61,81 +65,83 @@ def published_cifar10(web, official, tmp_path, monkeypatch):
 
 
 def publish(monkeypatch, name, url, content, target, *others):
-    entry = cifar_svhn.Published(url, hashlib.md5(content).hexdigest(), target)
-    monkeypatch.setitem(cifar_svhn.PUBLISHED, name, [*others, entry])
+    entry = official_files.Published(url, hashlib.md5(content).hexdigest(), target)
+    monkeypatch.setitem(PUBLISHED, name, [*others, entry])
 
 
-def test_the_table_and_the_sources_agree():
-    assert set(sources.SOURCES) == {"digits", *cifar_svhn.PUBLISHED}
-    assert all(len(entry.md5) == 32 for entries in cifar_svhn.PUBLISHED.values() for entry in entries)
+def load(name, folder=None, **more):
+    return sources.load(options_for(name, folder=folder and str(folder)), **more)
 
 
-def test_an_unknown_name_gets_the_nearest():
+# Names and folders
+
+
+def test_the_tables_of_public_data_sets_agree():
+    assert {*PUBLIC} == {"digits", *PUBLISHED}
+    assert {*PUBLISHED} == {*TITLES} == {*official_files.CIFAR, "svhn"}
+    assert all(len(entry.md5) == 32 for entries in PUBLISHED.values() for entry in entries)
+
+
+def test_an_unknown_name_gets_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photographs").mkdir()
+    words = "neither a public data set nor an .npz file, a folder or a table; did you mean"
+    for given, expected in (("cifar1", "cifar10"), ("photograps", "photographs/")):
+        with pytest.raises(ConfigError, match=f"^'{given}' is {words} '{expected}'.* Known: digits, cifar10,"):
+            options_for(given)
     with pytest.raises(
-        DataError, match="there is no data set 'cifar1'; did you mean 'cifar10'.*must be of an .npz file"
+        ConfigError, match="there is no data at some/where; expected an .npz file, a folder, or a table"
     ):
-        sources.load("cifar1")
-
-
-def test_a_path_to_an_npz_file_is_loaded(tmp_path):
-    np.savez(tmp_path / "mine.npz", x_train=np.zeros((4, 2)), y_train=[0, 1, -1, 1])
-    for path in (tmp_path / "mine.npz", str(tmp_path / "mine.npz")):
-        assert sources.load(path).num_rows == 4
+        options_for("some/where")
 
 
 def test_the_folder_is_the_argument_else_the_variable_else_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / "cache" / name)
-    assert sources.data_folder() == tmp_path / "cache" / "selfens" / "data"
+    assert data_folder() == tmp_path / "cache" / "selfens" / "data"
     monkeypatch.setenv("SELFENS_DATA", str(tmp_path / "variable"))
-    assert sources.data_folder() == tmp_path / "variable"
-    assert sources.data_folder(tmp_path / "argument") == tmp_path / "argument"
+    assert data_folder() == tmp_path / "variable"
+    assert data_folder(tmp_path / "argument") == tmp_path / "argument"
 
 
-def test_digits_have_500_test_rows_50_of_each_class():
-    data = sources.load("digits")
-    assert data.inputs.shape == (1297, 1, 8, 8)
-    assert data.test_inputs.shape == (500, 1, 8, 8)
-    assert (data.inputs.dtype, data.labels.dtype) == (np.float32, np.int64)
-    assert (data.inputs.min(), data.inputs.max()) == (0, 1)
-    assert np.bincount(data.test_labels).tolist() == [50] * 10
-    assert (data.name, data.classes) == ("digits", tuple("0123456789"))
+def test_digits_have_50_test_rows_of_each_class_by_the_seed_alone():
+    first, again, other = (load("digits", seed=seed) for seed in (0, 0, 1))
+    assert (first.name, first.classes) == ("digits", tuple("0123456789"))
+    assert (first.raw.shape, first.raw.dtype, first.num_train) == ((1797, 1, 8, 8), np.float32, 1297)
+    assert (first.raw[:].min(), first.raw[:].max()) == (0, 1)
+    assert np.bincount(first.test_labels).tolist() == [50] * 10
+    assert encoded(first).fingerprint == encoded(again).fingerprint != encoded(other).fingerprint
+    rows = [data.raw[:].reshape(1797, 64) for data in (first, other)]
+    assert np.array_equal(*(found[np.lexsort(found.T)] for found in rows)), "each split holds every row once"
 
 
-def test_digits_are_split_by_the_split_seed_alone():
-    first, again, other = (sources.load("digits", split_seed=seed) for seed in (0, 0, 1))
-    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
-    halves = [np.concatenate([data.inputs, data.test_inputs]).reshape(1797, 64) for data in (first, other)]
-    assert np.array_equal(*(rows[np.lexsort(rows.T)] for rows in halves)), "each split holds every row once"
-
-
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_cifar_on_disk_needs_no_download(tmp_path, official, name):
-    official.cifar(tmp_path, name, "python2")
-    data = sources.load(name, data_dir=tmp_path, offline=True)
-    assert (data.name, data.inputs.dtype, data.input_shape) == (name, np.uint8, (3, 32, 32))
-    assert data.num_classes == (10 if name == "cifar10" else 100)
-    assert len(data.test_inputs) == len(data.test_labels) == 3
-
-
-def test_svhn_on_disk_needs_no_download(tmp_path, official, monkeypatch):
-    official.svhn(tmp_path)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_files_on_disk_need_no_download(tmp_path, official, monkeypatch, name):
+    official.write(tmp_path, name)
+    monkeypatch.setenv("SELFENS_OFFLINE", "1")
     monkeypatch.setenv("SELFENS_DATA", str(tmp_path))
-    assert sources.load("svhn", offline=True).num_rows == 3
+    data = load(name)
+    assert (data.name, data.raw.dtype, data.raw.shape[1:]) == (name, np.uint8, (3, 32, 32))
+    assert data.num_classes == (100 if name == "cifar100" else 10)
+    assert len(data.test_rows) == len(data.test_labels) == 3
 
 
-@pytest.mark.parametrize("by", ["argument", "variable"])
+# Downloads
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("cifar10", "there is no cifar-10-batches-py in .*kriz/cifar-10-python.tar.gz"),
-        ("svhn", "there is no svhn/train_32x32.mat in .*http://ufldl.stanford.edu/housenumbers/train_32x32"),
+        ("cifar10", "there is no cifar-10-batches-py in .*; unpack it there, from .*kriz/cifar-10-python.tar.gz"),
+        (
+            "svhn",
+            "there is no svhn/train_32x32.mat in .*; put it there, from http://ufldl.stanford.edu/housenumbers/train",
+        ),
     ],
 )
-def test_offline_the_files_and_their_place_are_named(tmp_path, monkeypatch, name, what, by):
-    if by == "variable":
-        monkeypatch.setenv("SELFENS_OFFLINE", "1")
+def test_offline_the_files_and_their_place_are_named(tmp_path, monkeypatch, name, what):
+    monkeypatch.setenv("SELFENS_OFFLINE", "1")
     with pytest.raises(DataError, match=f"(?=.*downloading is switched off).*{what}"):
-        sources.load(name, data_dir=tmp_path, offline=by == "argument")
+        load(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,14 +153,14 @@ def test_a_download_that_fails_leaves_nothing_and_says_what_to_do(tmp_path, monk
     monkeypatch.setenv("SELFENS_OFFLINE", value)
     monkeypatch.setattr("pooch.retrieve", fail)
     with pytest.raises(DataError, match=r"the download failed \(no route to host\); unpack it there"):
-        sources.load("cifar10", data_dir=tmp_path / "new")
+        load("cifar10", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_without_pooch_the_files_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(DataError, match="train_32x32.mat .*the download failed .*pooch"):
-        sources.load("svhn", data_dir=tmp_path)
+        load("svhn", tmp_path)
 
 
 def test_an_interrupted_download_leaves_nothing(tmp_path, monkeypatch):
@@ -164,7 +170,7 @@ def test_an_interrupted_download_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pooch.HTTPDownloader.__call__", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        sources.load("cifar10", data_dir=tmp_path)
+        load("cifar10", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -174,35 +180,36 @@ def test_cifar_is_downloaded_checked_and_unpacked_once(
 ):
     monkeypatch.setattr(pooch.get_logger(), "handlers", [caplog.handler])
     target = tmp_path / "data" / "here"
-    first = sources.load("cifar10", data_dir=target, progress=progress)
-    np.testing.assert_array_equal(first.inputs, official.expected([f"data_batch_{i}" for i in range(1, 6)])[0])
+    first = load("cifar10", target, progress=progress)
+    expected = official.expected([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"])[0]
+    np.testing.assert_array_equal(first.raw[:], expected)
     assert [path.name for path in target.iterdir()] == ["cifar-10-batches-py"]
     published_cifar10.unlink()
-    assert sources.load("cifar10", data_dir=target).fingerprint() == first.fingerprint()
+    np.testing.assert_array_equal(load("cifar10", target).raw[:], expected)
     assert ("cifar-10-python.tar.gz" in caplog.text) == progress
 
 
-def test_another_file_than_the_published_one_is_not_kept(tmp_path, published_cifar10):
-    published_cifar10.write_bytes(published_cifar10.read_bytes() + b"x")
-    with pytest.raises(DataError, match=r"the download failed \(MD5 hash of downloaded file"):
-        sources.load("cifar10", data_dir=tmp_path / "data")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda archive: archive.write_bytes(archive.read_bytes() + b"x"), "MD5 hash of downloaded file"),
+        (Path.unlink, "404"),
+    ],
+)
+def test_another_file_than_the_published_one_is_not_kept(tmp_path, published_cifar10, change, reason):
+    change(published_cifar10)
+    with pytest.raises(DataError, match=rf"the download failed \({reason}"):
+        load("cifar10", tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []
-
-
-def test_a_file_that_is_not_on_the_server_is_a_failed_download(tmp_path, published_cifar10):
-    published_cifar10.unlink()
-    with pytest.raises(DataError, match=r"the download failed \(404"):
-        sources.load("cifar10", data_dir=tmp_path / "data")
 
 
 def test_only_the_missing_file_of_svhn_is_downloaded(tmp_path, official, web, monkeypatch):
     folder, address = web
     official.svhn(tmp_path / "data")
     content = (tmp_path / "data" / "test_32x32.mat").rename(folder / "test_32x32.mat").read_bytes()
-    train = cifar_svhn.PUBLISHED["svhn"][0]
-    publish(monkeypatch, "svhn", f"{address}/test_32x32.mat", content, "svhn/test_32x32.mat", train)
-    data = sources.load("svhn", data_dir=tmp_path / "data")
-    np.testing.assert_array_equal(data.test_inputs, official.expected(["test_32x32.mat"])[0])
+    publish(monkeypatch, "svhn", f"{address}/test_32x32.mat", content, "svhn/test_32x32.mat", PUBLISHED["svhn"][0])
+    data = load("svhn", tmp_path / "data")
+    np.testing.assert_array_equal(data.raw[data.test_rows], official.expected(["test_32x32.mat"])[0])
     assert (tmp_path / "data" / "svhn" / "test_32x32.mat").is_file()
 
 
@@ -215,62 +222,81 @@ def test_an_archive_that_writes_elsewhere_is_refused(tmp_path, web, monkeypatch)
     url = f"{address}/cifar-100-python.tar.gz"
     publish(monkeypatch, "cifar100", url, packed.getvalue(), "cifar-100-python")
     with pytest.raises(DataError, match="the download failed"):
-        sources.load("cifar100", data_dir=tmp_path / "data")
+        load("cifar100", tmp_path / "data")
     assert not list(tmp_path.rglob("escaped"))
 
 
 def test_two_processes_may_download_at_once(tmp_path, official, published_cifar10, monkeypatch):
-    target = tmp_path / "data"
-    fetch = pooch.retrieve
+    target, fetch = tmp_path / "data", pooch.retrieve
 
     def other_is_faster(*arguments, **options):
-        official.cifar(target, "cifar10", "python2")
+        official.cifar(target, "cifar10")
         return fetch(*arguments, **options)
 
     monkeypatch.setattr(pooch, "retrieve", other_is_faster)
-    assert sources.load("cifar10", data_dir=target).num_rows == 15
+    assert load("cifar10", target).num_train == 15
     assert [path.name for path in target.iterdir()] == ["cifar-10-batches-py"]
 
 
-QUICK = ["network.name=mlp", "network.width=2", "schedule.epochs=1", "data.preprocess=none", "training.threads=1"]
+# Files that are not the official ones
 
 
 def written(official, folder, name):
-    """Files of a data set that are not the official ones."""
-    _ = official.svhn(folder) if name == "svhn" else official.cifar(folder, name, "python2")
+    """Such files, with every class in each."""
+    official.rows = 100 if name == "cifar100" else 10
+    for file in (*official_files.CIFAR["cifar10"].train, "test_batch", "train", "test"):
+        official.written[file] = official.batch(file, 10)[0], np.arange(official.rows)
+    for file in ("train_32x32.mat", "test_32x32.mat"):
+        official.written[file] = official.batch(file, 10)[0], np.arange(official.rows) % 10
+    official.write(folder, name)
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn"])
-def test_files_that_are_not_the_official_ones_are_mentioned_once(tmp_path, official, monkeypatch, name):
-    files = written(official, tmp_path / "data", name)
-    assert len(files) == {"cifar10": 7, "cifar100": 3, "svhn": 2}[name]
-    sentence = rf"^the official MD5 checksums of {name} do not fit {len(files)} of its files, the first .*; results may"
-    assert re.search(sentence, sources.doubt(name, tmp_path / "data"))
-    settings = Config().with_overrides([f"data.name={name}", f"data.folder={tmp_path}/data", *QUICK])
+def warning(name, folder=None):
+    return sources.build(options_for(name, folder=folder and str(folder))).warning()
+
+
+def warnings(path, source, dataset=None):
+    """What a short training warns of."""
     seen = []
 
     class Watch(Progress):
         def warn(self, message):
             seen.append(message)
 
-    data = sources.load(name, data_dir=tmp_path / "data")
-    monkeypatch.setattr(sources, "from_config", lambda *_, **__: data.with_labels(np.arange(len(data.labels)) % 2))
-    monkeypatch.setattr("selfens.data.labels._check_every_class", lambda *_: None)
-    train(settings, tmp_path / "run", progress=Watch())
-    assert len([message for message in seen if re.search(sentence, message)]) == 1
-    train(settings, tmp_path / "given", progress=Watch(), dataset=sources.from_config())
-    assert len([message for message in seen if re.search(sentence, message)]) == 1
+    words = ["network.name=mlp", "network.width=2", "schedule.epochs=1", "training.threads=1", "training.device=cpu"]
+    train(Config(source=source).with_overrides(words), path, progress=Watch(), dataset=dataset)
+    return seen
+
+
+@pytest.mark.parametrize(("name", "count"), [("cifar10", 7), ("cifar100", 3), ("svhn", 2)])
+def test_files_that_are_not_the_official_ones_are_mentioned_once(tmp_path, official, name, count):
+    folder = tmp_path / "data"
+    assert len(written(official, folder, name)) == count
+    sentence = (
+        rf"^{count} {TITLES[name]} files do not match the published MD5 checksums \(the first: {folder}.*\); results"
+    )
+    assert re.search(sentence, warning(name, folder))
+    found = warnings(tmp_path / "run", options_for(name, folder=str(folder)))
+    found += warnings(tmp_path / "given", options_for(name), dataset=load(name, folder))
+    assert len([message for message in found if re.search(sentence, message)]) == 1
+
+
+def test_the_files_of_extra_rows_are_looked_at_in_the_same_folder(tmp_path, official):
+    for name in ("cifar10", "svhn"):
+        written(official, tmp_path / "data", name)
+    found = warnings(tmp_path / "run", options_for("cifar10", folder=str(tmp_path / "data"), extra="svhn"))
+    assert [message.partition(" files do not")[0] for message in found] == ["7 CIFAR-10", "2 SVHN"]
 
 
 @pytest.mark.parametrize("name", ["cifar10", "svhn"])
 def test_official_files_are_not_mentioned(tmp_path, official, monkeypatch, name):
-    files = written(official, tmp_path / "data", name)
+    files = written(official, tmp_path, name)
     sums = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in files}
-    monkeypatch.setitem(cifar_svhn.CHECKSUMS, "cifar10", sums)
-    known = [replace(part, md5=sums.get(Path(part.target).name, "")) for part in cifar_svhn.PUBLISHED[name]]
-    monkeypatch.setitem(cifar_svhn.PUBLISHED, name, known)
-    assert sources.doubt(name, tmp_path / "data") == ""
+    monkeypatch.setitem(official_files.CHECKSUMS, "cifar10", sums)
+    known = [replace(part, md5=sums.get(Path(part.target).name, "")) for part in PUBLISHED[name]]
+    monkeypatch.setitem(PUBLISHED, name, known)
+    assert warning(name, tmp_path) == warning("digits") == ""
     files[0].write_bytes(files[0].read_bytes() + b"\0")
-    assert f"1 of its files, the first {files[0]}" in sources.doubt(name, tmp_path / "data")
-    assert sources.doubt("digits") == sources.doubt("a.npz") == ""
+    expected = f"1 {TITLES[name]} file does not match the published MD5 checksums (the first: {files[0]})"
+    assert expected in warning(name, tmp_path)

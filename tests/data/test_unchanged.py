@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support import encoded
 
-from selfens.config import Config, DataConfig
 from selfens.data import sources
 from selfens.data.dataset import Dataset
-from selfens.data.labels import choose_labels
+from selfens.data.labels import LabelsConfig, choose_labels
+from selfens.data.sources import options_for
 
 KNOWN = json.loads(Path(__file__).with_name("unchanged.json").read_text())
 
@@ -24,6 +25,7 @@ def arrays():
 
 
 def written(tmp_path, kind):
+    """The arrays in a source of this kind."""
     given = arrays()
     if kind == "npz":
         np.savez(tmp_path / "d.npz", **given)
@@ -35,8 +37,7 @@ def written(tmp_path, kind):
     for number, (image, label) in enumerate(zip(given["x_train"], given["y_train"], strict=True)):
         place = tmp_path / "photos" / (str(label) or "unlabeled")
         place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(place / f"{number}.png")
-    np.save(tmp_path / "more.npy", given["x_train"][::-1])
+        Image.fromarray(image).save(place / f"{number}.png", "BMP")  # whose size is the same in every version of Pillow
     if kind == "folder":
         return tmp_path / "photos"
     files = sorted((tmp_path / "photos").rglob("*.png"))
@@ -45,35 +46,27 @@ def written(tmp_path, kind):
     return tmp_path / "list.csv"
 
 
-def loaded(tmp_path, kind, official):
-    if kind.startswith("digits"):
-        return sources.load("digits", split_seed=int(kind[-1]))
-    if kind in ("cifar10", "cifar100"):
-        official.cifar(tmp_path, kind, "python2")
-        return sources.load(kind, data_dir=tmp_path, offline=True)
-    if kind == "svhn":
-        official.svhn(tmp_path)
-        return sources.load(kind, data_dir=tmp_path, offline=True)
-    if "extra" in kind:
-        options = {"name": str(written(tmp_path, "folder")), "extra": str(tmp_path / "more.npy"), "image_size": 8}
-        return sources.from_config(Config(data=DataConfig(**options)))
-    return sources.load(written(tmp_path, kind.split()[0]), image_size=8, split_seed=3 if "seed" in kind else 0)
-
-
-SETS = ["digits 0", "digits 5", "cifar10", "cifar100", "svhn", "npz", "npy", "folder", "folder seed", "csv"]
-SETS += ["extra"]
-
-
-@pytest.mark.parametrize("kind", SETS)
+@pytest.mark.parametrize("kind", [name for name in KNOWN if not name.startswith("labels")])
 def test_the_fingerprint_of_a_data_set_is_the_first_editions(tmp_path, official, kind):
-    data = loaded(tmp_path, kind, official)
-    assert [data.fingerprint(), data.test_fingerprint()] == KNOWN[kind]
+    seed, extra = {"digits 5": 5, "folder seed": 3}.get(kind, 0), None
+    if kind.startswith("digits"):
+        options = options_for("digits")
+    elif kind in ("cifar10", "cifar100", "svhn"):
+        official.write(tmp_path, kind)
+        options = options_for(kind, folder=str(tmp_path))
+    else:
+        if kind == "extra":
+            np.save(extra := tmp_path / "more.npy", arrays()["x_train"][::-1])
+        source = {"extra": "folder", "folder seed": "folder"}.get(kind, kind)
+        options = options_for(written(tmp_path, source), extra=extra and str(extra))
+    data = sources.load(options, seed=seed)
+    assert [encoded(data).fingerprint, data.test_fingerprint()] == KNOWN[kind]
 
 
 CHOICES = {
-    "balanced": {"labels": 23},
-    "original": {"labels": 40, "label_choice": "original"},
-    "noise and validation": {"labels": 60, "label_noise": 30.0, "validation": 0.25},
+    "balanced": {"count": 23},
+    "original": {"count": 40, "choice": "original"},
+    "noise and validation": {"count": 60, "noise": 30.0, "validation": 0.25},
     "all": {"validation": 0.1},
 }
 
@@ -83,5 +76,5 @@ CHOICES = {
 def test_a_seed_draws_the_labels_it_drew_in_the_first_edition(name, seed):
     labels = np.random.default_rng(3).integers(-1, 5, 300)
     data = Dataset.from_arrays(np.zeros((300, 2)), labels).with_extra(np.ones((50, 2)))
-    choice = choose_labels(data, DataConfig(**CHOICES[name]), label_seed=seed, split_seed=seed + 1)
+    choice = choose_labels(data, LabelsConfig(**CHOICES[name]), label_seed=seed, split_seed=seed + 1)
     assert hashlib.sha256(choice.to_json().encode()).hexdigest() == KNOWN[f"labels {name} {seed}"]

@@ -8,8 +8,9 @@ import copy
 
 import numpy as np
 
-from reference import alignment, layers, losses
+from reference import layers, losses
 from reference.adam import AdamTwin
+from reference.alignment import align, wanted_shares
 from reference.differences import numerical_gradient
 from reference.targets import RowEnsemble
 from reference.teacher import TeacherTwin
@@ -39,19 +40,19 @@ class PlainNetwork:
         return total
 
 
-def logit_gradients(z, labels, labeled, difference, weight, first=0):
+def logit_gradients(z, labels, labeled, difference, weight, num_labeled=0):
     """Of the cross-entropy plus weight times sum(difference^2)/(C rows), where d difference / d z = 1.
 
-    With `first`, the cross-entropy is the mean over the first rows and the other term over the others; else both are over
-    all rows.
+    With `num_labeled`, the cross-entropy is the mean over the first rows and the other term over the others; else both are
+    over all rows.
     """
     count, classes = z.shape
     result = np.zeros_like(z)
     for i in range(count):
         if labeled[i]:
-            result[i] += (z[i] - np.eye(classes)[labels[i]]) / (first or count)
-        if i >= first:
-            by_z = 2 * weight * difference[i] / (classes * (count - first))
+            result[i] += (z[i] - np.eye(classes)[labels[i]]) / (num_labeled or count)
+        if i >= num_labeled:
+            by_z = 2 * weight * difference[i] / (classes * (count - num_labeled))
             result[i] += z[i] * (by_z - (by_z * z[i]).sum())
     return result
 
@@ -96,36 +97,43 @@ def probabilities(network, x):
 class Trainer:
     """One `step` for each minibatch, `end_epoch` after each epoch.
 
-    method     "supervised", "pi", "temporal", "mean-teacher" or "fixmatch"
-    decay      of the ensemble, the teacher or the averaged weights
-    first      labeled rows at the beginning of each batch, the only ones whose labels are used; 0: no such split
+    method       "supervised", "pi", "temporal", "mean-teacher" or "fixmatch"
+    decay        of the ensemble, the teacher or the averaged weights
+    num_labeled  labeled rows at the beginning of each batch, the only ones whose labels are used; 0: labels are anywhere
     threshold, alignment  of fixmatch
     """
 
-    def __init__(self, method, network, labels, num_classes, decay=0.6, first=0, threshold=0.95, alignment=False):
-        self.method, self.network, self.labels, self.first = method, network, labels, first
+    def __init__(
+        self, method, network, labels, num_classes, *, decay=0.6, num_labeled=0, threshold=0.95, alignment="none"
+    ):
+        self.method, self.network, self.labels, self.num_labeled = method, network, labels, num_labeled
         self.adam = AdamTwin(network.parameters)
         self.ensemble = RowEnsemble(len(labels), num_classes, decay)
         self.teacher = copy.deepcopy(network)
         self.average = TeacherTwin(enumerate(self.teacher.parameters), decay)
-        self.prior = np.bincount([label for label in labels if label >= 0], minlength=num_classes) / sum(labels >= 0)
-        self.predicted, self.threshold, self.alignment = self.prior, threshold, alignment
+        self.wanted = self.predicted = wanted_shares(labels, num_classes, alignment)
+        self.threshold, self.alignment = threshold, alignment
         self.history, self.present = [], []
 
     def step(self, rows, passes, learning_rate, beta1, weight):
         """passes: what the network sees, noise included: an array for each pass."""
-        hidden = [self.first > 0 and i >= self.first for i in range(len(rows))]
+        first = self.num_labeled
+        hidden = [first > 0 and i >= first for i in range(len(rows))]
         labels = [-1 if hide else self.labels[row] for row, hide in zip(rows, hidden, strict=True)]
         labeled = [label >= 0 for label in labels]
+
+        def total():
+            supervised, unsupervised, *_ = self._losses(rows, passes, labels, labeled)
+            return supervised + weight * unsupervised
+
         if isinstance(self.network, PlainNetwork):
             gradients = self._by_hand(rows, passes, labels, labeled, weight)
         else:
-            total = lambda: self._total(self._losses(rows, passes, labels, labeled), weight)  # noqa: E731
             gradients = [numerical_gradient(total, p) for p in self.network.parameters]
         self.present.append(self._losses(rows, passes, labels, labeled))
         z = probabilities(self.network, passes[0])[: len(rows)]
-        self.ensemble.write(rows[self.first :], z[self.first :])
-        self.predicted = 0.99 * self.predicted + 0.01 * z[self.first :].mean(axis=0)
+        self.ensemble.write(rows[first:], z[first:])
+        self.predicted = 0.99 * self.predicted + 0.01 * z[first:].mean(axis=0)
         if isinstance(self.network, NormalizedNetwork):
             self.network.move_running_means(passes[-1])
         self.adam.step(gradients, learning_rate, beta1)
@@ -133,33 +141,31 @@ class Trainer:
         self.teacher.parameters = list(self.average.values.values())
 
     def _losses(self, rows, passes, labels, labeled):
-        logits, counted = self.network.forward(passes[0])[: len(rows)], self.first or len(rows)
+        """What the history shows: the supervised loss, the unsupervised one, and of fixmatch the share that is kept."""
+        logits, counted = self.network.forward(passes[0])[: len(rows)], self.num_labeled or len(rows)
         supervised = losses.cross_entropy(logits[:counted], labels[:counted], labeled[:counted])
         if self.method == "supervised":
             return supervised, 0.0
         if self.method == "fixmatch":
             pseudo, kept = self._pseudo_labels(passes[0], len(rows))
-            return supervised, losses.cross_entropy(self.network.forward(passes[0])[len(rows) :], pseudo, kept)
-        z, rows = losses.softmax(logits)[self.first :], rows[self.first :]
+            strong = self.network.forward(passes[0])[len(rows) :]
+            return supervised, losses.cross_entropy(strong, pseudo, kept), np.mean(kept)
+        z, rows = losses.softmax(logits)[self.num_labeled :], rows[self.num_labeled :]
         if self.method in ("pi", "mean-teacher"):
             other = self.network if self.method == "pi" else self.teacher
-            return supervised, losses.squared_difference(z, probabilities(other, passes[1])[self.first :])
+            return supervised, losses.squared_difference(z, probabilities(other, passes[1])[self.num_labeled :])
         known = [self.ensemble.known(row) for row in rows]
         return supervised, losses.squared_difference(z, [self.ensemble.target(row) for row in rows], known)
 
     def _pseudo_labels(self, joint, batch):
-        """The class of each weak view of the second part, and whether it is certain enough to be a label."""
-        z = probabilities(self.network, joint)[self.first : batch]
-        if self.alignment:
-            z = alignment.align(z, self.predicted, self.prior)
+        """The class of each weak view of the unlabeled rows, and whether it is certain enough to be a label."""
+        z = probabilities(self.network, joint)[self.num_labeled : batch]
+        if self.alignment != "none":
+            z = align(z, self.predicted, self.wanted)
         return z.argmax(axis=1), z.max(axis=1) >= self.threshold
 
-    @staticmethod
-    def _total(parts, weight):
-        return parts[0] + weight * parts[1]
-
     def _by_hand(self, rows, passes, labels, labeled, weight):
-        network, first = self.network, self.first
+        network, first = self.network, self.num_labeled
         z = probabilities(network, passes[0])
         if self.method == "fixmatch":
             pseudo, kept = self._pseudo_labels(passes[0], len(rows))

@@ -53,16 +53,3 @@ def normalized_layer(x, direction, gain, bias, slope, padding=0, mean=None):
     y = linear(x, normalized_weight(direction, gain), padding)
     mean = unit_means(y) if mean is None else mean
     return leaky(add_to_units(y, bias - mean), slope)
-
-
-def max_pool(x):
-    """2x2, an odd last row or column left out."""
-    count, channels, height, width = x.shape
-    y = np.empty((count, channels, height // 2, width // 2))
-    for n, c, i, j in np.ndindex(y.shape):
-        y[n, c, i, j] = x[n, c, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].max()
-    return y
-
-
-def average_pool(x):
-    return np.array([[channel.mean() for channel in row] for row in x])

@@ -4,25 +4,26 @@ import copy
 
 import numpy as np
 
-from reference import alignment
 from reference.adam import AdamTwin
 from reference.algorithms import probabilities
+from reference.alignment import align, wanted_shares
 from reference.targets import RowEnsemble
 from reference.teacher import TeacherTwin
 
 
 class TemporalTeacherTwin:
-    def __init__(self, network, labels, num_classes, *, first, decay, memory, align, temperature, threshold):
-        self.network, self.labels, self.first = network, labels, first
+    """The same calls as `Trainer`; `inputs` are of all rows, as the teacher sees them."""
+
+    def __init__(
+        self, network, inputs, labels, num_classes, *, num_labeled, decay, memory, alignment, temperature, threshold
+    ):
+        self.network, self.inputs, self.labels, self.num_labeled = network, inputs, labels, num_labeled
         self.adam = AdamTwin(network.parameters)
         self.teacher = copy.deepcopy(network)
         self.average = TeacherTwin(enumerate(self.teacher.parameters), decay)
         self.ensemble = RowEnsemble(len(labels), num_classes, memory)
-        counts = np.bincount([label for label in labels if label >= 0], minlength=num_classes)
-        smoothed = {"labels": counts + 1, "uniform": np.ones(num_classes), "none": np.ones(num_classes)}[align]
-        self.wanted = smoothed / smoothed.sum()
-        self.predicted = self.wanted
-        self.align, self.temperature, self.threshold = align, temperature, threshold
+        self.wanted = self.predicted = wanted_shares(labels, num_classes, alignment)
+        self.alignment, self.temperature, self.threshold = alignment, temperature, threshold
         self.history, self.present = [], []
 
     def target(self, row, taught):
@@ -30,16 +31,16 @@ class TemporalTeacherTwin:
         predictions = [*self.ensemble.past[row], taught]
         weights = [self.ensemble.decay**age for age in reversed(range(len(predictions)))]
         mean = sum(w * z for w, z in zip(weights, predictions, strict=True)) / sum(weights)
-        if self.align != "none":
-            mean = alignment.align([mean], self.predicted, self.wanted)[0]
+        if self.alignment != "none":
+            mean = align([mean], self.predicted, self.wanted)[0]
         powers = mean ** (1 / self.temperature)
         return powers / powers.sum(), mean.max() >= self.threshold
 
-    def step(self, rows, seen, clean, learning_rate, beta1, weight):
-        """seen: what the network saw, noise included; clean: the inputs of the rows, as the teacher sees them."""
-        count, first = len(rows), self.first
+    def step(self, rows, passes, learning_rate, beta1, weight):
+        """passes: what the network saw, noise included, in its only pass."""
+        (seen,), count, first = passes, len(rows), self.num_labeled
         z = probabilities(self.network, seen)
-        taught = probabilities(self.teacher, clean)
+        taught = probabilities(self.teacher, self.inputs[rows])
         d_logits = np.zeros_like(z)
         supervised = unsupervised = kept_rows = 0.0
         for i, row in enumerate(rows):

@@ -28,7 +28,7 @@ from support import At, config, contents, crash, crashed, write_npz
 
 import selfens
 from selfens.cli import main
-from selfens.data import sources
+from selfens.data.sources import load, options_for
 from selfens.errors import SelfensError
 from tests.data.conftest import Official
 from tests.soak.damage import damage
@@ -69,8 +69,8 @@ def trained(folder: Path, source: str, *words: Any) -> str:
     options = ("--epochs", 1, "--device", "cpu", "--no-report", "--quiet", *words)
     command("train", folder / source, "--run", folder / "new", *options)
     run = selfens.load_run(folder / "new", device="cpu")
-    assert np.isfinite(run.predict_rows(run.dataset().inputs)).all(), "probabilities that are not finite"
-    return str(run.about["fingerprint"])
+    assert np.isfinite(run.model.predict_inputs(run.data().inputs)).all(), "probabilities that are not finite"
+    return run.info.fingerprint
 
 
 def npz(folder: Path, path: Path, random: Random) -> Any:
@@ -90,17 +90,16 @@ def packed_npz(folder: Path, path: Path, random: Random) -> Any:
 
 def images(folder: Path, path: Path, random: Random) -> dict[str, bytes]:
     """The pixels of each image by name, but for the damaged one."""
-    data = sources.load(folder / "photos", image_size=8)
-    rows = np.concatenate([np.asarray(data.inputs[np.arange(data.num_rows)]), data.test_inputs])
-    names = [Path(name).name for name in (*data.row_names, *data.test_row_names)]
-    return {name: row.tobytes() for name, row in zip(names, rows, strict=True) if name != path.name}
+    data = load(options_for(folder / "photos", size=8))
+    names = [Path(file).name for file in data.ids]
+    return {name: row.tobytes() for name, row in zip(names, np.asarray(data.raw), strict=True) if name != path.name}
 
 
-def official(folder: Path, path: Path, random: Random) -> str:
+def official(folder: Path, path: Path, random: Random) -> Any:
     name = next(name for name in ("svhn", "cifar100", "cifar10") if name in path.parent.name.replace("-", ""))
-    data = sources.load(name, data_dir=folder, offline=True)
+    data = load(options_for(name, folder=str(folder)))
     assert 0 <= data.labels.min() <= data.labels.max() < data.num_classes
-    return str(data.fingerprint())
+    return data.classes, np.asarray(data.raw).tobytes(), data.labels.tobytes()
 
 
 def labels(folder: Path, path: Path, random: Random) -> None:
@@ -113,12 +112,12 @@ def labels(folder: Path, path: Path, random: Random) -> None:
 
 def run(folder: Path, path: Path, random: Random) -> None:
     """A run that crashed in its third epoch; refused, it is as it was."""
-    before = contents(folder / "run")
-    words = {"resume": ["--no-report", "--quiet"], "evaluate": [], "report": ["-o", folder / "out.html"]}
-    words |= {"audit": ["-o", folder / "out.csv"], "predict": ["--training-rows", "-o", folder / "out.csv"]}
-    name = random.choice([*words, "resume", "resume"])
+    before, inputs, out = contents(folder / "run"), next(folder.glob("inputs.*")), folder / "out.csv"
+    resume = ["resume", "--no-report", "--quiet"]
+    others = [["evaluate"], ["report", "-o", folder / "out.html"], ["audit", "-o", out], ["predict", inputs, "-o", out]]
+    name, *words = random.choice([*[resume] * 3, *others, ["predict", "--training-rows", "-o", out]])
     try:
-        command(name, folder / "run", *words[name])
+        command(name, folder / "run", *words)
     except SelfensError as refusal:
         is_changed = contents(folder / "run") | {"lock": b""} != before | {"lock": b""}
         if is_changed and "stopped being finite" not in str(refusal):
@@ -150,13 +149,28 @@ def make_photos(folder: Path) -> None:
     (folder / "table.csv").write_text("\n".join(lines))
 
 
-def make_run(folder: Path, *overrides: str) -> None:
+def make_table(folder: Path) -> None:
+    random, lines = np.random.default_rng(0), ["id,size,color,day,split,kind"]
+    for row in range(72):
+        color, day, split = ("red", "blue", "")[row % 5 % 3], 1 + row % 28, "test" if row < 12 else "train"
+        kind = "abc"[row % 3] if row % 4 else ""
+        lines.append(f"x{row},{random.normal():.3f},{color},2026-01-{day:02},{split},{kind or 'a' * (row < 12)}")
+    for name in ("data", "inputs"):
+        (folder / f"{name}.csv").write_text("\n".join(lines))
+
+
+def make_run(folder: Path, *overrides: str, data: str = "data.npz") -> None:
     write_npz(folder / "data.npz")
-    np.savez_compressed(folder / "inputs.npz", x=np.load(folder / "data.npz")["x_test"])
+    if data == "data.npz":
+        np.savez_compressed(folder / "inputs.npz", x=np.load(folder / data)["x_test"])
+    settings = config("temporal", "training.checkpoint_every=1", *overrides, name=str(folder / data))
     with crashed():
-        selfens.train(
-            config("temporal", *overrides, name=f"{folder}/data.npz"), folder / "run", progress=At(2, 2, crash)
-        )
+        selfens.train(settings, folder / "run", progress=At(2, 2, crash))
+
+
+def make_table_run(folder: Path) -> None:
+    make_table(folder)
+    make_run(folder, "source.label=kind", "encoder.name=columns", "preprocess.kind=none", data="data.csv")
 
 
 def make_labels(folder: Path) -> None:
@@ -197,10 +211,12 @@ READERS = {
     "cifar10": Reader(lambda folder: Official().cifar(folder, "cifar10", "python2"), "cifar*/*", official),
     "cifar100": Reader(lambda folder: Official().cifar(folder, "cifar100", "protocol2"), "cifar*/*", official),
     "labels": Reader(make_labels, "tables/*", labels),
+    "table": Reader(make_table, "data.csv", lambda folder, *_: trained(folder, "data.csv", "--label", "kind")),
     "config": Reader(make_run, "run/config.json", run),
     "checkpoint": Reader(make_run, "run/checkpoint.safetensors", run),
     "run": Reader(make_run, "run/*", run),
-    "targets-file": Reader(lambda folder: make_run(folder, f"method.targets={folder / 'z'}"), "z", run),
+    "encoder": Reader(make_table_run, "run/run.json", run),
+    "targets-file": Reader(lambda folder: make_run(folder, f"method.storage={folder / 'z'}"), "z", run),
     "record": Reader(make_records, "results/*/*/*/*", lambda f, *_: command("reproduce", "--results", f / "results")),
 }
 

@@ -21,16 +21,20 @@ from tests.soak.readers import complaint, made, make_photos, make_run
 
 EPOCHS = 60  # about a second
 KILLS_AT_MOST = 3  # of one run
-SPLIT = ("training.labeled_per_batch=4", "training.batch_size=14")
+EACH, SPLIT = "training.checkpoint_every=1", ("training.labeled_per_batch=4", "training.batch_size=14")
 VARIANTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "supervised": ("supervised", "data.npz", ()),
-    "temporal": ("temporal", "data.npz", ()),
-    "photos": ("pi", "photos", (*SMALL_IMAGES, "data.labels=none", "data.image_size=8", "training.batch_size=4")),
-    "mean-teacher": ("mean-teacher", "data.npz", ("schedule.name=cosine", "optimizer.name=adamw")),
-    "targets-file": ("temporal", "data.npz", ("method.targets=RUN-z", *SPLIT)),
-    "fixmatch": ("fixmatch", "data.npz", (*SPLIT, "optimizer.name=sgd", "method.alignment=true")),
+    "temporal": ("temporal", "data.npz", (EACH,)),
+    "photos": ("pi", "photos", (EACH, *SMALL_IMAGES, "labels.count=none", "source.size=8", "training.batch_size=4")),
+    "mean-teacher": ("mean-teacher", "data.npz", ("training.checkpoint_every=7", "optimizer.name=adamw")),
+    "targets-file": ("temporal", "data.npz", (EACH, "method.storage=RUN-z", *SPLIT)),
+    "rare-targets-file": ("temporal", "data.npz", ("method.storage=RUN-z",)),
+    "fixmatch": ("fixmatch", "data.npz", (EACH, *SPLIT, "optimizer.name=sgd", "method.alignment=labels")),
+    "committee": ("committee", "data.npz", (EACH,)),
+    "temporal-teacher": ("temporal-teacher", "data.npz", (EACH, "schedule.name=cosine")),
 }
-"""A method, its data and other settings: every method, images that must be decoded, and an ensemble in a file."""
+"""A method, its data and other settings: every method, images that must be decoded, and an ensemble in a file. Most write a
+checkpoint after each epoch, some only at the beginning and the end."""
 
 Answer = dict[str, Any]
 

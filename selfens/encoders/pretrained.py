@@ -1,9 +1,9 @@
-"""A pretrained backbone: a frozen network from images to feature vectors, of timm (`timm:NAME`) or a user's `module:factory`.
+"""A pretrained backbone: a frozen network from images to feature vectors, from timm (`timm:NAME`) or a user's own factory.
 
-A factory takes no arguments and returns a module from [rows, 3, size, size] to [rows, features]. What timm says of its models,
-a factory says in the same way, by an attribute of the module: `pretrained_cfg`, a dict with `input_size` (3, size, size),
-`mean` and `std` of the inputs scaled to 0..1, and if it likes `weights` (their name), `license`, and `classifier`: the layers
-that were removed, whose weights a file may hold all the same.
+A factory takes no arguments and returns a module from [rows, 3, size, size] to [rows, features]. Like timm's models, the
+module may describe itself by an attribute `pretrained_cfg`: a dict with `input_size` (3, size, size), `mean` and `std` of
+inputs scaled to 0..1, and optionally `weights` (their name), `license`, and `classifier`: the layers that were removed,
+whose weights a file may still hold.
 """
 
 from __future__ import annotations
@@ -26,25 +26,24 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from selfens.config import SIDE
-from selfens.core.device import prediction_settings, random_state_kept
-from selfens.errors import ConfigError, DataError, SelfensError, nearest, require, root_cause
+from selfens.core.device import keep_random_state, prediction_settings
+from selfens.data.images import SIDE
+from selfens.errors import ConfigError, DataError, SelfensError, did_you_mean, import_factory, require, root_cause
 from selfens.files import check_regular
 from selfens.files.tensors import load_tensors
-from selfens.networks import import_factory
 
 TIMM = "timm:"
 ASSUMED = {"input_size": (3, 224, 224), "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-"""What most backbones have; taken for those of a factory that does not say."""
-TOLERANCE = 1e-3  # of features, compared with the largest
+"""What most backbones have; assumed if a factory's module does not say."""
+TOLERANCE = 1e-3  # of a difference between features, relative to the largest
 BATCHES = {"cpu": 4, "cuda": 128}  # on a CPU, larger ones leave its caches
 
 
 class Backbone(nn.Module):
-    """Bytes of images, [rows, 3, size, size], to features, [rows, features].
+    """A module from bytes of images, [rows, 3, size, size], to features, [rows, features].
 
-    about  what a run and an export keep: name, weights with hash and license, input size and statistics; and `key`, a hash of
-           all that decides the features, but for the code
+    `about` is what a run and an export keep: name, weights with hash and license, input size and statistics; and `key`, a
+    hash of everything that decides the features except the code.
     """
 
     mean: Tensor
@@ -64,7 +63,7 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def features(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Of any number of images, always in batches of one size: so an image's features do not depend on its company."""
+        """Return the features of any number of images. All batches have one size, so that the others do not affect a result."""
         device, made = self.mean.device, []
         rows = BATCHES.get(device.type, BATCHES["cpu"])
         with prediction_settings("fp32", device):
@@ -75,7 +74,7 @@ class Backbone(nn.Module):
         return np.concatenate(made)
 
     def checked(self, batch: Tensor) -> Tensor:
-        """The features of one batch; refused if they are none."""
+        """Return the features of one batch, or refuse them."""
         name, width = self.about["name"], self.about.get("features")
         with _as_config_error(f"the backbone '{name}' failed on images of {self.size} x {self.size} pixels"):
             made = self(batch)
@@ -93,15 +92,13 @@ class Backbone(nn.Module):
                 )
             made = made.float()
             if not bool(made.isfinite().all()):
-                raise DataError(
-                    f"the backbone '{name}' returns features that are NaN or infinite in float32; are its weights intact?"
-                )
+                raise DataError(f"the backbone '{name}' returned NaN or infinite features; check its weights.")
         return made
 
 
 @contextmanager
 def _as_config_error(what: str, hint: str = "") -> Iterator[None]:
-    """One sentence for anything that a user's module may raise."""
+    """Turn anything that a user's module may raise into one sentence."""
     try:
         yield
     except SelfensError:
@@ -110,21 +107,21 @@ def _as_config_error(what: str, hint: str = "") -> Iterator[None]:
         raise ConfigError(f"{what} ({root_cause(error)}){hint}.") from error
 
 
-def is_code(name: str | None) -> bool:
-    """Whether building the backbone of this name imports a user's code; timm is a library like others."""
-    return name is not None and not name.startswith(TIMM)
-
-
 def build(name: str, weights: str | None = None, size: int | None = None) -> Backbone:
-    """The backbone of this name, in evaluation mode.
+    """Build a backbone in evaluation mode.
 
-    weights  a file to load its weights from: .safetensors, or a state_dict saved by torch
-    size     side of its input images, if not its own
+    Parameters
+    ----------
+    weights
+        A file to load its weights from: .safetensors, or a state_dict saved by torch.
+    size
+        Side of its input images, if not its own.
     """
-    make = import_factory(name, "backbone") if is_code(name) else _timm(name, pretrained=weights is None)
-    hint = "" if is_code(name) else "; give a file of its weights if they cannot be downloaded"
-    # The random state is kept because weights are drawn before they are loaded.
-    with _as_config_error(f"the backbone '{name}' cannot be built", hint), random_state_kept():
+    is_timm = name.startswith(TIMM)
+    make = _timm(name, pretrained=weights is None) if is_timm else import_factory(name, "backbone")
+    hint = "" if not is_timm else "; give a file of its weights if they cannot be downloaded"
+    # Weights are drawn before they are loaded.
+    with _as_config_error(f"the backbone '{name}' cannot be built", hint), keep_random_state():
         module = make()
     with _as_config_error(f"the backbone '{name}' cannot be used"):
         return _checked(module, name, weights, size)
@@ -141,7 +138,7 @@ def _checked(module: Any, name: str, weights: str | None, size: int | None) -> B
         "name": name,
         "weights": Path(weights).name if weights else given.get("weights") or tag or None,
         "sha256": _digest(module, name),
-        "license": None if weights else given.get("license"),  # that of a file is not known
+        "license": None if weights else given.get("license"),  # unknown for a file
         **_input(name, ASSUMED | given, size),
         "assumed": [key for key in ASSUMED if key not in given and not (key == "input_size" and size)],
     }
@@ -154,7 +151,7 @@ def _checked(module: Any, name: str, weights: str | None, size: int | None) -> B
         expected = backbone.checked(images[:2])[0]
         about["features"] = len(expected)
         again = backbone.checked(images[[2, 0]])[1]
-    if not alike(again.numpy(), expected.numpy()):
+    if not is_close(again.numpy(), expected.numpy()):
         raise ConfigError(
             f"the backbone '{name}' returns different features for the same image, at random or depending on the rest of the "
             "batch; expected the same each time, so turn off its dropout and batch statistics."
@@ -162,8 +159,8 @@ def _checked(module: Any, name: str, weights: str | None, size: int | None) -> B
     return backbone
 
 
-def alike(found: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:
-    """Whether features are the same but for rounding, which machines and numbers of threads do differently."""
+def is_close(found: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:
+    """Return True if features are the same up to rounding, which depends on the machine and the number of threads."""
     return bool(np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max())
 
 
@@ -175,12 +172,14 @@ def _timm(name: str, pretrained: bool) -> Any:
     if not re.fullmatch(r"[\w.]+", short) or not timm.is_model(
         short
     ):  # other spellings name files and other people's hubs
-        raise ConfigError(f"there is no backbone '{name}'{nearest(short, timm.list_models())} See timm.list_models().")
+        raise ConfigError(
+            f"there is no backbone '{name}'{did_you_mean(short, timm.list_models())} See timm.list_models()."
+        )
     return functools.partial(timm.create_model, short, pretrained=pretrained, num_classes=0)
 
 
 def _pretrained_config(name: str, config: Any) -> dict[str, Any]:
-    """The pretrained_cfg of a module; what is kept of it must be text."""
+    """Return the pretrained_cfg of a module; what is kept of it must be text."""
     if not isinstance(config, Mapping | None):
         raise ConfigError(f"the pretrained_cfg of '{name}' is {reprlib.repr(config)}; expected a dict.")
     given = dict(config or {})
@@ -194,7 +193,7 @@ def _pretrained_config(name: str, config: Any) -> dict[str, Any]:
 
 
 def _input(name: str, config: Mapping[str, Any], size: int | None) -> dict[str, Any]:
-    """Side, mean and deviation of the input images."""
+    """Return side, mean and standard deviation of the input images."""
     try:
         channels, height, width = (int(side) for side in config["input_size"])
         mean, std = ([float(value) for value in config[key]] for key in ("mean", "std"))
@@ -212,7 +211,7 @@ def _input(name: str, config: Mapping[str, Any], size: int | None) -> dict[str, 
 
 
 def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple[str, ...]) -> None:
-    """Nothing is unpickled but tensors. Weights of the layers that were removed are left out."""
+    """Load weights, unpickling nothing but tensors. Those of the removed layers are left out."""
     try:
         check_regular(path)
         is_safe = path.suffix == ".safetensors"
@@ -244,7 +243,7 @@ def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple
 
 
 def _digest(module: nn.Module, name: str) -> str:
-    """A hash of the weights that are computed with, wherever they come from."""
+    """Hash the weights."""
     digest = hashlib.sha256()
     for key, tensor in sorted(module.state_dict().items()):
         if not isinstance(tensor, Tensor) or is_lazy(tensor) or tensor.is_meta:

@@ -4,10 +4,10 @@
     pages 1 and 2   the seals of the two halves (JSON), empty for a half that no checkpoint relies on
     half 0, half 1  the arrays
 
-A checkpoint names a half and the random token in its seal. That half is not written to until the next checkpoint, which
-names the other one, is in place, so a process may be killed at any moment. A half's seal is removed before the half changes:
-a token that is found belongs to the arrays as that checkpoint left them, and to no other run. All space is allocated when
-the file is made, so a full disk is an error then and not in the middle of training.
+A checkpoint names a half and the random token in its seal. That half is not written to until the next checkpoint, which names
+the other half, is in place, so the process may be killed at any moment. A half's seal is removed before the half changes, so a
+token that is found belongs to the arrays as that checkpoint left them. All space is allocated when the file is made, so a full
+disk is an error then and not in the middle of training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from selfens.core.targets_layout import PAGE, Arrays, Layout
+from selfens.core.targets.layout import PAGE, Arrays, TargetsLayout
 from selfens.errors import RunError
 from selfens.files import check_regular, locks
 from selfens.files.tensors import is_disk_full, write_failure
@@ -34,12 +34,12 @@ FORMAT = "selfens targets 2"
 
 
 class TargetsFile:
-    """The file at `path`. Given a layout and a decay it is locked and open for training, otherwise open for reading.
+    """The file at `path`. With a layout and a decay it is locked and open for training, otherwise open for reading.
 
-    For training, a file is made if there is none, and again if no checkpoint relies on it.
+    For training, the file is made if there is none, and made again if no checkpoint relies on it.
     """
 
-    def __init__(self, path: str | Path, layout: Layout | None = None, decay: float = 0.0) -> None:
+    def __init__(self, path: str | Path, layout: TargetsLayout | None = None, decay: float = 0.0) -> None:
         with _one_sentence(path), ExitStack() as on_error:
             self.path, self.is_writable = Path(path).resolve(), layout is not None
             check_regular(self.path)
@@ -63,7 +63,7 @@ class TargetsFile:
 
     @property
     def arrays(self) -> Arrays:
-        """The half in use; refused if a checkpoint relies on predictions in the file and was not restored."""
+        """The half in use; an error if a checkpoint relies on predictions in the file and was not restored."""
         if not self._is_restored:
             raise RunError(
                 f"{self.path} holds targets that a checkpoint relies on; name another file, or delete this one."
@@ -71,7 +71,7 @@ class TargetsFile:
         return self._halves[self._half]
 
     def unseal(self) -> None:
-        """Before anything changes: if a checkpoint relies on the half in use, continue in a copy of it, in the other half."""
+        """Allow changes: if a checkpoint relies on the half in use, copy it to the other half and continue there."""
         if not self.is_writable:
             raise RunError(f"{self.path} is open for reading only, so its targets cannot be changed here.")
         old, other = self.arrays, 1 - self._half
@@ -83,7 +83,7 @@ class TargetsFile:
             self._half, self._is_sealed = other, False
 
     def seal(self) -> dict[str, str]:
-        """Flush the half in use and note that a checkpoint relies on it; returns what that checkpoint must hold."""
+        """Flush the half in use and note that a checkpoint relies on it; return what that checkpoint must hold."""
         if not self.path.exists() or not os.path.samestat(os.stat(self.path), os.fstat(self._file)):
             raise RunError(
                 f"{self.path} was removed or replaced while it was in use, so the targets are lost; train again."
@@ -125,7 +125,7 @@ class TargetsFile:
 
 @contextmanager
 def _one_sentence(path: str | Path) -> Iterator[None]:
-    """Answer whatever the system refuses with one sentence."""
+    """Turn whatever the system refuses into one sentence."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:  # also a loop of links, a null byte
@@ -136,7 +136,7 @@ def _one_sentence(path: str | Path) -> Iterator[None]:
         ) from None
 
 
-def _create(file: int, layout: Layout, decay: float) -> None:
+def _create(file: int, layout: TargetsLayout, decay: float) -> None:
     os.ftruncate(file, 0)
     _write_page(file, 0, {"format": FORMAT, "decay": decay, **asdict(layout)})
     allocate = getattr(os, "posix_fallocate", lambda file, _, size: os.ftruncate(file, size))  # macOS has none
@@ -144,19 +144,19 @@ def _create(file: int, layout: Layout, decay: float) -> None:
 
 
 def _is_free(file: int) -> bool:
-    """Whether nothing would be lost: the file is empty, or ours with no checkpoint that relies on it."""
+    """Return True if nothing would be lost: the file is empty, or ours and no checkpoint relies on it."""
     if os.fstat(file).st_size == 0:
         return True
     is_ours = _read_page(file, 0).get("format") == FORMAT
     return is_ours and not _read_page(file, 1) and not _read_page(file, 2)
 
 
-def _read_header(path: Path, file: int) -> tuple[Layout, float]:
+def _read_header(path: Path, file: int) -> tuple[TargetsLayout, float]:
     header = _read_page(file, 0)
     if header.get("format") != FORMAT:
         raise RunError(f"{path} is not a file of targets in the format '{FORMAT}'; name another file.")
     try:
-        layout, decay = Layout(*(header[field.name] for field in fields(Layout))), header["decay"]
+        layout, decay = TargetsLayout(*(header[field.name] for field in fields(TargetsLayout))), header["decay"]
         is_sensible = 0 <= decay < 1
     except (KeyError, TypeError, ValueError):
         is_sensible = False
@@ -167,7 +167,7 @@ def _read_header(path: Path, file: int) -> tuple[Layout, float]:
 
 
 def _read_page(file: int, number: int) -> dict[str, Any]:
-    """The JSON on a page; empty if it is not ours."""
+    """Return the JSON on a page; empty if it is not ours."""
     try:
         content = json.loads(os.pread(file, PAGE, PAGE * number))
     except (ValueError, RecursionError):

@@ -1,11 +1,11 @@
-"""Prefetcher: the targets of the next steps, copied to the GPU while it works on earlier ones.
+"""Prefetcher: copies the targets of the next steps to the GPU while it works on earlier ones.
 
-If the ensemble is kept in RAM or in a file and the steps run on a GPU, a step reads and writes slots of two staging buffers
-with fixed addresses, found through a table from rows to slots: it can be compiled and captured, and is the same wherever
-the ensemble is kept. The buffers take turns. Halfway through the steps of one, the predictions of the other have been copied
+If the ensemble is kept in RAM or in a file and the steps run on a GPU, a step reads and writes slots of two staging buffers at
+fixed addresses, found through a table from rows to slots. So a step can be compiled and captured, and is the same wherever
+the ensemble is kept. The buffers take turns: halfway through the steps of one, the predictions of the other have been copied
 back and the targets of its next rows are queued. Targets are constant within an epoch, so fetching them early is safe.
 
-No thread and no second stream is needed: the host queues work well ahead of the GPU, and the copies are short.
+This needs no thread and no second stream: the host queues work well ahead of the GPU, and the copies are short.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from selfens.core.targets_layout import DTYPES, Arrays, Layout
+from selfens.core.targets.layout import DTYPES, Arrays, TargetsLayout
 
 BUFFER_ROWS = 1 << 13
 BUFFER_BYTES = 1 << 26
 
 
 class StagingBuffer:
-    """Some slots on the device, and as much memory on the host: pinned, so that copies run while the host goes on."""
+    """Slots on the device, and as much pinned memory on the host, so that copies are asynchronous."""
 
-    def __init__(self, layout: Layout, live: Arrays, device: torch.device) -> None:
+    def __init__(self, layout: TargetsLayout, live: Arrays, device: torch.device) -> None:
         self.live = live | {"rows": torch.zeros(layout.num_rows, dtype=torch.int64, device=device)}
         self.host = layout.allocate(torch.device("cpu")) | {"rows": torch.zeros(layout.num_rows, dtype=torch.int64)}
         self.used = 0
@@ -36,8 +36,8 @@ class StagingBuffer:
             self.returned = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def stage(self, batches: Tensor, arrays: Arrays) -> None:
-        """Gather the targets of these rows and queue copying them to the device."""
-        rows = torch.unique(batches)  # sorted, which memory and disk like better, and each once
+        """Gather the targets of these rows and queue the copy to the device."""
+        rows = torch.unique(batches)  # each once, and sorted for the sake of memory and disk
         self.used = used = len(rows)
         self.host["rows"][:used] = rows
         for name in ("mean", "count"):
@@ -47,7 +47,7 @@ class StagingBuffer:
         self.live["written"].zero_()
 
     def send_back(self) -> None:
-        """Queue copying the predictions to the host, after the steps queued so far."""
+        """Queue the copy of the predictions to the host, after the steps queued so far."""
         for name in ("pending", "written"):
             self.host[name].copy_(self.live[name], non_blocking=True)
         if self.returned is not None:
@@ -55,7 +55,7 @@ class StagingBuffer:
         self.is_returning = True
 
     def receive(self, write: Callable[[Tensor, Tensor], None]) -> None:
-        """Wait for predictions that are on their way back, and write them."""
+        """Wait for predictions on their way back, and write them."""
         if not self.is_returning:
             return
         if self.returned is not None:
@@ -67,15 +67,14 @@ class StagingBuffer:
 
 
 class Prefetcher:
-    """Two staging buffers on `device`, each for a number of steps of `batch_size` rows.
+    """Two staging buffers on `device`, each for several steps of `batch_size` rows.
 
-    read   returns the ensemble's arrays
-    write  takes rows and their predictions back
+    `read` returns the ensemble's arrays; `write` takes rows and their predictions back.
     """
 
     def __init__(
         self,
-        layout: Layout,
+        layout: TargetsLayout,
         batch_size: int,
         device: torch.device,
         read: Callable[[], Arrays],
@@ -91,14 +90,14 @@ class Prefetcher:
         halves = ({name: array[at : at + size] for name, array in self.arrays.items()} for at in (0, size))
         self.buffers = [StagingBuffer(staged, live, device) for live in halves]
         self.open: StagingBuffer | None = None
-        """The buffer whose rows the steps find; None between epochs."""
+        """The buffer whose rows the current steps use; None between epochs."""
 
     def locate(self, rows: Tensor) -> Tensor:
-        """Where in `arrays` these rows are."""
+        """Return the positions of these rows in `arrays`."""
         return self.slots[rows].long()
 
     def visit(self, order: Tensor) -> Iterator[Tensor]:
-        """The batches of `order`, each when its targets are in place."""
+        """Yield the batches of `order`, each when its targets are in place."""
         self.finish()
         steps = self.size // order.shape[1]
         groups, on_host = torch.split(order, steps), torch.split(order.cpu(), steps)
@@ -117,8 +116,8 @@ class Prefetcher:
         self.finish()
 
     def _open(self, buffer: StagingBuffer) -> None:
-        """Steps queued from now on find the rows of this buffer, and no others."""
-        # Beyond the last slot: asking for a row that is not staged is an error, not a wrong target.
+        """Make the steps queued from now on use the rows of this buffer."""
+        # An index beyond the last slot: reading a row that is not staged is an error, not a wrong target.
         self.slots.fill_(2 * self.size)
         first = self.size * self.buffers.index(buffer)
         slots = torch.arange(first, first + buffer.used, dtype=torch.int32, device=self.slots.device)
@@ -126,8 +125,8 @@ class Prefetcher:
         self.open = buffer
 
     def flush(self) -> None:
-        """Bring back all predictions made so far; an epoch that is running goes on."""
-        for buffer in self.buffers:  # what is on its way is older: of a row in both, the later prediction counts
+        """Bring back all predictions made so far, without ending the epoch."""
+        for buffer in self.buffers:  # older ones first: of a row in both buffers, the later prediction counts
             buffer.receive(self.write)
         if self.open is not None:
             self.open.send_back()

@@ -1,9 +1,9 @@
 """EnsembleTargets: the matrix Z of temporal ensembling, one row per training row.
 
 Z holds an exponential average of the probabilities predicted for a row, one prediction per epoch, and is divided by
-1 - decay^count to undo its start at zero. The count is the row's own, so a row that an epoch leaves out keeps both Z and
-target; if every row is visited every epoch, this is Algorithm 2 of the paper. What is written during an epoch takes effect
-at `commit`, so targets are constant within an epoch. All are plain tensors: any training loop can use this class.
+1 - decay^count to undo its start at zero. The count is per row, so a row that an epoch leaves out keeps both Z and target; if
+every row is visited in every epoch, this is Algorithm 2 of the paper. What is written during an epoch takes effect at
+`commit`, so targets are constant within an epoch. Everything is a plain tensor: any training loop can use this class.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from selfens.core import IN_MEMORY, launcher
-from selfens.core.targets_layout import AVERAGES, Arrays, Layout
-from selfens.core.targets_prefetch import Prefetcher
+from selfens.core import launcher
+from selfens.core.targets.file import TargetsFile
+from selfens.core.targets.layout import AVERAGES, Arrays, TargetsLayout
+from selfens.core.targets.staging import Prefetcher
 from selfens.errors import ConfigError
-from selfens.files.targets_file import TargetsFile
 
+IN_MEMORY = ("device", "ram")
+"""The storages that are not the path of a file."""
 CHUNK_BYTES = {"cpu": 1 << 20, "gpu": 1 << 26}
-"""Of a float32 matrix: how much `commit` works on at a time, so that it never copies a large Z; a GPU wants larger chunks."""
+"""How much of a float32 matrix `commit` processes at a time, so that it never copies a large Z."""
 
 
 class Targets(NamedTuple):
     probabilities: Tensor
-    """[rows, classes] the ensemble's prediction, zeros for rows never seen."""
+    """[rows, classes] the ensemble's prediction; zeros for rows never seen."""
     known: Tensor
     """[rows] False for rows that have no prediction yet."""
     count: Tensor  # type: ignore[assignment]  # tuples have a method of that name
-    """[rows] how many predictions are behind each row."""
+    """[rows] how many predictions each row's average is made of."""
 
 
 def with_latest(targets: Targets, latest: Tensor, decay: float) -> Tensor:
-    """What the targets would be with `latest`, [rows, classes], as one more prediction of each row.
+    """Return the targets with `latest`, [rows, classes], as one more prediction of each row.
 
     >>> one = Targets(torch.tensor([[1.0, 0.0]]), torch.tensor([True]), torch.tensor([1]))
     >>> with_latest(one, torch.tensor([[0.0, 1.0]]), decay=0.5)
@@ -50,12 +52,17 @@ def with_latest(targets: Targets, latest: Tensor, decay: float) -> Tensor:
 class EnsembleTargets:
     """Z for `num_rows` rows and `num_classes` classes, averaged with momentum `decay` (alpha).
 
-    device    the compute device, on which targets are asked for and predictions made
-    storage   where Z is kept: `device`, there; `ram`, in the host's memory; anything else is the path of a file
-    dtype     the type Z is kept in, float32 or float16; arithmetic is in float32
-    variance  also keep the second moment
-
-    A file is begun again, unless a checkpoint relies on predictions in it: then `restore` must come first.
+    Parameters
+    ----------
+    device
+        The compute device, where targets are read and predictions are made.
+    storage
+        Where Z is kept: "device", on that device; "ram", in the host's memory; anything else is the path of a file. A file is
+        overwritten, unless a checkpoint relies on predictions in it: then `restore` must come first.
+    dtype
+        The type Z is kept in, float32 or float16; arithmetic is in float32.
+    variance
+        Also keep the second moment.
 
     >>> ensemble = EnsembleTargets(num_rows=3, num_classes=2, decay=0.6)
     >>> rows = torch.tensor([0, 2])
@@ -77,8 +84,8 @@ class EnsembleTargets:
         variance: bool = True,
     ) -> None:
         if not 0 <= decay < 1:
-            raise ValueError(f"decay is {decay}; expected a momentum from 0 to below 1.")
-        self.layout, self.decay = Layout(num_rows, num_classes, dtype, variance), decay
+            raise ValueError(f"decay is {decay}; expected at least 0 and below 1.")
+        self.layout, self.decay = TargetsLayout(num_rows, num_classes, dtype, variance), decay
         self.device = torch.empty(0, device=device).device
         self.file = storage if isinstance(storage, TargetsFile) else None
         if self.file is None and str(storage) not in IN_MEMORY:
@@ -90,16 +97,16 @@ class EnsembleTargets:
             self.file = TargetsFile(str(storage), self.layout, decay)
         home = self.device if str(storage) == "device" else torch.device("cpu")
         self._in_memory = {} if self.file else self.layout.allocate(home)
-        # A plain number would be copied to the device at each power, and 1 - decay^count loses digits in float32.
+        # A Python number would be copied to the device at each power, and 1 - decay^count loses digits in float32.
         self._decay_on_device = torch.tensor(decay, dtype=torch.float64, device=self.device)
         self.prefetches = home != self.device
         self.prefetcher: Prefetcher | None = None
         self.spread = torch.full((), torch.nan, dtype=torch.float64, device=home)
-        """After a commit: the variance summed over the classes, averaged over the rows of that epoch."""
+        """After a commit: the variance, summed over the classes and averaged over the rows of that epoch."""
 
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> EnsembleTargets:
-        """The targets in a file, for reading only, as the checkpoint that holds this `metadata` of `seal` left them."""
+        """Open the targets in a file for reading, as the checkpoint with this `metadata` (from `seal`) left them."""
         file = TargetsFile(metadata.get("targets_file", ""))
         targets = cls(**asdict(file.layout), decay=file.decay, storage=file)
         targets.restore(metadata)
@@ -115,7 +122,7 @@ class EnsembleTargets:
 
     @property
     def arrays(self) -> Arrays:
-        """The arrays of `Layout.shapes`, by name."""
+        """The arrays of `TargetsLayout.shapes`, by name."""
         return self.file.arrays if self.file else self._in_memory
 
     def _arrays_to_change(self) -> Arrays:
@@ -127,21 +134,21 @@ class EnsembleTargets:
 
     @torch.no_grad()
     def get(self, rows: Tensor) -> Targets:
-        """The bias-corrected targets of `rows`."""
+        """Return the bias-corrected targets of `rows`."""
         arrays, at = self._staged(rows) or (self.arrays, rows.to(self.mean.device))
-        # `index_select` and `index_copy_` move a row at a time; an index in brackets moves number by number on a CPU.
+        # index_select and index_copy_ move whole rows; advanced indexing moves single numbers on a CPU.
         count = arrays["count"].index_select(0, at).to(self.device)
         mean = arrays["mean"].index_select(0, at).to(self.device).float()
         return Targets(mean / self._correction(count)[:, None].float(), count > 0, count)
 
     @torch.no_grad()
     def write(self, rows: Tensor, probabilities: Tensor) -> None:
-        """Remember this epoch's predictions for `rows`; if a row is written twice, the last counts."""
+        """Store this epoch's predictions for `rows`; of a row that is written twice, the last prediction counts."""
         arrays, at = self._staged(rows) or (self._arrays_to_change(), rows.to(self.mean.device))
         _remember(arrays, at, probabilities)
 
     def _staged(self, rows: Tensor) -> tuple[Arrays, Tensor] | None:
-        """Within a visit with prefetched targets: the arrays on the device, and where in them the rows are."""
+        """Return the staged arrays on the device and the positions of the rows in them, during a visit with prefetching."""
         if self.prefetcher is None or self.prefetcher.open is None:
             return None
         return self.prefetcher.arrays, self.prefetcher.locate(rows)
@@ -149,11 +156,10 @@ class EnsembleTargets:
     # Epochs
 
     def visit(self, order: Tensor) -> Iterator[Tensor]:
-        """The batches of an epoch, [steps, rows of a batch], one after the other.
+        """Yield the batches of an epoch, [steps, rows of a batch].
 
-        If Z is not kept on the compute device, the targets of the next steps are prefetched. Until the visit ends, only
-        rows of the batch handed out may be asked for and written. Without `visit`, `get` and `write` copy one batch at
-        a time.
+        If Z is not kept on the compute device, the targets of the next steps are prefetched, and until the visit ends only
+        rows of the current batch may be read and written. Without `visit`, `get` and `write` copy one batch at a time.
         """
         self._arrays_to_change()
         if not self.prefetches:
@@ -171,7 +177,7 @@ class EnsembleTargets:
 
     @torch.no_grad()
     def commit(self) -> None:
-        """End of an epoch: Z <- decay Z + (1 - decay) z for the rows written, and no others."""
+        """End the epoch: Z <- decay Z + (1 - decay) z for the rows that were written."""
         if self.prefetcher is not None:
             self.prefetcher.finish()
         arrays = self._arrays_to_change()
@@ -186,13 +192,13 @@ class EnsembleTargets:
         self.written.zero_()
 
     def forget_epoch(self) -> None:
-        """Drop what was written since the last commit."""
+        """Discard what was written since the last commit."""
         if self.prefetcher is not None:
             self.prefetcher.finish()
         self.written.zero_()
 
     def _blend_in(self, chunk: Arrays, written: Tensor) -> Tensor | float:
-        """Update the averages of the rows written; returns the sum of their variances."""
+        """Update the averages of the rows written; return the sum of their variances."""
         rows, new = written[:, None], chunk["pending"].float()
         mean = torch.where(rows, self._blend(chunk["mean"], new), chunk["mean"])
         chunk["mean"].copy_(mean)
@@ -206,30 +212,25 @@ class EnsembleTargets:
         return torch.where(written, each.clamp_min(0), 0.0).sum()
 
     def _blend(self, old: Tensor, new: Tensor) -> Tensor:
-        """In separate roundings, which are the same on every device and for every chunk size."""
+        """Blend in two roundings, which are the same on every device and for every chunk size."""
         return (old.float() * self.decay).add_(new * (1 - self.decay))
 
     def _correction(self, count: Tensor) -> Tensor:
-        """1 - decay^count, which undoes the start at zero; 1 for rows never seen."""
+        """Return 1 - decay^count, which undoes the start at zero; 1 for rows never seen."""
         decay = self._decay_on_device if count.device == self.device else self.decay
         return torch.where(count > 0, 1 - decay ** count.double(), 1.0)
 
     # Past predictions
 
     def all(self) -> Targets:
-        """The targets of every row."""
+        """Return the targets of every row."""
         return self.get(torch.arange(self.num_rows))
 
     @torch.no_grad()
     def variance(self, rows: Tensor) -> Tensor:
-        """[rows, classes] how much the predictions for a row have varied around its target, weighted as they are in Z.
-
-        Zero for rows with fewer than two predictions.
-        """
+        """Return [rows, classes] the variance of a row's predictions, weighted as in Z; 0 with fewer than two predictions."""
         if self.square is None:
-            raise ValueError(
-                "the ensemble keeps no second moment, so it knows no variance; make it with variance=True."
-            )
+            raise ValueError("the ensemble keeps no second moment, so it has no variance; make it with variance=True.")
         at = rows.to(self.mean.device)
         count = self.count[at]
         correction = self._correction(count)[:, None].float()
@@ -240,7 +241,7 @@ class EnsembleTargets:
     # Saving in memory
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All there is to save. Predictions of an unfinished epoch are included only if there are any."""
+        """Return everything to save. Predictions of an unfinished epoch are included only if there are any."""
         self._flush()
         unfinished = bool(self.written.any())
         names = [name for name in self.arrays if name in AVERAGES or unfinished]
@@ -268,23 +269,23 @@ class EnsembleTargets:
     # Saving in a file
 
     def seal(self) -> dict[str, str]:
-        """Flush the file and leave it as it is, for a checkpoint to rely on; nothing to do if Z is kept in memory.
+        """Flush the file for a checkpoint to rely on, and return what the checkpoint must hold for `restore`.
 
-        Returns what the checkpoint must hold for `restore`. The half that the last checkpoint relies on is not written
-        to until the first change after this, so the new checkpoint must be in place by then. Write the first one before
-        the first epoch: a file is begun again without questions only as long as nothing in it can be lost.
+        If Z is kept in memory there is nothing to do. The half of the file that the last checkpoint relies on is not written
+        to before the first change after this call, so the new checkpoint must be in place by then. Write the first one before
+        the first epoch: a file is overwritten only as long as nothing in it can be lost.
         """
         self._flush()
         return self.file.seal() if self.file else {}
 
     def restore(self, metadata: Mapping[str, str]) -> None:
-        """Go on from what a checkpoint relies on."""
+        """Continue from what a checkpoint relies on."""
         assert self.file is not None
         self.file.restore(metadata)
         self._set_decay(self.file.decay)
 
     def close(self) -> None:
-        """Let other processes use the file; here it can still be read. It is removed if no checkpoint relies on it."""
+        """Release the file for other processes; it can still be read here. It is removed if no checkpoint relies on it."""
         if self.file is not None:
             self.file.close()
 

@@ -1,6 +1,6 @@
-"""The official files of CIFAR and SVHN: where they lie, how they are downloaded, and readers that trust nothing in them.
+"""The official files of CIFAR and SVHN: where they are, how they are downloaded, and readers that trust nothing in them.
 
-Rows keep the order of the files, because choosing labels by seed depends on it. SVHN writes the digit 0 as label 10.
+Rows keep the order of the files, because the labels that a seed draws depend on it. SVHN writes the digit 0 as 10.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.data.dataset import Dataset, Labels
+from selfens.data.rows import Labels
 from selfens.errors import DataError
 from selfens.files import check_regular
 
@@ -31,13 +31,13 @@ IMAGE_SHAPE = (3, 32, 32)
 IMAGE_BYTES = math.prod(IMAGE_SHAPE)
 LARGEST_CONTENT = 2**30  # the largest official file has 182 MB; a hostile one must not fill the memory
 
-Images = NDArray[np.uint8]
-Split = tuple[Images, Labels]
+Pixels = NDArray[np.uint8]
+Split = tuple[Pixels, Labels]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The files of CIFAR, and the keys of what is in them."""
+class CifarFiles:
+    """The files of CIFAR, and the keys in them."""
 
     train: tuple[str, ...]
     test: str
@@ -49,7 +49,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Published:
-    """A file on the web, and where in the data folder it ends up: as it is, or unpacked to a folder."""
+    """A file on the web, and where it goes in the data folder: as it is, or unpacked to a folder."""
 
     url: str
     md5: str
@@ -60,9 +60,9 @@ _FIVE = tuple(f"data_batch_{i}" for i in range(1, 6))
 _CIFAR = "https://www.cs.toronto.edu/~kriz"
 _SVHN = "http://ufldl.stanford.edu/housenumbers"
 
-LAYOUTS = {
-    "cifar10": Layout(_FIVE, "test_batch", "batches.meta", "label_names", "labels", 10),
-    "cifar100": Layout(("train",), "test", "meta", "fine_label_names", "fine_labels", 100),
+CIFAR = {
+    "cifar10": CifarFiles(_FIVE, "test_batch", "batches.meta", "label_names", "labels", 10),
+    "cifar100": CifarFiles(("train",), "test", "meta", "fine_label_names", "fine_labels", 100),
 }
 PUBLISHED = {
     "cifar10": [
@@ -94,28 +94,28 @@ CHECKSUMS = {  # MD5 of what is in the archives
 }
 
 
-# Downloads: renamed once the checksum is right, and once unpacked, so that an interrupted one leaves nothing that looks
-# like data
+# Downloads. A file is renamed once its checksum is right, and again once it is unpacked, so that an interrupted download
+# never looks like data.
 
 
-def load(name: str, folder: Path, *, offline: bool, progress: bool) -> Dataset:
-    """An official data set from `folder`, downloaded there first if it is missing."""
+def load(name: str, folder: Path, *, offline: bool, progress: bool) -> tuple[Split, Split, tuple[str, ...]]:
+    """Return training set, test set and class names of a data set, downloading it to `folder` if it is missing."""
     for published in PUBLISHED[name]:
-        if not os.path.exists(_place(folder, published)):
+        if not os.path.exists(_location(folder, published)):
             if offline:
-                raise _not_here(folder, published, "downloading is switched off")
+                raise _not_found(folder, published, "downloading is switched off")
             try:
                 _download(published, folder, progress)
             except (OSError, ValueError, ImportError, EOFError, zlib.error, tarfile.TarError) as error:
-                raise _not_here(folder, published, f"the download failed ({_short(error)})") from error
-    return read_cifar(folder, name) if name in LAYOUTS else read_svhn(folder)
+                raise _not_found(folder, published, f"the download failed ({_short(error)})") from error
+    return _read_cifar(folder, name) if name in CIFAR else _read_svhn(folder)
 
 
-def unofficial_files(name: str, folder: Path) -> list[Path]:
-    """The files of an official data set that are in `folder` and, by their checksums, not as published."""
-    place = _place(folder, PUBLISHED[name][0])
-    known = {place / file: md5 for file, md5 in CHECKSUMS.get(name, {}).items()}
-    known = known or {_place(folder, published): published.md5 for published in PUBLISHED[name]}
+def altered_files(name: str, folder: Path) -> list[Path]:
+    """Return the files in `folder` that do not match the published MD5 checksums."""
+    location = _location(folder, PUBLISHED[name][0])
+    known = {location / file: md5 for file, md5 in CHECKSUMS.get(name, {}).items()}
+    known = known or {_location(folder, published): published.md5 for published in PUBLISHED[name]}
     return [path for path, md5 in known.items() if path.is_file() and _md5(path) != md5]
 
 
@@ -123,13 +123,13 @@ def _md5(path: Path) -> str:
     return hashlib.md5(_read_bytes(path), usedforsecurity=False).hexdigest()
 
 
-def _place(folder: Path, published: Published) -> Path:
-    """Where a published file or folder lies: as downloaded, or directly in the data folder."""
+def _location(folder: Path, published: Published) -> Path:
+    """Return where a published file or folder is: where a download puts it, or directly in the data folder."""
     direct = folder / Path(published.target).name
     return direct if os.path.exists(direct) else folder / published.target
 
 
-def _not_here(folder: Path, published: Published, why: str) -> DataError:
+def _not_found(folder: Path, published: Published, why: str) -> DataError:
     how = "put it there" if published.target.endswith(".mat") else "unpack it there"
     return DataError(f"there is no {published.target} in {folder}, and {why}; {how}, from {published.url}.")
 
@@ -158,49 +158,44 @@ def _download(published: Published, folder: Path, progress: bool) -> None:
     path.unlink(missing_ok=True)
 
 
-# What is in the files
+# Contents
 
 
-def read_cifar(folder: Path, name: str) -> Dataset:
-    """CIFAR-10 or CIFAR-100 (fine labels) from the official pickles."""
-    layout, place = LAYOUTS[name], _place(folder, PUBLISHED[name][0])
-    batches = [_read_batch(place / file, layout) for file in layout.train]
+def _read_cifar(folder: Path, name: str) -> tuple[Split, Split, tuple[str, ...]]:
+    """Read CIFAR-10 or CIFAR-100 (fine labels) from the official pickles."""
+    files, location = CIFAR[name], _location(folder, PUBLISHED[name][0])
+    batches = [_read_batch(location / file, files) for file in files.train]
     train = np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
-    return _dataset(name, train, _read_batch(place / layout.test, layout), _read_names(place / layout.names, layout))
+    return train, _read_batch(location / files.test, files), _read_names(location / files.names, files)
 
 
-def read_svhn(folder: Path) -> Dataset:
-    """SVHN's cropped digits, train and test (not extra), with label 10 as the digit 0 that it stands for."""
-    train, test = (_read_mat(_place(folder, published)) for published in PUBLISHED["svhn"])
-    return _dataset("svhn", train, test, tuple("0123456789"))
+def _read_svhn(folder: Path) -> tuple[Split, Split, tuple[str, ...]]:
+    """Read SVHN's cropped digits, train and test (not extra); label 10 becomes the digit 0 that it stands for."""
+    train, test = (_read_mat(_location(folder, published)) for published in PUBLISHED["svhn"])
+    return train, test, tuple("0123456789")
 
 
-def _dataset(name: str, train: Split, test: Split, classes: tuple[str, ...]) -> Dataset:
-    (x, y), (test_x, test_y) = train, test
-    return Dataset(inputs=x, labels=y, test_inputs=test_x, test_labels=test_y, classes=classes, name=name)
-
-
-def _read_batch(path: Path, layout: Layout) -> Split:
+def _read_batch(path: Path, files: CifarFiles) -> Split:
     values = _pickled_values(path)
-    labels = np.array(_numbers_after(values, _place_after(values, layout.labels_key)), dtype=object)
-    texts = {value: place for place, value in enumerate(values) if isinstance(value, str)}
+    labels = np.array(_numbers_after(values, _position_after(values, files.labels_key)), dtype=object)
+    texts = {value: position for position, value in enumerate(values) if isinstance(value, str)}
     content = max(texts, key=len, default="")
     pixels = bytearray(content.encode("latin-1", "replace"))
     in_rows = "u1" in texts and values[texts[content] - 1] is False  # True if it were column by column
     if not in_rows or not len(labels) or len(pixels) != len(labels) * IMAGE_BYTES:
-        found = f"holds {len(labels)} {layout.labels_key} and an array of {len(pixels)} bytes"
+        found = f"holds {len(labels)} {files.labels_key} and an array of {len(pixels)} bytes"
         raise _wrong(path, found, f"uint8 images of {IMAGE_BYTES} bytes, row by row, and a label for each")
-    if labels.min() < 0 or labels.max() >= layout.num_classes:
-        raise _wrong(path, "holds other labels", f"integers from 0 to {layout.num_classes - 1}")
+    if labels.min() < 0 or labels.max() >= files.num_classes:
+        raise _wrong(path, "holds other labels", f"integers from 0 to {files.num_classes - 1}")
     return np.frombuffer(pixels, np.uint8).reshape(-1, *IMAGE_SHAPE), labels.astype(np.int64)
 
 
-def _read_names(path: Path, layout: Layout) -> tuple[str, ...]:
+def _read_names(path: Path, files: CifarFiles) -> tuple[str, ...]:
     values = _pickled_values(path)
-    rest = values[_place_after(values, layout.names_key) :]
+    rest = values[_position_after(values, files.names_key) :]
     names = [value for value in takewhile(lambda value: isinstance(value, str), rest) if isinstance(value, str)]
-    if len(names) != layout.num_classes or not all(name.isprintable() for name in names):
-        raise _wrong(path, f"holds {len(names)} class names", f"{layout.num_classes} printable names")
+    if len(names) != files.num_classes or not all(name.isprintable() for name in names):
+        raise _wrong(path, f"holds {len(names)} class names", f"{files.num_classes} printable names")
     return tuple(names)
 
 
@@ -285,7 +280,7 @@ def _numbers_after(values: Values, start: int) -> list[int]:
     return [value for value in before_text if isinstance(value, int) and not isinstance(value, bool)]
 
 
-def _place_after(values: Values, key: str) -> int:
+def _position_after(values: Values, key: str) -> int:
     return values.index(key) + 1 if key in values else len(values)
 
 

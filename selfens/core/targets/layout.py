@@ -1,4 +1,4 @@
-"""Layout: which arrays an ensemble of targets consists of, wherever they are kept."""
+"""TargetsLayout: the arrays that an ensemble of targets consists of, wherever they are kept."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Arrays = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How many rows and classes there are, the type the matrices are kept in, and whether there is a second moment."""
+class TargetsLayout:
+    """The number of rows and classes, the type of the matrices, and whether there is a second moment."""
 
     num_rows: int
     num_classes: int
@@ -41,7 +41,7 @@ class Layout:
         return f"{self.num_rows:,} rows of {self.num_classes:,} classes in {self.dtype} {variance} variance"
 
     def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of each array, by name."""
+        """Return shape and type of each array, by name."""
         matrix, column = ((self.num_rows, self.num_classes), DTYPES[self.dtype]), (self.num_rows,)
         shapes = {
             "count": (column, torch.int32),  # how many predictions are in the averages; first, for alignment in a file
@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def half_size(self) -> int:
-        """All arrays in bytes, in whole pages: what is written to one half must not touch a page of the other."""
+        """The size of all arrays in bytes, rounded up to pages: writing to one half must not touch a page of the other."""
         size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.shapes().values())
         return -(-size // PAGE) * PAGE
 
@@ -63,7 +63,7 @@ class Layout:
         return 3 * PAGE + 2 * self.half_size
 
     def arrays_in(self, content: Tensor) -> Arrays:
-        """The arrays as views of so many bytes."""
+        """Return the arrays as views of a tensor of bytes."""
         arrays, start = {}, 0
         for name, (shape, dtype) in self.shapes().items():
             end = start + math.prod(shape) * dtype.itemsize
@@ -72,8 +72,8 @@ class Layout:
         return arrays
 
     def allocate(self, device: torch.device) -> Arrays:
-        """Zeros in the memory of a device."""
+        """Allocate the arrays on a device, filled with zeros."""
         memory.check(self.half_size, f"targets of {self}", "keep them in a file, or use fewer rows or classes", device)
-        # From numpy, which asks for huge pages: rows are visited at random, and half of the time was page lookup.
+        # numpy allocates huge pages; rows are visited at random, and page lookups took half of the time.
         kinds = {name: (shape, str(dtype).removeprefix("torch.")) for name, (shape, dtype) in self.shapes().items()}
         return {name: torch.from_numpy(np.zeros(*kind)).to(device) for name, kind in kinds.items()}

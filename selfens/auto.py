@@ -1,0 +1,186 @@
+"""Automatic settings for data that nobody has tuned for: from a `Peek` at the data and the device to a Config.
+
+The command and `SelfEnsemblingClassifier` both get their settings here, so they are the same for the same data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from selfens import presets
+from selfens.config import Config
+from selfens.core.device import resolve_device
+from selfens.data import sources
+from selfens.data.sources import Peek, SourceOptions
+from selfens.encoders import ENCODERS, EncoderOptions
+from selfens.errors import ConfigError
+from selfens.methods import METHODS
+
+VECTORS_METHOD, IMAGES_METHOD = "committee", "temporal-teacher"
+VECTORS = (
+    f"method.name={VECTORS_METHOD}",
+    "network.name=committee",
+    "network.noise=0",
+    "network.dropout=0.3",
+    "optimizer.name=adamw",
+    "optimizer.learning_rate=0.002",
+    "optimizer.weight_decay=0.01",
+    "schedule.name=cosine",
+    "training.batch_size=320",
+    "training.min_steps_per_epoch=20",
+)
+"""Chosen on the tasks that `benchmarks/own_data.py` names."""
+VECTORS_EPOCHS, VECTORS_MIN_EPOCHS = 50, 10
+VECTORS_ROWS = 5120  # with this many rows, an epoch of 20 steps visits each once
+
+
+class ImageSettings(NamedTuple):
+    """Settings for images with a strong method, on a CPU or on a GPU."""
+
+    overrides: tuple[str, ...]
+    network: str
+    min_side: int
+    """The smallest images for this network, in pixels; smaller ones get the network `small`."""
+    steps: int
+    """For images of up to 32 pixels."""
+    min_steps_per_epoch: int
+
+
+ON_CPU = ImageSettings(
+    overrides=(
+        *("network.noise=0", "network.dropout=0", "network.mean_momentum=0.9", "method.decay=0.97"),
+        *("optimizer.name=adamw", "optimizer.learning_rate=0.008", "optimizer.weight_decay=0.01"),
+        *("schedule.name=cosine", "schedule.weight_rampup_epochs=0", "training.batch_size=256"),
+    ),
+    network="tiny",
+    min_side=12,
+    steps=1100,
+    min_steps_per_epoch=1,
+)
+"""A minute or two. Chosen on images with other labels than those that results are reported for (docs/log.md)."""
+ON_GPU = ImageSettings(overrides=presets.TEACHER, network="conv13", min_side=24, steps=20_000, min_steps_per_epoch=200)
+
+OTHER_STEPS, OTHER_MIN_EPOCHS, OTHER_MAX_EPOCHS = 1000, 30, 600
+OTHER_MOMENTUM, OTHER_VECTORS_RATE = 0.95, 0.02
+"""For all other methods; `benchmarks/estimator.py` shows how they do."""
+
+
+def config_for(
+    data: str, *, method: str | None = None, device: str = "auto", encoder: EncoderOptions | None = None, **source: Any
+) -> tuple[Config, Peek | None]:
+    """Return the config for what a person names, and a peek at the data unless it is a preset.
+
+    Parameters
+    ----------
+    data
+        A preset, a public data set, or a path. A preset wins over a file or folder of that name.
+    encoder
+        Used instead of the one that suits the source.
+    source
+        Options of the source that are already known, such as the label column of a table.
+    """
+    source = {key: value for key, value in source.items() if value is not None}
+    if presets.full_name(data) is not None:
+        if encoder is not None:
+            raise ConfigError(
+                f"the encoder '{encoder.name}' was named, but {data} is a preset, which has its own network; give a folder of "
+                "images, a CSV or an .npz file."
+            )
+        config = presets.get(data, method)
+        return replace(config, source=sources.options_for(config.source.title, **source)), None
+    options = sources.options_for(data, hints=(*presets.PRESETS,), **source)
+    peek = sources.build(options).peek()
+    config = settings_for(options, peek, method=method, encoder=encoder, on_gpu=resolve_device(device).type == "cuda")
+    return config, peek
+
+
+def settings_for(
+    source: SourceOptions,
+    peek: Peek,
+    *,
+    method: str | None = None,
+    encoder: EncoderOptions | None = None,
+    on_gpu: bool = False,
+) -> Config:
+    """Return the settings for data, with this method or the one that suits the data."""
+    encoder = encoder or ENCODERS.options(sources.SOURCES.find(source.name).encoder)
+    kind = ENCODERS.find(encoder.name)
+    if kind.needs_images:
+        if peek.image_side is None:
+            raise ConfigError(f"the encoder '{encoder.name}' needs images, but {source.title} does not hold any.")
+        peek = Peek(peek.rows)  # from then on they are vectors
+    config = Config(source=source, encoder=encoder)
+    config = config.with_values("preprocess", kind="none" if kind.is_scaled else "channel")
+    if peek.image_side is None and method in (None, VECTORS_METHOD):
+        return _for_vectors(config, peek.rows)
+    method = method or IMAGES_METHOD
+    side = peek.image_side or 0
+    if peek.image_side is not None and method in presets.STRONG_METHODS:
+        config = _for_images(config, peek, method, ON_GPU if on_gpu else ON_CPU)
+    else:
+        config = _for_other_method(config, peek, method, on_gpu)
+    return config.with_values("views", flip=peek.flips, translation=2 if side >= 24 else 1 if side >= 12 else 0)
+
+
+def _for_vectors(config: Config, rows: int) -> Config:
+    """1,000 steps, and more if these visit all rows less than ten times."""
+    epochs = max(VECTORS_EPOCHS * VECTORS_ROWS // max(rows, VECTORS_ROWS), VECTORS_MIN_EPOCHS)
+    return config.with_overrides(VECTORS).with_values("schedule", epochs=epochs, weight_rampup_epochs=epochs / 10)
+
+
+def _for_images(config: Config, peek: Peek, method: str, chosen: ImageSettings) -> Config:
+    """As many epochs as make `chosen.steps`; fewer for large images, but at least three."""
+    config = config.with_values("method", name=method).with_overrides(chosen.overrides)
+    if method == "fixmatch":
+        config = config.with_values("method", threshold=0.8)
+    side = peek.image_side or 0
+    steps = max(chosen.steps * 32**2 // max(side, 32) ** 2, chosen.steps // 3)
+    rows_per_step = round(config.training.batch_size * (1 - METHODS.find(method).labeled_share))
+    epochs = max(-(-steps // max(peek.rows // rows_per_step, chosen.min_steps_per_epoch)), 3)
+    training = {"evaluate_every": -(-epochs // 20), "min_steps_per_epoch": chosen.min_steps_per_epoch}
+    config = config.with_values("training", **training)
+    config = config.with_values("network", name=chosen.network if side >= chosen.min_side else "small")
+    return config.with_values("schedule", epochs=epochs, warmup_epochs=min(epochs / 40, 1))
+
+
+def _for_other_method(config: Config, peek: Peek, method: str, on_gpu: bool) -> Config:
+    """The paper's schedule with about 1,000 steps. Runs are short, so running means are quick."""
+    side = peek.image_side
+    network = "mlp" if side is None else "conv13" if on_gpu and side >= ON_GPU.min_side else "small"
+    steps_per_epoch = max(peek.rows // config.training.batch_size, 1)
+    epochs = min(max(OTHER_STEPS // steps_per_epoch, OTHER_MIN_EPOCHS), OTHER_MAX_EPOCHS)
+    config = config.with_values("method", name=method).with_values("schedule", epochs=epochs)
+    config = config.with_values("network", name=network, mean_momentum=OTHER_MOMENTUM)
+    return config if side is not None else config.with_values("optimizer", learning_rate=OTHER_VECTORS_RATE)
+
+
+def explain(peek: Peek, chosen: Config, used: Config, *, timed: bool = False) -> str:
+    """Say in one line which settings were chosen and why, and which of them the user has changed.
+
+    Parameters
+    ----------
+    timed
+        A time limit decides the number of epochs.
+    """
+    is_images = peek.image_side is not None and not ENCODERS.find(chosen.encoder.name).needs_images
+    where = "on a GPU" if resolve_device(used.training.device).type == "cuda" else "without a GPU"
+    shift = chosen.views.translation
+    reasons = {
+        "method.name": f"method {chosen.method.name}",
+        "network.name": f"network {chosen.network.name}, for {'images' if is_images else 'vectors'} {where}",
+        "schedule.epochs": "" if timed else f"{chosen.schedule.epochs:,} epochs, for this number of rows",
+        "views.translation": f"shifts of up to {shift} pixel{'s' if shift > 1 else ''}" if shift else "",
+        "views.flip": f"{'' if chosen.views.flip else 'no '}flips, {peek.why}" if is_images else "",
+    }
+    scaled = chosen.with_epochs(used.schedule.epochs)
+    before, after = (
+        {f"{section}.{name}": value for section, values in config.to_dict().items() for name, value in values.items()}
+        for config in (scaled, used)
+    )
+    before["schedule.epochs"] = chosen.schedule.epochs
+    changed = [field for field, value in after.items() if before.get(field) != value]
+    ignored = ("source.", "encoder.", "labels.", "seed.", "training.device")
+    by_user = [f"{field}={after[field]}" for field in changed if not field.startswith(ignored)]
+    kept = [reason for field, reason in reasons.items() if reason and field not in changed]
+    return "chosen: " + "; ".join([*kept, *([f"set by you: {', '.join(by_user)}"] if by_user else [])])

@@ -1,0 +1,32 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Device = Literal["auto", "cpu", "cuda"]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
+TensorBoardOption = Annotated[
+    bool, typer.Option("--tensorboard", help="Write the history for TensorBoard too, into RUN/tensorboard.")
+]
+BaselinesOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--baselines/--no-baselines",
+        help="Compare with simple methods on the same labels; by default on your own data.",
+    ),
+]
+ReportOption = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html into the run at the end.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="PATH", help="Where the run's data is now, if it was moved.")
+]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-code", help="Import the code that the run names for its network or backbone.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any field of the config.")
+]

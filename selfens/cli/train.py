@@ -1,0 +1,216 @@
+"""The commands that train: train, resume."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfens import console
+from selfens.cli.options import (
+    BaselinesOption,
+    DataOption,
+    Device,
+    QuietOption,
+    ReportOption,
+    RunArgument,
+    SetOption,
+    TensorBoardOption,
+    TrustOption,
+)
+from selfens.console import say
+from selfens.core import launcher
+from selfens.errors import ConfigError, SelfensError
+from selfens.settings import parse, seconds
+
+if TYPE_CHECKING:
+    from selfens.config import Config
+    from selfens.runs.run import Run
+    from selfens.training.progress import Progress
+
+STARTUP = 1.0  # seconds from the start of the process to that of a command, and at its end
+MIN_REPORT, REPORT_SHARE = (
+    6.0,
+    0.1,
+)  # of a time limit, for baselines and report: at least these seconds, or this fraction
+
+
+def train(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA", help="A preset such as digits, an .npz file, a folder or CSV of images, a table."
+        ),
+    ],
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="A table's column of labels; empty: unlabeled.")
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", metavar="COLUMN", help="A table's column that identifies rows.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
+    labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
+    add_labels: Annotated[Path | None, typer.Option(help="More labels, such as suggestions filled in.")] = None,
+    method: Annotated[str | None, typer.Option(help="See 'selfens methods'.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for labels, split and training.")] = None,
+    epochs: Annotated[int | None, typer.Option(metavar="N", help="Number of epochs; ramps scale with it.")] = None,
+    time_limit: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m: as many epochs as fit, including the report.")
+    ] = None,
+    device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or are downloaded to.")] = None,
+    size: Annotated[int | None, typer.Option(help="Side in pixels that a folder's images are scaled to.")] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Train on features of a pretrained network: timm:NAME or module:factory."),
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The backbone's weights; default: those it comes with.")
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How examples become inputs; default: what suits the data.")
+    ] = None,
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
+    run: Annotated[
+        Path | None, typer.Option("--run", "--run-dir", help="Where the run goes; default: in runs/.")
+    ] = None,
+    baselines: BaselinesOption = None,
+    report: ReportOption = True,
+    tensorboard: TensorBoardOption = False,
+    quiet: QuietOption = False,
+    overrides: SetOption = None,
+) -> None:
+    """Train, and leave everything in a run directory."""
+    began = time.perf_counter()
+    for one, other, advice in (
+        ("--labels", "--labels-file", "the file says which labels to use, so leave one of them out"),
+        ("--labels-file", "--add-labels", "put the lines of both into one file"),
+    ):
+        given = {"--labels": labels, "--labels-file": labels_file, "--add-labels": add_labels}
+        if given[one] is not None and given[other] is not None:
+            raise ConfigError(f"{one} and {other} were both given; {advice}.")
+    limit = None if time_limit is None else seconds("--time-limit", time_limit)
+    fields = {text.partition("=")[0].strip() for text in overrides or []}
+    if limit is not None and (epochs or "schedule.epochs" in fields):
+        raise ConfigError(
+            "a time limit and a number of epochs were both given; one decides the other, so leave one of them out."
+        )
+    for field, option in (("method.name", "--method"), ("encoder.name", "--encoder"), ("encoder.model", "--backbone")):
+        if field in fields:
+            raise ConfigError(
+                f"{field} was set; use {option} instead, which also applies the settings that go with it."
+            )
+    if backbone is None and (weights is not None or not cache):
+        raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
+    if backbone is not None and encoder is not None:
+        raise ConfigError(
+            "--backbone and --encoder were both given; a backbone is an encoder, so leave one of them out."
+        )
+    from selfens import auto
+    from selfens.encoders import ENCODERS
+    from selfens.training import loop
+
+    chosen_encoder = None if encoder is None else ENCODERS.options(encoder)
+    if backbone is not None:
+        chosen_encoder = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
+    options = {
+        "label": label,
+        "id": id_column,
+        "folder": data_dir and str(data_dir),
+        "size": size if backbone is None else None,
+    }
+    chosen, peek = auto.config_for(source, method=method, device=device or "auto", encoder=chosen_encoder, **options)
+    config = chosen.with_values("labels", **_labels(labels, labels_file, add_labels))
+    config = config if epochs is None else config.with_epochs(_whole_epochs(epochs))
+    config = config if device is None else config.with_values("training", device=device)
+    config = config if seed is None else config.with_values("seed", base=seed)
+    config = config.with_overrides(overrides or [])
+    note = "" if peek is None else auto.explain(peek, chosen, config, timed=limit is not None)
+    directory = run or _new_directory(config)
+
+    def begin(show: Progress) -> Run:
+        if limit is None:
+            return loop.train(config, directory, progress=show, note=note)
+        afterward = max(MIN_REPORT, REPORT_SHARE * limit) if report or baselines is not False else 0.0
+        spent = time.perf_counter() - began + STARTUP + afterward
+        if spent >= limit:
+            raise ConfigError(
+                f"--time-limit is {limit:g} s, and starting, comparing and reporting take {spent:.0f} s; allow more, or leave "
+                "out what you do not need (--no-report, --no-baselines)."
+            )
+        return loop.train(config, directory, progress=show, time_limit=limit - spent, note=note)
+
+    console.run_training(begin, directory, baselines, report, tensorboard, quiet)
+
+
+def _labels(count: str | None, file: Path | None, added: Path | None) -> dict[str, Any]:
+    """Return the fields of the section `labels` that the options set."""
+    fields: dict[str, Any] = {}
+    if count is not None:
+        if count.lower() == "none":
+            raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
+        fields["count"] = parse("labels.count", count, int | None, none="all")
+    if file is not None or added is not None:
+        fields |= {"choice": "added" if file is None else "file", "file": str(file or added)}
+    return fields
+
+
+def _whole_epochs(epochs: int) -> int:
+    if epochs < 1:
+        raise ConfigError(f"schedule.epochs is {epochs}; expected at least 1.")
+    return epochs
+
+
+def resume(
+    run: RunArgument,
+    data: DataOption = None,
+    baselines: BaselinesOption = None,
+    report: ReportOption = True,
+    tensorboard: TensorBoardOption = False,
+    trust_code: TrustOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Continue a run from its last checkpoint."""
+    from selfens import load_run
+    from selfens.runs.directory import REPORT
+    from selfens.tools.baselines import stored
+    from selfens.training import loop
+    from selfens.training.progress import for_terminal
+
+    before = load_run(run, trust_code=trust_code)
+    if before.finished:
+        comparison = stored(before)
+        lacks = report or (comparison is None and baselines is not False)
+        lacks = lacks and not (before.path / REPORT).is_file() and not before.was_passed_data  # the page comes last
+        if not quiet:
+            say(f"{run} is complete; {'writing what is missing' if lacks else 'there is nothing to resume'}.")
+        if lacks:
+            show = for_terminal(quiet)
+            try:
+                before.data(source=data)
+                console.finish(before, show, baselines, report, quiet)
+                return
+            except SelfensError as error:
+                show.warn(f"this could not be written: {error}")
+        console.say_result(before, quiet, comparison.lines if comparison else [])
+        return
+    moved = before.data(source=data).dataset if data else None
+
+    def go_on(show: Progress) -> Run:
+        return loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
+
+    console.run_training(go_on, run, baselines, report, tensorboard, quiet)
+
+
+def _new_directory(config: Config) -> Path:
+    """Return runs/DATA-METHOD-seedN, or the first free name after it."""
+    from selfens.runs.directory import free_directory
+
+    if launcher.world_size() > 1:
+        raise ConfigError(
+            "several processes train together and must agree on a directory; name it with --run-dir DIRECTORY."
+        )
+    name = Path(config.source.title).stem
+    return free_directory(Path("runs") / f"{name}-{config.method.name}-seed{config.seed.base}")

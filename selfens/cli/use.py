@@ -1,0 +1,195 @@
+"""The commands that use a run: evaluate, predict, report, export, audit, suggest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfens import console
+from selfens.cli.options import BaselinesOption, DataOption, Device, QuietOption, RunArgument, TrustOption
+from selfens.console import complain, say
+from selfens.errors import ConfigError, DataError, plural
+
+
+def evaluate(
+    run: RunArgument,
+    data: DataOption = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(help="Cross-validate in this many folds: hold out part of the labels each time and test on it."),
+    ] = None,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
+    trust_code: TrustOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Re-evaluate a run on its test set, or cross-validate with --folds."""
+    from selfens.report.page import write_report_or_warn
+    from selfens.runs.directory import REPORT
+    from selfens.tools.baselines import store
+    from selfens.tools.folds import compare_folds
+    from selfens.training.progress import for_terminal
+
+    trained = console.loaded(run, trust_code, device, again=folds is not None)
+    if folds is not None:
+        dataset, show = trained.data(source=data).dataset, for_terminal(quiet)
+        comparison = console.until_stopped(lambda: compare_folds(trained.config, dataset, folds, progress=show))
+        if not trained.info.test_rows:  # otherwise the run has a comparison on those
+            store(trained, comparison)
+            if (trained.path / REPORT).is_file():
+                write_report_or_warn(trained, dataset, show.warn)
+        for line in comparison.lines:
+            say(line)
+        return
+    if not trained.info.test_rows:
+        command = console.fold_command(trained)
+        how = f"; to evaluate by cross-validation: {command}" if command else "."
+        raise DataError(f"{run} has no test rows to evaluate on{how}")
+    trained.data(source=data)
+    result = trained.evaluate()
+    say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
+    for name, error in result["per_class"].items():
+        say(f"  {name:<20} {error:6.2f} %")
+    say(f"balanced error {sum(result['per_class'].values()) / len(result['per_class']):.2f} %, the mean of the classes")
+
+
+def predict(
+    run: RunArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write: row or file, class, probability.")],
+    inputs: Annotated[
+        Path | None,
+        typer.Argument(metavar="INPUT", help="An .npz or .npy file, an image, a folder or CSV of images, or a table."),
+    ] = None,
+    training_rows: Annotated[
+        bool, typer.Option("--training-rows", help="The run's own training rows, from its ensemble.")
+    ] = False,
+    data: DataOption = None,
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
+    trust_code: TrustOption = False,
+) -> None:
+    """Predict the class of each row of a file, or of each image of a folder."""
+    from selfens.tools.predict import predict_file, predict_training_rows
+
+    if training_rows == (inputs is not None):
+        raise ConfigError("predict needs either an INPUT or --training-rows; see 'selfens predict --help'.")
+    trained = console.loaded(run, trust_code, device)
+    remarks: list[str] = []
+    if inputs is None:
+        count = predict_training_rows(trained, trained.data(source=data).dataset, output)
+    else:
+        count, remarks = predict_file(trained, inputs, output, progress=True)
+    for remark in remarks:
+        complain(remark)
+    say(f"predictions of {plural(count, 'row')} written to {output}")
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs; several are compared.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    data: DataOption = None,
+    baselines: BaselinesOption = None,
+    trust_code: TrustOption = False,
+) -> None:
+    """Write a page about a run, or about several side by side."""
+    from selfens import load_run
+    from selfens.report.page import write_report
+
+    if data is not None and len(runs) > 1:
+        raise ConfigError(f"--data is for one run, and {len(runs)} were given; a comparison reads no data.")
+    loaded = [load_run(run, trust_code=trust_code) for run in runs]
+    if data is not None:
+        loaded[0].data(source=data)  # refused here; the page would only mention it in small print
+    if len(loaded) == 1 and loaded[0].code and not trust_code:
+        complain("note: what needs the run's own code is missing from the page; --trust-code adds it.")
+    say(f"report written to {write_report(loaded, output, baselines=baselines)}")
+
+
+def export(
+    run: RunArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    trust_code: TrustOption = False,
+) -> None:
+    """Write the network into one file that needs no selfens. Preprocessing, classes and a model card are in it."""
+    from selfens.tools.export import export_run
+
+    done = export_run(console.loaded(run, trust_code, "cpu"), output)
+    say(f"{output} written; its probabilities match the run's to within {done.difference:.1g} on {done.checked_on}")
+
+
+def audit(
+    run: RunArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The CSV to write, most suspicious rows first.")
+    ] = Path("issues.csv"),
+    folds: Annotated[
+        int | None,
+        typer.Option(help="Cross-validate in this many folds: judge each label by a run that did not see it."),
+    ] = None,
+    data: DataOption = None,
+    trust_code: TrustOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Rank a run's labels by how much its predictions disagree."""
+    from selfens.report.page import write_audit_page
+    from selfens.tools import audit as auditing
+    from selfens.tools import folds as folding
+    from selfens.training import progress
+
+    page = _page_for(output)
+    trained = console.loaded(run, trust_code, again=folds is not None)
+    encoded = trained.data(source=data)
+    dataset = encoded.dataset
+    auditing.check_audit_replaceable(output, trained, dataset)
+    if folds is None:
+        result = auditing.audit_run(trained)
+        how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K avoids that"
+    else:
+        show = progress.for_terminal(quiet)
+        result = console.until_stopped(lambda: folding.audit_folds(trained.config, dataset, folds, progress=show))
+        how = f"each judged by one of {folds} runs that did not see it"
+    auditing.write_audit(output, result, dataset)
+    warning = auditing.warning(result, trained.test_error)
+    write_audit_page(page, result, encoded, f"{how[0].upper()}{how[1:]}.", warning)
+    disputed = f"{len(result.disputed):,} of {len(result.rows):,} labels are disputed"
+    say(f"{disputed} ({how}); written to {output}; {page} shows them")
+    if warning:
+        say(warning)
+
+
+def suggest(
+    run: RunArgument,
+    count: Annotated[int, typer.Option("-n", help="How many rows.")] = 50,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The CSV to write, with an empty column to fill in.")
+    ] = Path("suggestions.csv"),
+    data: DataOption = None,
+    trust_code: TrustOption = False,
+) -> None:
+    """Suggest which unlabeled rows to label next: the least certain, spread over the predicted classes."""
+    from selfens.files.tables import check_replaceable
+    from selfens.report.page import write_suggestions_page
+    from selfens.tools import audit as auditing
+
+    page = _page_for(output)
+    check_replaceable(output, auditing.SUGGESTION_COLUMNS, labels={})
+    trained = console.loaded(run, trust_code)
+    encoded = trained.data(source=data)
+    result = auditing.suggest_run(trained, count)
+    auditing.write_suggestions(output, result, encoded.dataset)
+    write_suggestions_page(page, result, encoded)
+    all_rows = ", all there are," if len(result.rows) < count else ""
+    say(f"{plural(len(result.rows), 'row')} to label next{all_rows} written to {output}; {page} shows them")
+
+
+def _page_for(output: Path) -> Path:
+    """Return where the gallery of a CSV goes; refuse what cannot be written before any work is done."""
+    page = output.with_suffix(".html")
+    if page == output:
+        raise ConfigError(f"{output} is the name of a page; give the CSV's name, such as {output.with_suffix('.csv')}.")
+    if not output.parent.is_dir() or not os.access(output.parent, os.W_OK):
+        raise ConfigError(f"{output} cannot be written: {output.parent} is not a writable folder.")
+    if page.exists() and not output.exists():  # it is another command's, such as a report
+        raise ConfigError(f"{output} would be written together with {page}, which already exists; choose another name.")
+    return page

@@ -1,0 +1,85 @@
+"""Class alignment: predictions are rescaled so that classes are predicted as often as they should be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selfens.core.losses import normalize
+from selfens.errors import ConfigError
+
+MOMENTUM = 0.99  # of the running mean of predictions
+ALIGNMENT = (
+    "Rescale predictions so that classes are predicted as often as they are labeled (each counted once more), or all equally "
+    "often, or not at all."
+)
+"""The description of the option."""
+
+
+def smoothed_shares(class_counts: Tensor) -> Tensor:
+    """Return the share of each class, each counted once more, so that none is zero."""
+    return (class_counts + 1) / (class_counts + 1).sum()
+
+
+class Alignment:
+    """Distribution alignment (ReMixMatch) to the running mean of predictions.
+
+    >>> alignment = Alignment("uniform", torch.tensor([3.0, 1.0]))
+    >>> alignment.follow(torch.tensor([[0.9, 0.1]]))
+    >>> alignment.align(torch.tensor([[0.5, 0.5]]))
+    tensor([[0.4960, 0.5040]])
+    """
+
+    def __init__(self, kind: str, class_counts: Tensor, class_without_label: str | None = None) -> None:
+        if kind == "labels" and class_without_label is not None:
+            raise ConfigError(
+                f"method.alignment is labels, but the class '{class_without_label}' has no label, so its share is unknown; "
+                "label a row of each class, or set method.alignment to uniform or none."
+            )
+        self.kind = kind
+        ones = class_counts.new_ones(len(class_counts))
+        self.wanted = smoothed_shares(class_counts) if kind == "labels" else ones / ones.sum()
+        self.predicted = self.wanted.clone()
+        """How often each class is predicted."""
+
+    def align(self, probabilities: Tensor) -> Tensor:
+        return probabilities if self.kind == "none" else align(probabilities, self.predicted, self.wanted)
+
+    def follow(self, predictions: Tensor) -> None:
+        """Move the running mean toward a batch of predictions."""
+        self.predicted.lerp_(predictions.mean(dim=0), 1 - MOMENTUM)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"predicted": self.predicted}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.predicted.copy_(state["predicted"])
+
+
+def align(probabilities: Tensor, predicted: Tensor, wanted: Tensor) -> Tensor:
+    """Rescale probabilities by how often each class should be predicted over how often it is.
+
+    >>> align(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5]))
+    tensor([[0.2000, 0.8000]])
+    """
+    return normalize(probabilities * (wanted / predicted.clamp_min(1e-6)))
+
+
+def class_factors(probabilities: Tensor, counted: Tensor, wanted: Tensor, slack: float, rounds: int = 3) -> Tensor:
+    """Return [classes] factors that move each class's mean share into wanted/slack to wanted*slack.
+
+    The share is over the rows that are `counted`; each round gets closer. Shares within the range stay as they are: nothing
+    says that classes are equally frequent.
+
+    >>> class_factors(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([True, True]), torch.tensor([0.5, 0.5]), 1.5)
+    tensor([1., 1.])
+    """
+    factors = torch.ones_like(wanted)
+    for _ in range(rounds):
+        # All rows, because the host would wait for the number of those that are counted.
+        share = (normalize(probabilities * factors) * counted[:, None]).sum(dim=0) / counted.sum().clamp_min(1)
+        limited = torch.minimum(torch.maximum(share, wanted / slack), wanted * slack)
+        factors = torch.where(counted.any(), factors * limited / share.clamp_min(1e-6), factors)
+    return factors

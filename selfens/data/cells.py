@@ -1,0 +1,128 @@
+"""The cells of a table's column: as strings, numbers or dates, and which of these a column holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfens.data.frames import COMMA, DECIMAL_COMMA, THOUSANDS, Frame
+from selfens.errors import DataError, listed
+
+MISSING = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None", "?"))
+DATES = ("ISO8601", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
+MOSTLY = 0.9  # the share of the nonempty cells that must be numbers, or dates, for the column to be of that kind
+IDENTIFIER = re.compile(r"(.*[\W_])?(?i:id)|.*[a-z]I[dD]|(Unnamed: 0)?")  # the last is an index that pandas wrote
+WITH_UNIT = r"[-+]?([^\w\s.,+-]|[A-Z]{3}\s)\s?[-+]?\d[\d.,']*|[-+]?\d[\d.,']*\s?([^\w\s.,:;/+-]\w?|[a-zA-Zµ²³/]{1,5})"
+MAX_UNITS = 3  # more different ones are not units, but letters that tell cells apart
+
+Kind = Literal["number", "date", "category"]
+
+
+def has_decimal_comma(frame: Frame) -> bool:
+    return bool(frame.attrs.get(COMMA))
+
+
+def as_text(cells: Any, missing: Collection[str] = MISSING) -> Any:
+    """Return a column as stripped strings; a missing cell is empty."""
+    import pandas
+
+    if cells.dtype.kind in "iuf":
+        cells = cells.astype(object).map(lambda x: int(x) if x % 1 == 0 else x, na_action="ignore")  # 1.0 is "1"
+    elif cells.dtype == object or cells.dtype.kind == "c":
+        for cell in cells:
+            if isinstance(cell, list | dict | set | bytes | complex | np.ndarray):
+                raise DataError(
+                    f"column '{cells.name}' holds a {type(cell).__name__}; expected numbers, strings or dates."
+                )
+    is_text = isinstance(cells.dtype, pandas.StringDtype)  # much faster
+    text = cells.fillna("") if is_text else cells.astype(object).where(cells.notna(), "").map(str)
+    return text.str.strip().where(lambda stripped: ~stripped.isin(missing), "")
+
+
+def all_differ(cells: Any) -> bool:
+    """Return True if no cell is empty and no two are the same."""
+    text = as_text(cells)
+    return bool(text.is_unique and (text != "").all())
+
+
+def as_numbers(cells: Any, date_format: str, comma: bool) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return a column as numbers, or as days since 1970, NaN where a cell is neither; and which cells are not empty."""
+    import pandas
+
+    if cells.dtype.kind == "O" and not date_format:
+        quick = pandas.to_numeric(cells, errors="coerce")
+        if quick.dtype.kind in "iuf" and quick.notna().all():  # not booleans, which are strings beside empty cells
+            cells = quick
+    known = cells.notna()
+    if cells.dtype.kind == "m":
+        cells = cells / pandas.Timedelta(days=1)
+    if cells.dtype.kind not in ("M" if date_format else "biuf"):
+        cells = as_text(cells)
+        known = cells != ""
+        if not date_format and cells.str.contains(",", regex=False).any():
+            pattern, dropped = (DECIMAL_COMMA, ".") if comma else (THOUSANDS, ",")
+            cells = cells.str.replace(
+                pattern, lambda found: found[0].replace(dropped, "").replace(",", "."), regex=True
+            )
+        cells = cells if date_format else pandas.to_numeric(cells.where(known), errors="coerce")
+    if date_format:
+        dates = pandas.to_datetime(cells, format=date_format, errors="coerce", utc=True)
+        epoch = pandas.Timestamp(0, tz="UTC").as_unit("s")  # nanoseconds overflow before the year 9999
+        cells = (dates - epoch) / pandas.Timedelta(days=1)
+    return cells.to_numpy(dtype=np.float64, na_value=np.nan), known.to_numpy()
+
+
+def kind_of(cells: Any, comma: bool) -> tuple[Kind, str]:
+    """Return the kind of a column, and for dates the format that reads most cells."""
+    import pandas
+
+    def share(date_format: str) -> float:
+        numbers, known = as_numbers(cells, date_format, comma)
+        return float((~np.isnan(numbers)).sum() / known.sum()) if known.any() else 1.0
+
+    if cells.dtype.kind in "OiufMm" and not isinstance(cells.dtype, pandas.CategoricalDtype):
+        if cells.dtype.kind in "iuf" or (cells.dtype.kind != "M" and share("") >= MOSTLY):
+            return "number", ""
+        shares = {date_format: share(date_format) for date_format in DATES}
+        if max(shares.values()) >= MOSTLY:
+            return "date", max(shares, key=lambda date_format: shares[date_format])
+    return "category", ""
+
+
+def is_identifier(cells: Any, kind: Kind) -> bool:
+    """Return True if the cells all differ and the column is named like an id, or is a column of strings."""
+    return (bool(IDENTIFIER.fullmatch(cells.name)) or kind == "category") and all_differ(cells)
+
+
+def find_identifier(frame: Frame) -> str | None:
+    """Return the column that tells rows apart: the first one named like an id, else the first of strings."""
+    import pandas
+
+    found = None
+    for name in frame.columns:
+        cells = frame[name]
+        if is_identifier(cells, kind_of(cells, has_decimal_comma(frame))[0]):
+            if IDENTIFIER.fullmatch(name):
+                return str(name)
+            if found is None and not isinstance(cells.dtype, pandas.IntervalDtype | pandas.PeriodDtype):
+                found = str(name)
+    return found
+
+
+def unit_notes(frame: Frame, names: Sequence[str]) -> tuple[str, ...]:
+    """Return a note if some of these columns, which count as strings, hold numbers with a unit."""
+    units = [f"'{name}'" for name in names if has_unit(frame[name])]
+    columns = f"column{'s' * (len(units) > 1)} {listed(units)}"
+    note = f"{columns}: numbers with a unit count as strings; to use them as numbers, remove the unit."
+    return (note,) if units else ()
+
+
+def has_unit(cells: Any) -> bool:
+    """Return True if most cells are numbers with a unit, such as '5 kg'."""
+    text = as_text(cells).loc[lambda cells: cells != ""]
+    units = text[text.str.fullmatch(WITH_UNIT)].str.replace(r"[\d.,'\s+-]", "", regex=True)
+    return bool(len(text) and len(units) >= MOSTLY * len(text) and units.nunique() <= MAX_UNITS)

@@ -1,0 +1,151 @@
+"""Sources of data by name: `load(options_for("photos"))`. A new source is a file of this folder and a line of `SOURCES`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from selfens.data.dataset import Dataset
+from selfens.data.rows import take
+from selfens.data.sources.base import PathOptions, Peek, Source, SourceOptions
+from selfens.errors import ConfigError, DataError, did_you_mean
+from selfens.settings import Registry, field_types
+
+SOURCES = Registry(
+    "source",
+    {
+        "digits": "selfens.data.sources.digits:Digits",
+        "official": "selfens.data.sources.official:Official",
+        "arrays": "selfens.data.sources.arrays:Arrays",
+        "images": "selfens.data.sources.images:Images",
+        "table": "selfens.data.sources.table:Table",
+        "memory": "selfens.data.sources.memory:Memory",
+    },
+)
+"""Maps each source's name to "module:Class". The first that matches a path reads it."""
+
+PUBLIC: dict[str, tuple[str, dict[str, Any]]] = {
+    "digits": ("digits", {}),
+    "cifar10": ("official", {"dataset": "cifar10"}),
+    "cifar100": ("official", {"dataset": "cifar100"}),
+    "svhn": ("official", {"dataset": "svhn"}),
+}
+"""The public data sets: the source that reads each, and its options."""
+
+__all__ = [
+    "PUBLIC",
+    "SOURCES",
+    "Peek",
+    "Source",
+    "SourceOptions",
+    "build",
+    "load",
+    "options_for",
+    "public_extra",
+    "read",
+]
+
+
+def options_for(data: str | Path, *, hints: Sequence[str] = (), **values: Any) -> SourceOptions:
+    """Return the options to load a public data set, or a file or folder.
+
+    Parameters
+    ----------
+    data
+        A name in `PUBLIC`, or a path.
+    hints
+        Other names that could have been meant, for the error message.
+    values
+        Options of the source that are already known. A source that does not have them is not considered.
+    """
+    name, path, values = str(data), Path(data), {key: value for key, value in values.items() if value is not None}
+    if name in PUBLIC:
+        source, fixed = PUBLIC[name]
+        return _with(SOURCES.options(source, **fixed), name, values)
+    matching = [source for source in SOURCES if SOURCES.find(source).matches(path)]
+    if not matching:
+        raise ConfigError(_no_such_data(name, hints))
+    takes_all = [source for source in matching if values.keys() <= field_types(SOURCES.find(source).Options).keys()]
+    return _with(SOURCES.options((takes_all or matching)[0], path=str(path)), name, values)
+
+
+def _with(options: SourceOptions, name: str, values: dict[str, Any]) -> SourceOptions:
+    for key in values:
+        if key not in field_types(type(options)):
+            noun = SOURCES.find(options.name).noun
+            raise ConfigError(f"source.{key} was given, but {name} is {noun}, which has no such option; leave it out.")
+    return options.changed(values)
+
+
+def _no_such_data(name: str, hints: Sequence[str]) -> str:
+    """Return the message for what is neither a data set nor a path to one, with the closest name or folder."""
+    if os.path.isfile(name):
+        return f"{name} cannot be read; expected an .npz file, a folder, a table or an image."
+    if os.sep in name:
+        return f"there is no data at {name}; expected an .npz file, a folder, or a table; check the path."
+    folders = [f"{path.name}{os.sep}" for path in Path().iterdir() if path.is_dir()]
+    known = [*dict.fromkeys([*PUBLIC, *hints])]
+    hint = did_you_mean(name, [*known, *folders])
+    what = "a preset" if hints else "a public data set"
+    return f"'{name}' is neither {what} nor an .npz file, a folder or a table{hint} Known: {', '.join(known)}."
+
+
+def build(options: SourceOptions) -> Source:
+    """Return the source that these options belong to."""
+    if isinstance(options, PathOptions) and options.path is None:
+        raise ConfigError(f"source.path is none; expected the path of {SOURCES.find(options.name).noun}.")
+    source: Source = SOURCES.build(options)
+    return source
+
+
+def load(options: SourceOptions, *, seed: int = 0, side: int | None = None, progress: bool = False) -> Dataset:
+    """Load a data set with its extra rows; see `Source.load`."""
+    data = build(options).load(seed=seed, side=side, progress=progress)
+    if options.extra is None:
+        return data
+    if len(data.raw.shape) == 4:
+        side = data.raw.shape[-1]  # images of files are decoded to the size of the main ones
+    if (public := public_extra(options)) is not None:
+        extra = load(public, seed=seed, side=side, progress=progress)
+        return data.with_extra(take(extra.raw, extra.train_rows), name=options.extra)
+    extra = read(options.extra, data.source or options, side=side, progress=progress)
+    found = data.with_extra(extra.raw, ids=extra.ids, name=options.extra)
+    return replace(found, skipped=(*found.skipped, *extra.skipped))
+
+
+def public_extra(options: SourceOptions) -> SourceOptions | None:
+    """Return the options of the public data set that the extra rows are from, if they are; in the folder of the main one."""
+    if options.extra not in PUBLIC:
+        return None
+    source, fixed = PUBLIC[options.extra]
+    return options.changed({**fixed, "extra": None}) if source == options.name else options_for(options.extra)
+
+
+def read(
+    path: str | Path, like: SourceOptions | None = None, *, side: int | None = None, progress: bool = False
+) -> Dataset:
+    """Load all rows of a file or folder, to predict on or to use without labels.
+
+    Parameters
+    ----------
+    like
+        Options of the training data: if their source matches the path, it reads it in the same way.
+    """
+    if not os.path.exists(path):
+        raise DataError(f"there is no file or folder {path}; check the path.")
+    if like is not None and isinstance(like, PathOptions) and SOURCES.find(like.name).matches(Path(path)):
+        options: SourceOptions = like.changed({"path": str(path), "extra": None})
+    else:
+        options = options_for(Path(path).absolute())  # a folder may be called like a public data set
+    data = build(options).read(side=side, progress=progress)
+    folder, given = (each if os.path.isdir(path) else each.parent for each in (Path(path).absolute(), Path(path)))
+    short = "" if given == Path() else f"{given}/"
+
+    def renamed(names: Sequence[str]) -> tuple[str, ...]:
+        """Name files as the caller named their folder."""
+        return tuple(f"{short}{name[len(f'{folder}/') :]}" if name.startswith(f"{folder}/") else name for name in names)
+
+    return replace(data, ids=renamed(data.ids), skipped=renamed(data.skipped))

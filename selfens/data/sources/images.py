@@ -1,0 +1,255 @@
+"""A folder of images, or a CSV of file,label.
+
+    photos/cat/1.jpg  photos/dog/2.png  photos/unlabeled/3.jpg  photos/4.jpg   folders are classes; the last two have none
+    photos/test/...                                                            beside them: the test set, in class folders
+    photos/train/...  photos/test/...  photos/unlabeled/...                    the same one level down
+    photos.csv        file,label per line, paths relative to it; an empty label is unknown
+
+`train`, `test`, `val` and `unlabeled` may be upper or lower case. Without test/, val/ is the test set.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.frames import column_names
+from selfens.data.images import SIDE, decode_all, is_image, suggested_size
+from selfens.data.sources.base import PathOptions, Peek, Source
+from selfens.errors import DataError
+from selfens.files import check_regular
+from selfens.files.tables import from_cell
+from selfens.settings import setting
+
+UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
+TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
+HELD_OUT_SHARE = 0.2  # of each class, if there is no test folder
+
+LabelByFile = dict[Path, str | None]
+
+
+@final
+class Images(Source):
+    @dataclass(frozen=True, kw_only=True)
+    class Options(PathOptions):
+        name: ClassVar[str] = "images"
+        size: int | None = setting(
+            None,
+            "Side in pixels to which images are scaled; none: what the encoder needs, else their own, at most 32.",
+            **SIDE,
+        )
+
+    noun = "a folder or CSV of images"
+
+    @classmethod
+    def matches(cls, path: Path) -> bool:
+        return os.path.isdir(path) or is_image(path) or (is_csv(path) and _lists_files(path))
+
+    def peek(self) -> Peek:
+        train, test = list_images(self.path)
+        side = self._side([*train, *test])
+        if all(name.isdigit() or len(name) == 1 for name in filter(None, train.values())):
+            return Peek(len(train), side, why="because the classes are numbers or letters")
+        why = "because files of images are taken for photos (views.flip=false if left and right matter)"
+        return Peek(len(train), side, flips=True, why=why)
+
+    def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
+        """Without a test folder, a fifth of the labeled images of each class is held out."""
+        train, test = list_images(self.path)
+        files = [*train, *test]
+        images, readable, failures = decode_all(files, side or self._side(files), self.path, progress)
+        label_of = train | test
+        files = [files[row] for row in readable]
+        names = [label_of[file] for file in files]
+        is_test = np.array([file in test for file in files])
+        known = {name for name, tested in zip(names, is_test, strict=True) if not tested}
+        classes = tuple(sorted(name for name in known if name is not None))
+        number = {name: k for k, name in enumerate(classes)}
+        labels = np.array([number.get(name or "", UNLABELED) for name in names], dtype=np.int64)
+        if not test:
+            is_test = _held_out(files, names, self.path, seed)
+        if (labels[is_test] == UNLABELED).any():
+            file = files[int(np.flatnonzero(is_test & (labels == UNLABELED))[0])]
+            raise DataError(
+                f"{file} is a test image whose class has no training images; name the test folders like the training "
+                "folders (and rename the folder 'test' if it is itself a class)."
+            )
+        return Dataset(
+            raw=images,
+            labels=labels,
+            is_test=is_test,
+            classes=classes,
+            name=str(self.path),
+            ids=tuple(map(str, files)),
+            skipped=tuple(failures),
+            source=self.options.changed({"size": images.shape[-1]}),
+        )
+
+    def read(self, *, side: int | None, progress: bool) -> Dataset:
+        """Every image, whatever its folder is called."""
+        files = all_images(self.path)
+        images, readable, failures = decode_all(files, side or self._side(files), self.path, progress)
+        nothing, ids = np.full(len(readable), UNLABELED), tuple(str(files[row]) for row in readable)
+        is_test, skipped = np.zeros(len(readable), bool), tuple(failures)
+        return Dataset(
+            raw=images, labels=nothing, is_test=is_test, classes=(), name=str(self.path), ids=ids, skipped=skipped
+        )
+
+    @property
+    def path(self) -> Path:
+        return Path(str(self.options.path))
+
+    def _side(self, files: Sequence[Path]) -> int:
+        size: int = self.options.size or suggested_size(files)
+        return size
+
+
+def is_csv(path: str | Path) -> bool:
+    return str(path).lower().endswith(".csv")
+
+
+def _lists_files(path: Path) -> bool:
+    return os.path.isfile(path) and "file" in map(str.lower, column_names(path))
+
+
+def _held_out(files: Sequence[Path], labels: Sequence[str | None], source: Path, seed: int) -> NDArray[np.bool_]:
+    """Choose a fifth of each class: the names with the smallest hashes, so that few change when images are added."""
+    root = source.parent if is_csv(source) else source
+    held_out = np.zeros(len(files), dtype=np.bool_)
+    members: dict[str, list[tuple[bytes, int]]] = {}
+    for row, (file, label) in enumerate(zip(files, labels, strict=True)):
+        if label is not None:
+            name = f"{seed} {Path(os.path.relpath(file, root)).as_posix()}"
+            digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+            members.setdefault(label, []).append((digest, row))
+    for ranked in map(sorted, members.values()):
+        held_out[[row for _, row in ranked[: min(round(HELD_OUT_SHARE * len(ranked)), len(ranked) - 1)]]] = True
+    return held_out
+
+
+# Which files are images, and of which class
+
+
+def list_images(source: Path) -> tuple[LabelByFile, LabelByFile]:
+    """Return the images of a folder or CSV to train on, and those of a test folder, sorted by path."""
+    if is_csv(source):
+        return _read_csv(source), {}
+    folders = [path for path in _entries(source) if os.path.isdir(path)]
+    train, test, validation = ([f for f in folders if f.name.lower() in names] for names in (TRAIN, TEST, VALIDATION))
+    splits = [*train, *test, *validation]
+    beside = [f.name for f in folders if f not in splits and f.name.lower() not in UNLABELED_FOLDERS]
+    if train and beside:
+        raise DataError(
+            f"{source} holds train/ and beside it '{beside[0]}'; with train/, classes are the folders inside it, so "
+            "move the others there or elsewhere, or rename train/ if it is a class itself."
+        )
+    to_train, to_test = LabelByFile(), LabelByFile()
+    for folder in train:
+        to_train |= _by_folder(folder)
+    to_train |= _by_folder(source, left_out=splits)
+    for folder in test or validation:
+        to_test |= _by_folder(folder)
+    if not to_train:
+        raise DataError(
+            f"{source} holds no images to train on (.png, .jpg, .tif and the like); expected one folder of images per "
+            "class, and 'unlabeled' for the others."
+        )
+    return to_train, to_test
+
+
+def all_images(source: Path) -> list[Path]:
+    """Return every image of a folder or CSV, or the one image that `source` is."""
+    if is_csv(source):
+        return list(_read_csv(source, labeled=False))
+    found = _images_below(source) if os.path.isdir(source) else [source]
+    if not found:
+        raise DataError(f"{source} holds no images; expected some, in it or in folders below.")
+    return found
+
+
+def _by_folder(folder: Path, left_out: Iterable[Path] = ()) -> LabelByFile:
+    """Return the files of `folder` itself without a label, and those of each subfolder with its name."""
+    found: LabelByFile = {}
+    for path in _entries(folder):
+        if os.path.isdir(path) and path not in left_out:
+            label = None if path.name.lower() in UNLABELED_FOLDERS else path.name
+            found |= dict.fromkeys(_images_below(path), label)
+        elif is_image(path) and not os.path.isdir(path):
+            found[path] = None
+    return found
+
+
+def _images_below(folder: Path, above: frozenset[str] = frozenset()) -> list[Path]:
+    here = os.path.realpath(folder)
+    if here in above:
+        raise DataError(f"{folder} is a link that leads back to {here}, a folder it lies in; remove the link.")
+    found: list[Path] = []
+    for path in _entries(folder):
+        if os.path.isdir(path):
+            found += _images_below(path, above | {here})
+        elif is_image(path):
+            found.append(path)
+    return found
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read ({error.strerror}); check its name and permissions.") from None
+
+
+# CSV files
+
+
+def read_cells(path: Path, columns: str) -> list[list[str]]:
+    """Return the cells of each nonempty line, separated by commas, or by the semicolons or tabs of some spreadsheets."""
+    try:
+        check_regular(path)
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # file names need not be UTF-8
+        if "\0" in text:
+            raise csv.Error("it is not text")
+        first = next((line for line in text.splitlines() if line.strip()), "")
+        separator = next((mark for mark in ";\t" if mark in first and "," not in first), ",")
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+        return [[from_cell(cell.strip()) for cell in line] for line in lines if any(map(str.strip, line))]
+    except (OSError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as a CSV of {columns} ({error}).") from None
+
+
+def _read_csv(path: Path, labeled: bool = True) -> LabelByFile:
+    wanted = ("file", "label") if labeled else ("file",)
+    header, *lines = read_cells(path, ",".join(wanted)) or [[]]
+    header = [name.lower() for name in header]
+    if not set(wanted) <= set(header):
+        raise DataError(
+            f"{path} begins with the columns {', '.join(header) or 'none'}; expected {' and '.join(wanted)} (or, "
+            "for a table of features, the config field source.label)."
+        )
+    found: LabelByFile = {}
+    for cells in lines:
+        line = dict(zip(header, cells, strict=False))
+        file, label = path.parent / line.get("file", ""), _label(line.get("label", ""), path) if labeled else None
+        if found.setdefault(file, label) != label:
+            raise DataError(f"{path} names {file} twice, with the labels '{found[file]}' and '{label}'; keep one.")
+    missing = [file for file in found if not os.path.isfile(file)]
+    if missing or not found:
+        what = f"{len(missing)} files that do not exist, the first {missing[0]}" if missing else "no files"
+        raise DataError(f"{path} names {what}; paths are relative to the CSV's own folder.")
+    return found
+
+
+def _label(text: str, path: Path) -> str | None:
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that could not be decoded
+        raise DataError(f"{path} holds the label {text!r}, which is not UTF-8; save the file in that encoding.")
+    return None if text in ("", str(UNLABELED)) or text.lower() in UNLABELED_FOLDERS else text

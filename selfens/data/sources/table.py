@@ -1,0 +1,178 @@
+"""A table with a row per example: .csv, .tsv or .parquet. One column holds the labels; empty cells are unlabeled."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfens.data.cells import MISSING, as_text, find_identifier, unit_notes
+from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.frames import NOTES, Frame, column_names, count_rows, is_table, read_frame
+from selfens.data.rows import Rows
+from selfens.data.sources.base import PathOptions, Peek, Source
+from selfens.data.sources.images import TEST, TRAIN, VALIDATION
+from selfens.errors import ConfigError, DataError, did_you_mean, listed
+from selfens.settings import setting
+
+UNLABELED_WORDS = (MISSING - {"None"}) | {"-1", "unlabeled", "unlabelled"}  # a class may well be called None
+MAX_FRACTIONS = 20  # more distinct fractions are a measurement, not classes
+RESERVED_HEADERS = {"row", "label", "class", "probability", "suggested", "score", "predicted", "uncertainty"}
+WHOLE, FRACTION = re.compile(r"(0|[1-9]\d{0,17})(\.0+)?", re.ASCII), re.compile(r"[-+]?\d*[.,]?\d+(e[-+]?\d+)?")
+
+
+@final
+class Table(Source):
+    @dataclass(frozen=True, kw_only=True)
+    class Options(PathOptions):
+        name: ClassVar[str] = "table"
+        label: str | None = setting(None, "The column that holds the labels; empty cells are unlabeled.")
+        id: str | None = setting(
+            None, "The column that identifies rows; none: one that differs in each row, by its name or strings."
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.id is not None and self.id == self.label:
+                raise ConfigError(f"source.id and source.label are both '{self.id}'; a label does not identify rows.")
+
+        @property
+        def summary(self) -> str:
+            name = f"'{self.id}'" if self.id else "a column without a name"
+            return f"'{self.label}' is the label" + ("" if self.id is None else f"; {name} identifies rows")
+
+    noun = "a table"
+    encoder = "columns"
+
+    @classmethod
+    def matches(cls, path: Path) -> bool:
+        return is_table(path) and not os.path.isdir(path)
+
+    def peek(self) -> Peek:
+        self._check_label(column_names(self.path))
+        return Peek(rows=count_rows(self.path))
+
+    def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
+        frame, path = read_frame(self.path), self.path
+        label = self._check_label(list(frame.columns))
+        words = as_text(frame[label], missing=UNLABELED_WORDS)
+        labels = parse_labels(words, f"column '{label}' of {path}")
+        rows, is_test, notes = split_rows(frame, label, path)
+        inputs, identifier = self._inputs(frame), self.options.id
+        if identifier is None:
+            identifier = find_identifier(inputs)
+            found = [] if identifier is None else [identifier]  # it may be ""
+            inputs, notes = inputs.drop(columns=found), [*notes, *unit_notes(inputs, found)]
+        options = self.options.changed({"id": identifier})
+        if not len(inputs.columns):
+            raise DataError(f"{path} has no column to learn from; {options.summary}.")
+        data = Dataset.from_labels(
+            inputs.iloc[rows],
+            [labels[row] for row in rows],
+            is_test,
+            name=str(path),
+            numbers=frame.index.to_numpy()[rows],
+            notes=(*frame.attrs.get(NOTES, ()), *notes),
+            source=options,
+            id_header=id_header(identifier or ""),
+        )
+        if identifier is None:
+            return data
+        ids = tuple(as_text(frame[identifier], missing=()).iloc[rows])
+        return replace(data, ids=ids)
+
+    def read(self, *, side: int | None, progress: bool) -> Dataset:
+        """All rows and all columns but label and id."""
+        frame, identifier = read_frame(self.path), self.options.id
+        notes, ids = [*frame.attrs.get(NOTES, ())], ()
+        if identifier in frame.columns:
+            ids = tuple(as_text(frame[identifier], missing=()))
+        elif identifier is not None:
+            notes.append(f"{self.path} has no column '{identifier}', so only row numbers tell its rows apart.")
+        return Dataset(
+            raw=self._inputs(frame),
+            labels=np.full(len(frame), UNLABELED),
+            is_test=np.zeros(len(frame), bool),
+            classes=(),
+            name=str(self.path),
+            numbers=frame.index.to_numpy(),
+            notes=tuple(notes),
+            ids=ids,
+            id_header=id_header(identifier or ""),
+        )
+
+    @property
+    def path(self) -> Path:
+        return Path(str(self.options.path))
+
+    def _inputs(self, frame: Frame) -> Frame:
+        """Return the columns that may be inputs: all but label, id and split."""
+        label, identifier = self.options.label, self.options.id
+        used = [label, identifier, *(["split"] if has_split(frame, str(label)) else [])]
+        return frame.drop(columns=[name for name in used if name in frame.columns])
+
+    def _check_label(self, names: Sequence[str]) -> str:
+        """Return the label column; refuse a label or id column that the table does not have."""
+        label = self.options.label
+        if not names:
+            raise DataError(f"{self.path} is empty; expected a line of column names, and rows below it.")
+        if label is None:
+            raise ConfigError(
+                f"{self.path} is a table, and its column of labels was not named; name one of {listed(names)} (source.label; "
+                "on the command line: --label). A list of images has the columns file and label."
+            )
+        for name in (label, self.options.id):
+            if name is not None and name not in names:
+                hint = did_you_mean(name, names)
+                raise DataError(f"{self.path} has no column '{name}'{hint} Its first line names {listed(names)}.")
+        return str(label)
+
+
+def id_header(name: str) -> str:
+    """Return the header for ids in the tables that commands write; "id" if `name` is taken, or empty."""
+    return "id" if not name or name.lower() in RESERVED_HEADERS else name
+
+
+def has_split(frame: Frame, label: str) -> bool:
+    """Return True if a column `split` says which rows are for training and testing."""
+    if "split" not in frame.columns or label == "split":
+        return False
+    return bool(as_text(frame["split"]).str.lower().isin({*TRAIN, *TEST, *VALIDATION}).any())
+
+
+def split_rows(frame: Frame, label: str, path: Path) -> tuple[Rows, NDArray[np.bool_], list[str]]:
+    """Read the column `split`. Returns the rows to use, training rows first, which are for testing, and notes."""
+    if not has_split(frame, label):
+        return np.arange(len(frame)), np.zeros(len(frame), bool), []
+    words = as_text(frame["split"]).str.lower()
+    if other := sorted({*words} - TRAIN - TEST - VALIDATION - {""}):
+        raise DataError(
+            f"column 'split' of {path} says '{other[0]}'; expected train, test, val or an empty cell; if it means "
+            "something else, rename it."
+        )
+    tested = TEST if words.isin(TEST).any() else VALIDATION
+    train, test = np.flatnonzero(words.isin({*TRAIN, ""})), np.flatnonzero(words.isin(tested))
+    if not len(train):
+        raise DataError(f"column 'split' of {path} leaves no row to train on; expected train or an empty cell in some.")
+    rest = len(frame) - len(train) - len(test)
+    note = f"column 'split': rows marked val ({rest:,}) are not used, because others are marked test."
+    rows = np.concatenate([train, test])
+    return rows, np.arange(len(rows)) >= len(train), [note] if rest else []
+
+
+def parse_labels(words: Any, where: str) -> list[int | str | None]:
+    """Return the labels of a column, None if empty; whole numbers are integers, so that 10 sorts after 9."""
+    known = set(words) - {""}
+    if known and all(map(WHOLE.fullmatch, known)):
+        return [int(word.partition(".")[0]) if word else None for word in words]
+    if len(known) > MAX_FRACTIONS and all(map(FRACTION.fullmatch, known)):
+        raise DataError(
+            f"{where} holds {len(known):,} different numbers, such as {min(known)}; expected a few classes."
+        )
+    return [word or None for word in words]

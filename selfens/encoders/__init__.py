@@ -1,0 +1,40 @@
+"""Encoders by name. A new one is a file of this folder and a line of `ENCODERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Shown
+from selfens.errors import ConfigError, RunError
+from selfens.settings import Registry
+
+ENCODERS = Registry(
+    "encoder",
+    {
+        "identity": "selfens.encoders.identity:Identity",
+        "columns": "selfens.encoders.columns:ColumnsEncoder",
+        "backbone": "selfens.encoders.backbone:BackboneEncoder",
+    },
+)
+"""Maps each encoder's name to "module:Class"."""
+
+__all__ = ["ENCODERS", "Encoded", "Encoder", "EncoderOptions", "Shown", "build", "restored"]
+
+
+def build(options: EncoderOptions, device: torch.device | str = "cpu") -> Encoder:
+    """Return the encoder that these options belong to, not yet fitted."""
+    encoder: Encoder = ENCODERS.build(options, device=device)
+    return encoder
+
+
+def restored(options: EncoderOptions, learned: Mapping[str, Any], device: torch.device | str, where: str) -> Encoder:
+    """Return an encoder as a run keeps it; `where` names the file in an error message."""
+    encoder = build(options, device)
+    try:
+        encoder.restore(learned)
+    except (ConfigError, ValueError, TypeError, KeyError, AttributeError, LookupError):
+        raise RunError(f"{where} holds a damaged encoder '{options.name}'; put back the file.") from None
+    return encoder

@@ -1,0 +1,145 @@
+"""A frozen pretrained network: images become its features, computed once and cached by the hash of their pixels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from selfens.data.arrays import CHANNEL_COUNTS, standard_inputs, value_range
+from selfens.data.images import AT_ONCE, SIDE, resize, track
+from selfens.data.rows import Rows
+from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Shown
+from selfens.encoders.cache import FeatureCache, Features, digest
+from selfens.encoders.pretrained import TIMM, build
+from selfens.errors import ConfigError, DataError, RunError
+from selfens.settings import setting
+
+
+@final
+class BackboneEncoder(Encoder):
+    """Nothing is fitted: the weights decide. A run keeps their hash, and needs the same weights to predict."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(EncoderOptions):
+        name: ClassVar[str] = "backbone"
+        model: str = setting(
+            "", "timm:NAME, or package.module:factory, which is called without arguments and returns a module."
+        )
+        weights: str | None = setting(
+            None,
+            "File of the weights (.safetensors, or a state_dict saved by torch); none: those the model comes with.",
+            is_path=True,
+        )
+        size: int | None = setting(None, "Side of its input images; none: what its own config says.", **SIDE)
+        cache: bool = setting(
+            True, "Keep features in the user's cache, so that each image's are computed once.", affects_result=False
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.model and not all(self.model.partition(":")):
+                raise ConfigError(f"encoder.model is '{self.model}'; expected timm:NAME or package.module:factory.")
+
+        @property
+        def summary(self) -> str:
+            return f"features of {self.model}"
+
+        @property
+        def code(self) -> str | None:
+            return None if self.model.startswith(TIMM) else self.model or None
+
+    needs_images = True
+
+    def __init__(self, options: Any = None, device: torch.device | str = "cpu") -> None:
+        super().__init__(options, device)
+        if not self.options.model:
+            raise ConfigError("encoder.model is empty; name a backbone, such as timm:tf_efficientnet_lite0.")
+        self.module = self.backbone = build(self.options.model, self.options.weights, self.options.size).to(self.device)
+        self.about, self.image_side, self.key = self.backbone.about, self.backbone.size, self.backbone.about["key"]
+        self.known: dict[bytes, Features] = {}
+        """The features of all images seen, by the hashes of their pixels."""
+        self.cache = FeatureCache(self.backbone) if self.options.cache else None
+
+    def fit(self, raw: Any, rows: Rows) -> None:
+        if assumed := self.about["assumed"]:
+            values = ", ".join(f"{key} {self.about['size' if key == 'input_size' else key]}" for key in assumed)
+            note = f"the backbone '{self.about['name']}' has no pretrained_cfg that describes its inputs; assumed: {values}."
+            self.notes = (note,)
+
+    def accept(self, given: Any, where: str, what: str = "the images") -> Any:
+        raw = standard_inputs(given, what=what)
+        _check_pixels(raw)
+        return raw
+
+    def transform(self, raw: Any, *, progress: bool = False) -> Encoded:
+        """Compute the features of images of any size, a few at a time, so that not all need to be in memory at once."""
+        if len(raw):
+            _check_pixels(raw)
+        size, name = self.backbone.size, self.about["name"]
+        digests = np.empty((len(raw), 32), np.uint8)
+        computed, began = 0, time.perf_counter()
+        for start in track(range(0, len(raw), AT_ONCE), "computing features", progress):
+            digests[start : start + AT_ONCE], new = self._digests(resize(raw[start : start + AT_ONCE], size))
+            computed += new
+        different = {row.tobytes() for row in digests}
+        seconds = f" in {time.perf_counter() - began:.0f} s" if computed else ""
+        work = f"features of {computed:,} images computed{seconds}, {len(different) - computed:,} known before"
+        made = [self.known[row.tobytes()] for row in digests]
+        features = np.array(made, np.float32).reshape(len(made), self.about["features"])
+        if len(different) > 1 and bool((features == features[0]).all()):
+            raise DataError(
+                f"the backbone '{name}' returns the same features for all images, so there is nothing to learn from; "
+                "check its weights and statistics."
+            )
+        trouble = (self.cache.trouble,) if self.cache and self.cache.trouble else ()
+        return Encoded(features, trouble, digests, work)
+
+    def _digests(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
+        """Make the features of these images known. Returns the hash of each image's pixels, and how many were computed."""
+        keys = [digest(image) for image in images]
+        if self.cache:
+            self.known |= self.cache.read(key for key in keys if key not in self.known)
+        missing = {key: row for row, key in enumerate(keys) if key not in self.known}
+        if missing:
+            added = dict(zip(missing, self.backbone.features(images[[*missing.values()]]), strict=True))
+            self.known |= added
+            if self.cache:
+                self.cache.write(added)
+        return np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1), len(missing)
+
+    def show(self, raw: Any, rows: Rows) -> Shown:
+        return Shown(images=raw[rows])
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.about
+
+    def restore(self, learned: Mapping[str, Any]) -> None:
+        if learned["key"] != self.key:
+            raise RunError(
+                f"weights or statistics of the backbone '{self.about['name']}' are not those that the run was trained with "
+                "(run.json names them); put them back, or train again."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.about['name']} at {self.about['size']} px"
+
+
+def _check_pixels(images: Any) -> None:
+    """Refuse what is not images of bytes, or of floats from 0 to 1."""
+    if images.ndim != 4 or images.shape[1] not in CHANNEL_COUNTS:
+        raise DataError(
+            f"a backbone takes images of 1, 3 or 4 channels, but the inputs have shape {tuple(images.shape[1:])} per row."
+        )
+    if images.dtype != np.uint8:
+        low, high = value_range(images)
+        if low < 0 or high > 1:
+            raise DataError(
+                f"the images are {images.dtype} from {low:g} to {high:g}, but a backbone needs pixels; pass bytes, or floats "
+                "from 0 to 1."
+            )

@@ -1,0 +1,116 @@
+"""The features of images that a backbone has made, in the user's cache, by the hash of the pixels.
+
+The cache is a folder that only the user can enter. Each backbone has its own folder in it, named by a hash of weights, input
+size and statistics, with files of some features each (.npz, which has checksums) that are written whole or not at all; a
+damaged file counts as missing. The features of a test image are among them: if the backbone makes others of it now, its
+code has changed, and all are computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfens.encoders.pretrained import Backbone, is_close
+from selfens.errors import SelfensError
+from selfens.files import check_regular
+from selfens.files.tensors import write_atomically
+
+USER = os.getuid() if hasattr(os, "getuid") else 0  # Windows says 0 of every file
+
+Digests = NDArray[np.uint8]
+Features = NDArray[np.float32]
+
+
+def cache_folder() -> Path:
+    import platformdirs
+
+    return platformdirs.user_cache_path("selfens") / "features"
+
+
+def digest(image: NDArray[np.uint8]) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(image).data).digest()
+
+
+class FeatureCache:
+    """The files of one backbone. If the system refuses something, `trouble` says so, and features are computed instead."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.folder = cache_folder() / backbone.about["key"]
+        self.width, self.trouble = backbone.about["features"], ""
+        self.files: dict[bytes, Path] = {}
+        image = np.random.default_rng(0).integers(0, 256, (1, 3, backbone.size, backbone.size), dtype=np.uint8)
+        key, expected = digest(image[0]), backbone.features(image)[0]
+        try:
+            files = sorted(self.folder.glob("*.npz"))
+            for path in (self.folder.parent, self.folder, *files):
+                if path.is_symlink():  # to a folder that may be meant for others
+                    raise OSError(f"{path} is a link; remove it")
+                if path.exists() and (path.stat().st_uid != USER or (path.is_dir() and path.stat().st_mode & 0o002)):
+                    raise OSError(f"other users could have written to {path}; remove it")
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.parent.chmod(0o700)
+            self.files = {row.tobytes(): path for path in files for row in _pixels(path)}
+            found = self.read([key]).get(key)
+            if found is None or not is_close(found, expected):
+                for path in files:
+                    path.unlink(missing_ok=True)
+                self.files = {}
+                self.write({key: expected})
+        except OSError as error:
+            self._give_up(error)
+
+    def read(self, keys: Iterable[bytes]) -> dict[bytes, Features]:
+        """Return all features in the files that hold some of these."""
+        found: dict[bytes, Features] = {}
+        for path in {self.files[key] for key in keys if key in self.files}:
+            found |= self._load(path)
+        return found
+
+    def write(self, added: dict[bytes, Features]) -> None:
+        if self.trouble:
+            return
+        pixels, file = b"".join(added), io.BytesIO()
+        digests = np.frombuffer(pixels, np.uint8).reshape(len(added), -1)
+        np.savez(file, pixels=digests, features=np.stack([*added.values()]))
+        try:
+            write_atomically(self.folder / f"{hashlib.sha256(pixels).hexdigest()[:40]}.npz", file.getvalue())
+        except (SelfensError, OSError) as error:
+            self._give_up(error)
+
+    def _load(self, path: Path) -> dict[bytes, Features]:
+        """Return the features of a file; a damaged file is removed, so that new features are found instead."""
+        pixels, features = _pixels(path), _array(path, "features")
+        is_whole = features.dtype == np.float32 and features.shape == (len(pixels), self.width)
+        if not is_whole or not np.isfinite(features).all():
+            with suppress(OSError):
+                path.unlink()
+            return {}
+        return {key.tobytes(): row for key, row in zip(pixels, features, strict=True)}
+
+    def _give_up(self, error: Exception) -> None:
+        self.trouble = f"features are not cached ({str(error).rstrip('.')})."
+
+
+def _pixels(path: Path) -> Digests:
+    """Return the hashes of the images whose features are in a file; none if it is damaged."""
+    found = _array(path, "pixels")
+    return found if found.dtype == np.uint8 and found.shape[1:] == (32,) else np.empty((0, 32), np.uint8)
+
+
+def _array(path: Path, name: str) -> NDArray[Any]:
+    """Return an array of a file; empty if the file is damaged, or was removed."""
+    try:
+        check_regular(path)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return np.asarray(arrays[name])
+    except Exception:  # zipfile, zlib and numpy raise a dozen kinds
+        return np.empty(0)

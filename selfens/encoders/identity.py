@@ -1,0 +1,67 @@
+"""Images and vectors as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from selfens.data.arrays import Range, as_trained, value_range
+from selfens.data.frames import is_frame
+from selfens.data.rows import Rows, take
+from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Shown
+from selfens.errors import DataError
+
+
+@final
+class Identity(Encoder):
+    """Remembers shape, type and range of the training rows, so that rows on another scale are not predicted on."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(EncoderOptions):
+        name: ClassVar[str] = "identity"
+
+    shape: tuple[int, ...] = ()
+    type: str = ""
+    range: Range | None = None
+
+    def fit(self, raw: Any, rows: Rows) -> None:
+        _check_array(raw)
+        self.shape, self.type = tuple(raw.shape[1:]), str(raw.dtype)
+        self.range = value_range(take(raw, rows)) if len(self.shape) == 3 else None
+
+    def accept(self, given: Any, where: str, what: str = "the inputs") -> Any:
+        return as_trained(given, self.shape, self.range, self.type == "uint8", where, what)
+
+    def transform(self, raw: Any, *, progress: bool = False) -> Encoded:
+        _check_array(raw)
+        return Encoded(raw)
+
+    def show(self, raw: Any, rows: Rows) -> Shown:
+        return Shown(images=raw[rows] if raw.ndim == 4 else None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"shape": list(self.shape), "type": self.type, "range": self.range and list(self.range)}
+
+    def restore(self, learned: Mapping[str, Any]) -> None:
+        match learned:
+            case {
+                "shape": [*sides],
+                "type": "uint8" | "float32" as kind,
+                "range": None | [int() | float(), int() | float()] as limits,
+            }:
+                self.shape, self.type = tuple(sides), kind
+                self.range = None if limits is None else (float(limits[0]), float(limits[1]))
+                has_shape = len(sides) in (1, 2, 3) and all(type(side) is int and side > 0 for side in sides)
+                if has_shape and np.dtype(kind).kind in "buif":
+                    return
+        raise ValueError("shape, type and range")
+
+
+def _check_array(raw: Any) -> None:
+    if is_frame(raw):
+        raise DataError(
+            "the encoder 'identity' takes arrays, but the rows are those of a table; use the encoder 'columns'."
+        )

@@ -1,0 +1,56 @@
+"""The history of a run: one record per epoch, numbers by name. The names are declared here.
+
+A record also holds the parts of the loss, under the names that the method gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+LARGEST = 1e300
+"""Larger numbers were not measured."""
+
+Record = dict[str, Any]
+History = Sequence[Record]
+
+
+class Field(NamedTuple):
+    title: str = ""
+    """Of its chart; empty if it has none."""
+    is_time: bool = False
+    """Depends on the machine, so that it differs between runs that are otherwise the same."""
+
+
+TOTAL = "total"
+ERRORS = {"test_error": "test", "validation_error": "validation"}
+"""Errors in percent, and the rows they are measured on."""
+
+FIELDS: Mapping[str, Field] = {
+    "epoch": Field(),
+    TOTAL: Field("Loss"),
+    **{name: Field("Error, %") for name in ERRORS},
+    "learning_rate": Field("Learning rate"),
+    "beta1": Field("Adam's β1"),
+    "weight": Field("Weight of the unsupervised loss"),
+    "ensemble_variance": Field("Ensemble variance"),
+    "images_per_second": Field("Rows per second", is_time=True),
+    "seconds": Field(is_time=True),
+}
+"""What every record may hold besides the parts of the loss."""
+
+
+def is_record(found: Any) -> bool:
+    """Return True for numbers by name; None stands for what was not measured in an epoch."""
+    if not isinstance(found, dict) or found.get("epoch") is None or found.get(TOTAL) is None:
+        return False
+    return all(value is None or (type(value) in (int, float) and not abs(value) > LARGEST) for value in found.values())
+
+
+def total_seconds(history: History) -> float:
+    return float(sum(record.get("seconds") or 0.0 for record in history))
+
+
+def last_measured(history: History, name: str) -> Any:
+    """Return the value of the last epoch that has one: not every epoch is evaluated."""
+    return next((record[name] for record in reversed(history) if record.get(name) is not None), None)

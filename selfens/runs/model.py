@@ -1,0 +1,79 @@
+"""Model: a trained network with all that stands before it, from raw examples to probabilities."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from selfens.core import evaluate
+from selfens.core.device import prediction_settings, resolve_precision
+from selfens.data import preprocess
+from selfens.data.arrays import PIECE, check_probabilities
+from selfens.data.rows import Array, Rows, pieces
+from selfens.encoders import Encoder
+from selfens.errors import RunError
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    encoder: Encoder
+    preprocess: nn.Module
+    network: nn.Module
+    """In evaluation mode: preprocessed inputs to logits."""
+    classes: tuple[str, ...]
+    input_shape: tuple[int, ...]
+    """Of an encoded row."""
+    precision: str = "fp32"
+
+    @property
+    def device(self) -> torch.device:
+        return next((weight.device for weight in self.network.parameters()), torch.device("cpu"))
+
+    def to(self, device: torch.device | str) -> Model:
+        """Return a copy on another device, or this model if it is there already."""
+        if self.device == torch.device(device):
+            return self
+        network, fitted = (copy.deepcopy(module).to(device) for module in (self.network, self.preprocess))
+        return replace(self, preprocess=fitted, network=network)
+
+    def predict_proba(
+        self, given: Any, where: str, what: str = "the inputs", dtype: torch.dtype = torch.float32
+    ) -> NDArray[Any]:
+        """Return [rows, classes] probabilities for what a caller passes; `where` and `what` name it in an error message."""
+        raw = self.encoder.accept(given, where, what)
+        return self.predict_inputs(self.encoder.transform(raw).inputs, dtype=dtype)
+
+    def predict_inputs(
+        self, inputs: Array, rows: Rows | None = None, dtype: torch.dtype = torch.float32
+    ) -> NDArray[Any]:
+        """Return [rows, classes] probabilities for encoded inputs, all or only `rows`, a piece at a time."""
+        if (shape := tuple(inputs.shape[1:])) != self.input_shape:
+            raise RunError(
+                f"the encoder makes inputs of shape {shape}, but the network takes {self.input_shape}; run.json or config.json "
+                "is damaged, so put it back."
+            )
+        parts = [self._predict_piece(piece, dtype) for piece in pieces(inputs, PIECE, rows)]
+        empty: NDArray[Any] = torch.empty((0, len(self.classes)), dtype=dtype).numpy()
+        probabilities = np.concatenate([empty, *parts])
+        check_probabilities(probabilities, rows)
+        return probabilities
+
+    def _predict_piece(self, piece: NDArray[Any], dtype: torch.dtype) -> NDArray[Any]:
+        prepared = preprocess.apply(self.preprocess, piece, self.device)
+        return network_probabilities(self.network, prepared, self.precision, dtype)
+
+
+def network_probabilities(
+    network: nn.Module, inputs: Tensor, precision: str = "fp32", dtype: torch.dtype = torch.float32
+) -> NDArray[Any]:
+    """Return [rows, classes] for preprocessed inputs on the network's device; the softmax is computed in `dtype`."""
+    precision = resolve_precision(precision, inputs.device)
+    with prediction_settings(precision, inputs.device):
+        logits = evaluate.logits(network, inputs, precision)
+    return np.asarray(logits.softmax(dim=1, dtype=dtype).cpu().numpy())

@@ -1,0 +1,155 @@
+"""Objects passed by the caller that override the config, and checks on them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from selfens.config import Config
+from selfens.core.evaluate import evaluation_mode
+from selfens.core.teacher import EmaTeacher
+from selfens.data.dataset import Dataset
+from selfens.data.sources import SOURCES
+from selfens.errors import ConfigError, RunError, check_type, root_cause
+from selfens.methods.base import Method, MethodOptions, TrainingRows
+from selfens.runs.history import FIELDS
+from selfens.runs.run import Run
+
+
+class Overrides(NamedTuple):
+    """Objects passed by the caller that override the config."""
+
+    dataset: Dataset | None = None
+    network: nn.Module | None = None
+    method: Method | None = None
+    deadline: float | None = None
+    """When training must end, by time.perf_counter, instead of after the config's number of epochs."""
+    note: str = ""
+    """How the config was chosen."""
+
+    def check(self, config: Config) -> None:
+        """Refuse objects of the wrong type, such as the name or the class of a method, and options that have no effect."""
+        if self.dataset is not None:
+            check_type("dataset", self.dataset, Dataset, "a Dataset, such as Dataset.from_npz(path) reads")
+            if config.source.extra is not None and not self.dataset.extra_rows:
+                raise ConfigError(
+                    f"source.extra is {config.source.extra}, but a dataset was passed, which has no extra rows; give it "
+                    "some: dataset.with_extra(...)."
+                )
+        if self.network is not None:
+            check_type("network", self.network, nn.Module, "a module from inputs to logits")
+        if self.method is None:
+            return
+        name = type(self.method).__name__
+        check_type("method", self.method, Method, "an instance of a Method, such as selfens.methods.Pi()")
+        check_type("method.options", getattr(self.method, "options", None), MethodOptions, "an instance of its Options")
+        for attribute in ("views", "parts"):
+            words = getattr(self.method, attribute)
+            if not words or type(words) is not tuple or {*map(type, words)} != {str}:
+                raise ConfigError(f"{name}.{attribute} is {words!r}; expected a tuple of names.")
+        if len({*self.method.parts}) < len(self.method.parts):
+            raise ConfigError(f"{name}.parts is {self.method.parts}; expected each name once.")
+        if taken := FIELDS.keys() & {*self.method.parts}:
+            raise ConfigError(f"{name}.parts has '{min(taken)}', which the history uses itself; choose another name.")
+        for item in fields(config.method):  # where the method of the config would keep things
+            value = getattr(config.method, item.name)
+            if not item.metadata.get("affects_result", True) and value != item.default:
+                raise ConfigError(
+                    f"method.{item.name} is {value!r}, but a method of your own was passed, which has its own options; leave "
+                    "it out."
+                )
+
+    def applied_to(self, config: Config) -> Config:
+        """Return the config that says what is really trained on: a passed dataset instead of the source."""
+        if self.dataset is None:
+            return config
+        return replace(config, source=SOURCES.options("memory", dataset=self.dataset.name))
+
+
+def check_passed_again(run: Run, overrides: Overrides) -> None:
+    """Refuse to resume a run without the network or method it was started with, or with one it was started without."""
+    for part, module, was_passed in (
+        ("network", overrides.network, run.info.custom_network),
+        ("method", overrides.method, run.info.custom_method),
+    ):
+        if was_passed != (module is not None):
+            how = "with a" if was_passed else "without a"
+            raise RunError(
+                f"{run.path} was started {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
+            )
+    options = repr(overrides.method.options) if overrides.method is not None else ""
+    if options != run.info.custom_options:
+        raise RunError(
+            f"{run.path} was started with a method of {run.info.custom_options}; resume it with the same, not {options}."
+        )
+
+
+def check_output(network: nn.Module, inputs: Tensor, num_classes: int) -> None:
+    """Refuse a user's network that does not return logits. Lazy layers get their shapes here."""
+    try:
+        with torch.no_grad(), evaluation_mode(network):
+            made = network(inputs)
+    except Exception as error:  # a user's network may raise anything
+        raise ConfigError(
+            f"the network cannot take inputs of shape {tuple(inputs.shape)} ({root_cause(error)})."
+        ) from error
+    found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+    wanted = f"shape {(len(inputs), num_classes)}"
+    if found != wanted:
+        raise ConfigError(
+            f"the network returned {found} for inputs of shape {tuple(inputs.shape)}; expected logits of {wanted}."
+        )
+
+
+def check_saved(method: Method) -> None:
+    """Refuse state that would not be saved: tensors, teachers and the like in a list or dict."""
+    check_type(
+        f"{type(method).__name__}.teacher", method.teacher, EmaTeacher | None, "an EmaTeacher; give it another name"
+    )
+    for name, value in vars(method).items():
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        if any(isinstance(part, Tensor) or hasattr(part, "state_dict") for part in inside):
+            raise ConfigError(
+                f"{type(method).__name__} keeps '{name}' in a {type(value).__name__}, which is not saved with the run; make "
+                "each part its own attribute."
+            )
+
+
+def check_ensemble(method: Method, rows: TrainingRows) -> None:
+    """Refuse an ensemble for other rows or another device than the method's."""
+    if method.ensemble is None:
+        return
+    if method.ensemble.device.type != rows.device.type:
+        raise ConfigError(
+            f"the method's ensemble is for the {method.ensemble.device.type}; expected {rows.device.type}, so make it with "
+            "device=rows.device."
+        )
+    if method.ensemble.num_rows != rows.num_rows:
+        raise ConfigError(
+            f"the method's ensemble has {method.ensemble.num_rows} rows; expected {rows.num_rows}, the number that `setup` got."
+        )
+
+
+def check_shareable(method: Method, numbers: set[int], processes: int) -> None:
+    """Refuse state that several processes cannot divide: averages over them would mix up what a method keeps by row.
+
+    `numbers` are the numbers of all rows and of this process's rows, unless there are as many classes.
+    """
+    if method.ensemble is not None and method.ensemble.file is not None:  # opened by the user, else refused earlier
+        raise ConfigError(
+            f"the method's ensemble is in the file {method.ensemble.file.path}, which is for one process, and there are "
+            f"{processes}; use one process, or keep it in ram."
+        )
+    kept = {name: [tensor] for name, tensor in method.tensors().items()}
+    for name, part in method.stateful().items():
+        if not isinstance(part, nn.Module | EmaTeacher):  # whose weights may have as many rows by chance
+            kept[name] = [*part.state_dict().values()]
+    for name, tensors in kept.items():
+        if any(tensor.ndim and len(tensor) in numbers for tensor in tensors):
+            raise ConfigError(
+                f"{type(method).__name__} keeps '{name}' by row, and {processes} processes have different rows; keep it in "
+                "method.ensemble (an EnsembleTargets), or use one process."
+            )

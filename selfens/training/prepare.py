@@ -1,0 +1,80 @@
+"""Everything that is decided before a network is built: data, labels, encoder, preprocessing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from selfens import encoders
+from selfens.config import Config
+from selfens.data import preprocess, sources
+from selfens.data.dataset import Dataset
+from selfens.data.labels import LabelChoice, choose_labels
+from selfens.data.rows import Rows
+from selfens.encoders.dataset import EncodedDataset
+from selfens.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The same in all processes, and kept in the run's directory."""
+
+    config: Config
+    device: torch.device
+    data: EncodedDataset
+    labels: LabelChoice
+    preprocess: nn.Module
+
+    def preprocesses_views(self, views: Sequence[str]) -> bool:
+        """Return True if views are preprocessed rather than the whole set before.
+
+        That needs pixels: what a view leaves empty is filled with gray, or, after preprocessing, with the mean, which is 0.
+        """
+        return self.config.preprocess.is_after_views(views) and self.data.are_pixels
+
+    def views_see_pixels(self, views: Sequence[str]) -> bool:
+        """Return True if the inputs of a view are known to range from black, 0, to white, 1."""
+        is_raw = self.config.preprocess.kind == "none" or self.config.preprocess.is_after_views(views)
+        return is_raw and self.data.are_pixels
+
+
+def prepare(config: Config, device: torch.device, dataset: Dataset | None, *, progress: bool = False) -> Prepared:
+    """Load the data, choose the labels, fit the encoder and the preprocessing, for a new run."""
+    encoder = encoders.build(config.encoder, device)
+    seeds = config.seed
+    if dataset is None:
+        dataset = sources.load(config.source, seed=seeds.of("split"), side=encoder.image_side, progress=progress)
+        config = replace(config, source=dataset.source or config.source)
+    labels = choose_labels(dataset, config.labels, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
+    main = np.setdiff1d(np.arange(dataset.num_main), labels.validation)
+    encoder.fit(dataset.raw, dataset.train_rows[main])
+    data = EncodedDataset.make(dataset, encoder, progress=progress)
+    return Prepared(config, device, data, labels, _fit_preprocess(config, device, data, labels, main))
+
+
+def _fit_preprocess(
+    config: Config, device: torch.device, data: EncodedDataset, labels: LabelChoice, main: Rows
+) -> nn.Module:
+    """Fit the preprocessing on the main training rows; refuse inputs that are too large to compute with."""
+    kind, rows = config.preprocess.kind, None if len(main) == data.num_rows else main
+    if config.preprocess.rows == "labeled":
+        rows = labels.rows
+    sets = {"training": data.inputs, "test": data.test_inputs}
+    if kind != "channel":  # which does not square raw values in float32, and scales large ones down
+        preprocess.check_range(preprocess.NoPreprocess(), sets, device)
+    fitted = preprocess.fit(kind, data.inputs, device, rows)
+    if kind == "channel":
+        preprocess.check_range(fitted, sets, device)
+    return fitted
+
+
+def prepare_again(run: Run, device: torch.device, dataset: Dataset | None) -> Prepared:
+    """Take labels, encoder and preprocessing from a run that is resumed; inputs stay where they were."""
+    data, config = run.data(dataset), run.config
+    if config.training.residence == "auto":  # the available memory may have changed
+        config = config.with_values("training", residence=run.info.residence)
+    return Prepared(config, device, data, run.labels, run.directory.preprocess().to(device))
