@@ -4,13 +4,11 @@ import csv
 import errno
 import json
 import multiprocessing
-import multiprocessing.util
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -36,7 +34,7 @@ from selfens.experiments.pool import run_all
 from selfens.experiments.records import ExtraImages, Record, Store
 from selfens.experiments.report import write_report
 from selfens.experiments.tables import BASELINE, CELLS, TABLES, WHITENING, Cell, Task
-from selfens.experiments.worker import device_use, run_cell
+from selfens.experiments.worker import run_cell
 from selfens.training import loop
 
 FIGURES = Path(__file__).parent / "data" / "paper_tables.csv"
@@ -47,11 +45,7 @@ NATURAL = ExtraImages(source="natural.npy", rows=120_000)
 
 
 @pytest.fixture(autouse=True)
-def _own_machine(tmp_path, monkeypatch):
-    """Runs elsewhere on this machine do not matter here."""
-    multiprocessing.util.get_temp_dir()  # created now, and not in this test's folder
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+def _small_processes(monkeypatch):
     monkeypatch.setattr(pool, "CONTEXT", forking())  # processes that start in milliseconds
     monkeypatch.setenv("SELFENS_COMMIT", "abc123")
 
@@ -192,11 +186,9 @@ def test_a_run_sees_the_device_it_was_given_and_no_other(tmp_path, monkeypatch):
         assert (tmp_path / expected / "visible").read_text() == expected
 
 
-def use_and_tell(task, device, store, location):
-    visible = os.environ["CUDA_VISIBLE_DEVICES"]
-    with device_use(device):
-        assert Path(tempfile.gettempdir(), f"selfens-{os.getuid()}-{visible}.lock").exists()
-    (store.root / "visible").write_text(visible)
+def use_and_tell(task, device, store, location, *, is_shared):
+    assert not is_shared
+    (store.root / "visible").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
 
 
 # Records
@@ -429,7 +421,7 @@ def stray_file(path):
 
 def changed(section, **values):
     def change(path):
-        settings = Config.from_json((path / "config.json").read_text()).with_values(section, **values)
+        settings = Config.from_dict(json.loads((path / "config.json").read_text())).with_values(section, **values)
         (path / "config.json").write_text(settings.to_json())
 
     return change
@@ -461,39 +453,27 @@ def test_a_run_that_cannot_go_on_is_refused_with_a_remedy(tmp_path, interrupted,
     assert not store.has(task)
 
 
-# Sharing a device
-
-
-def test_runs_on_one_device_know_of_each_other():
-    with device_use("0") as first, device_use("1") as elsewhere:
-        assert not first()
-        with device_use("0") as second:
-            assert (first(), second(), elsewhere()) == (True, True, False)
-        assert not first()
-
-
-def test_a_device_file_of_somebody_else_is_refused(tmp_path):
-    Path(tempfile.gettempdir(), f"selfens-{os.getuid()}-cpu.lock").symlink_to(tmp_path / "mine")
-    with pytest.raises(RunError, match="cannot be written to"), device_use("cpu"):
-        pass
-    assert not (tmp_path / "mine").exists()
-
-
-@pytest.mark.parametrize("use", [lambda store: store.claimed(Task(PI, 0)), lambda store: device_use("cpu")])
-def test_a_file_system_without_locks_is_one_sentence(tmp_path, monkeypatch, use):
+def test_a_file_system_without_locks_is_one_sentence(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.raises(RunError, match=r"cannot be written to \(No locks available\)"), use(Store(tmp_path)):
+    refused = pytest.raises(RunError, match=r"cannot be written to \(No locks available\)")
+    with refused, Store(tmp_path).claimed(Task(PI, 0)):
         pass
 
 
 def test_a_record_says_whether_another_run_was_on_the_device_at_any_time(tmp_path):
     (task,), store = made_tasks(tmp_path), Store(tmp_path / "results")
-    with device_use("cpu"), crashed_in_epoch(10):
-        do(store, task)
+    with crashed_in_epoch(10):
+        run_cell(task, "cpu", store, DataLocation(), is_shared=True)
     assert do(store, task).shared_device  # it goes on by itself
+
+
+def test_runs_on_a_device_named_twice_share_it(tmp_path):
+    tasks, store = made_tasks(tmp_path, seeds=2), Store(tmp_path / "results")
+    run_all(tasks, store, DataLocation(), ["cpu", "cpu"], lambda text: None)
+    assert [record.shared_device for record in store.read([tasks[0].cell])] == [True, True]
 
 
 # The pool

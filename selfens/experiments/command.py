@@ -37,8 +37,7 @@ def reproduce(
     ] = None,
     report: Annotated[bool, typer.Option("--report", help="Write README.md from the records.")] = False,
     extra: Annotated[
-        str | None,
-        typer.Option(metavar="SOURCE", help="Extra unlabeled images for the table 'tiny'."),
+        str | None, typer.Option(metavar="SOURCE", help="Extra unlabeled images for the table 'tiny'.")
     ] = None,
     results: Annotated[Path, typer.Option(file_okay=False, help="Where records and report are.")] = Path("results"),
 ) -> None:
@@ -46,7 +45,7 @@ def reproduce(
     from selfens.experiments import data
     from selfens.experiments.records import Store
     from selfens.experiments.report import check_report, write_report
-    from selfens.experiments.tables import TABLES
+    from selfens.experiments.tables import TABLES, Task
 
     tables = {name: data.quick(each) if quick else each for name, each in TABLES.items()}
     store = Store(results / "quick" if quick else results)
@@ -54,7 +53,15 @@ def reproduce(
     if report:
         check_report(store)  # before, not after days of training
     if table is not None:
-        tasks = _tasks(tables, table, cells, seeds, location)
+        if table not in tables:
+            raise ConfigError(unknown_name("table", table, tables))
+        numbers = None if seeds is None else parse_seeds(seeds)
+        tasks = [
+            Task(cell, seed)
+            for cell in choose_cells(tables[table], cells, location)
+            for seed in numbers or range(1 if quick else cell.seeds or cell.runs or 1)
+        ]
+        tasks.sort(key=lambda task: task.seed)  # a seed of every cell before the next seed of any
         failed, stopped = _run(tasks, store, location, devices, max_minutes)
     elif any(option is not None for option in (cells, seeds, devices, data_dir, max_minutes, extra)):
         names = "--cells, --seeds, --devices, --data-dir, --max-minutes and --extra"
@@ -68,23 +75,6 @@ def reproduce(
 
 
 # What is asked for
-
-
-def _tasks(
-    tables: dict[str, Table], table: str, cells: str | None, seeds: str | None, location: DataLocation
-) -> list[Task]:
-    """The runs asked for; one seed of every cell before the next seed of any, so that tables fill evenly."""
-    from selfens.experiments.tables import Task
-
-    if table not in tables:
-        raise ConfigError(unknown_name("table", table, tables))
-    chosen, numbers = choose_cells(tables[table], cells, location), None if seeds is None else parse_seeds(seeds)
-    tasks = [
-        Task(cell, seed)
-        for cell in chosen
-        for seed in numbers or range(1 if location.quick else cell.seeds or cell.runs or 1)
-    ]
-    return sorted(tasks, key=lambda task: task.seed)
 
 
 def choose_cells(table: Table, names: str | None, location: DataLocation) -> list[Cell]:
@@ -127,7 +117,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def parse_devices(text: str | None, *, quick: bool) -> list[str]:
-    """`0,1` or `cpu`. By default every GPU, else the CPU."""
+    """By default every GPU, else the CPU."""
     import torch
 
     gpus = torch.cuda.device_count()
@@ -137,9 +127,7 @@ def parse_devices(text: str | None, *, quick: bool) -> list[str]:
         if name != "cpu" and not name.isdecimal():
             raise ConfigError(f"--devices is '{text}'; expected numbers of GPUs such as 0,1, or cpu.")
         if name != "cpu" and int(name) >= gpus:
-            raise ConfigError(
-                f"GPU {name} was asked for, but torch sees {gpus} here, numbered from 0; name others, or cpu."
-            )
+            raise ConfigError(f"GPU {name} was asked for, but torch sees {gpus}, numbered from 0; name others, or cpu.")
     return names
 
 
@@ -153,7 +141,6 @@ def _run(
 
     if max_minutes is not None and not max_minutes > 0:
         raise ConfigError(f"--max-minutes is {max_minutes:g}; expected more than 0.")
-
     names = parse_devices(devices, quick=location.quick)
     store.read(dict.fromkeys(task.cell for task in tasks))  # a damaged record is found before, not after
     if location.quick:

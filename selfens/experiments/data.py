@@ -41,13 +41,13 @@ class DataLocation:
         found, expected = (data.num_main, len(data.test_rows)), ROWS.get(name)
         if expected and found != expected:
             raise DataError(
-                f"{name} has {found[0]:,} training and {found[1]:,} test images here; the official files, which the paper's "
-                f"tables are about, have {expected[0]:,} and {expected[1]:,}. Choose the folder that holds them as data folder."
+                f"{name} has {found[0]:,} training and {found[1]:,} test images here; the official files have "
+                f"{expected[0]:,} and {expected[1]:,}. Choose the folder that holds those."
             )
         if data.extra_rows > RANDOM_IMAGES:
             raise DataError(
-                f"{self.extra} has {data.extra_rows:,} images; the paper has {RANDOM_IMAGES:,} random ones, so expected at "
-                "most that many: save some of them to another file."
+                f"{self.extra} has {data.extra_rows:,} images; the paper has {RANDOM_IMAGES:,} random ones: save at most "
+                "that many to another file."
             )
         return data
 

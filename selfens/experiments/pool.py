@@ -1,4 +1,4 @@
-"""The pool: every run in a process of its own, as many at a time as there are devices to run on.
+"""The pool: every run in a process of its own, one at a time on each device.
 
 Kill it at any moment and start it again: what was finished is not repeated, what was begun continues from its checkpoint.
 """
@@ -53,7 +53,11 @@ def run_all(
             while (waiting or running) and not stop.requested and time.monotonic() < end:
                 while waiting and free:
                     task, device = waiting.popleft(), free.pop(0)
-                    process = _started(task, device, store, location)
+                    is_shared = devices.count(device) > 1
+                    process = CONTEXT.Process(target=_run, args=(task, device, store, location, is_shared))
+                    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: no Ctrl-C while it starts
+                    process.start()
+                    signal.signal(signal.SIGINT, before)
                     running[process.sentinel] = (process, task, device)
                 for sentinel in wait(list(running), POLL_SECONDS):
                     process, task, device = running.pop(sentinel)
@@ -71,34 +75,20 @@ def run_all(
     return failed, stop.requested
 
 
-def _started(task: Task, device: str, store: Store, location: DataLocation) -> Any:
-    """A new process; it ignores Ctrl-C from the beginning, because it inherits what is set here."""
-    process = CONTEXT.Process(target=_run, args=(task, device, store, location))
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process.start()
-    signal.signal(signal.SIGINT, before)
-    return process
-
-
-def _run(task: Task, device: str, store: Store, location: DataLocation) -> None:
+def _run(task: Task, device: str, store: Store, location: DataLocation, is_shared: bool) -> None:
     """The body of a run's process."""
     os.setpgrp()  # Ctrl-C reaches only the pool, which passes it on once: a second signal would skip the checkpoint
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    _see_only(device)
+    if device != "cpu":  # torch, which has not started yet, will see only this one of the GPUs that are visible now
+        visible_now, number = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), int(device)
+        is_listed = any(visible_now) and number < len(visible_now)
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible_now[number] if is_listed else device
     try:
-        run_cell(task, device, store, location)
+        run_cell(task, device, store, location, is_shared=is_shared)
     except SelfensError as error:
         sys.exit(visible(str(error)))  # prints it; the exit code is 1
     except KeyboardInterrupt:
         pass
-
-
-def _see_only(device: str) -> None:
-    """Let this process see no GPU but one, by its number among those it sees now; before torch uses any."""
-    if device != "cpu":
-        allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names, number = allowed.split(",") if allowed else [], int(device)
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[number] if number < len(names) else str(number)
 
 
 def _stop_with_parent() -> None:

@@ -27,13 +27,11 @@ from selfens.files import check_regular, locks
 from selfens.settings import Bounds, Section
 
 FORMAT = 2
-NOTES = "reproduce.txt"  # in the run directory: a line for each thing that only the record will say
 DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading a damaged record may raise."""
 
 
-def bounded(**bounds: float) -> Any:
-    return field(metadata={"bounds": Bounds(**bounds)})
+NOT_NEGATIVE = {"bounds": Bounds(at_least=0)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +54,7 @@ class Record(Section):
     section = "record"
     table: str
     cell: str
-    seed: int = bounded(at_least=0)
+    seed: int = field(metadata=NOT_NEGATIVE)
     quick: bool
     config: Config
     labeled_rows: str
@@ -67,12 +65,12 @@ class Record(Section):
     """After each epoch."""
     final_error: float | None
     """The last epoch's, never the best one's; None if the loss stopped being finite."""
-    seconds: float = bounded(at_least=0)
+    seconds: float = field(metadata=NOT_NEGATIVE)
     """From the first step to the final error, tests and checkpoints included."""
-    seconds_per_epoch: float = bounded(at_least=0)
+    seconds_per_epoch: float = field(metadata=NOT_NEGATIVE)
     """The median, so that compiling or an interruption does not count."""
     shared_device: bool
-    """Another run was on the same device at some time, so the seconds do not measure speed."""
+    """The command did other runs on the same device at some time, so the seconds do not measure speed."""
     environment: dict[str, Any]
     """Hardware, precision and library versions."""
     commit: str | None
@@ -130,23 +128,10 @@ class Store:
         """Whether the run is ours to do, for as long as the context lasts; False if another process has it."""
         path = self.unfinished_path(task).with_suffix(".lock")
         with ExitStack() as held:
-            with (
-                writable(self.record_path(task).parent),
-                writable(path.parent),
-            ):  # now, so that no run is trained in vain
+            with writable(self.record_path(task).parent), writable(path.parent):  # now: no run is trained in vain
                 check_regular(path)
-                file = held.enter_context(open(path, "a"))
-                is_ours = locks.take(file)
+                is_ours = locks.take(held.enter_context(open(path, "a")))
             yield is_ours
-
-    def note(self, task: Task, line: str) -> None:
-        """Keep a line with a run that has begun, once."""
-        if line not in (notes := self.notes(task)):
-            (self.unfinished_path(task) / NOTES).write_text("\n".join([*notes, line]))
-
-    def notes(self, task: Task) -> list[str]:
-        path = self.unfinished_path(task) / NOTES
-        return path.read_text().splitlines() if path.is_file() else []
 
     def write(self, task: Task, record: Record) -> None:
         """First the record is written, then the run directory removed: a kill at any moment loses nothing."""
@@ -162,15 +147,16 @@ class Store:
 
     def read(self, cells: Iterable[Cell]) -> list[Record]:
         """All records of these cells, by cell and seed."""
-        return [record for cell in cells for record in self._read_cell(cell)]
-
-    def _read_cell(self, cell: Cell) -> list[Record]:
-        folder = self.root / "runs" / cell.table / cell.name
-        found = [self._read(cell, path) for path in sorted(folder.glob("seed*.json"))]
-        if len({record.extra for record in found}) > 1:
-            images = " and ".join(sorted({str(record.extra) for record in found}))
-            raise RunError(f"the runs in {folder} had {images}, which cannot be averaged; move some of them elsewhere.")
-        return found
+        records = []
+        for cell in cells:
+            folder = self.root / "runs" / cell.table / cell.name
+            found = [self._read(cell, path) for path in sorted(folder.glob("seed*.json"))]
+            images = sorted({str(record.extra) for record in found})
+            if len(images) > 1:
+                different = " and ".join(images)
+                raise RunError(f"the runs in {folder} had {different}, which cannot be averaged; move some elsewhere.")
+            records += found
+        return records
 
     def _read(self, cell: Cell, path: Path) -> Record:
         try:
@@ -178,14 +164,12 @@ class Store:
                 raise OSError("it is not a regular file")  # reading a pipe would wait without end
             record = Record.from_json(path.read_text())
         except DAMAGE as error:
-            raise RunError(
-                f"{path} is not a record ({one_line(error)}); move it away, and the run is done again."
-            ) from None
+            reason = one_line(error)
+            raise RunError(f"{path} is not a record ({reason}); move it away, and the run is done again.") from None
         task = Task(cell, record.seed)
         if path != self.record_path(task) or record.key != cell.key:
             raise RunError(f"{path} is the record of {record.key} seed {record.seed}; it is in the wrong place.")
-        same_extra = (record.extra is None) == (cell.extra is None)
-        if not same_extra or not same_experiment(record.config, task.config):
+        if (record.extra is None) != (cell.extra is None) or not same_experiment(record.config, task.config):
             raise RunError(f"{path} has another configuration than {cell.key} has now; remove it to run it again.")
         return record
 

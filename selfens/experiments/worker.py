@@ -1,80 +1,73 @@
 """From a cell to a record: `run_cell` does one run, in whatever process it is called.
 
-Stopped by SIGTERM or Ctrl-C within the training it leaves a checkpoint first; anywhere else it may end at once, because
-what it was doing is repeated or found done.
+Stopped by SIGTERM or Ctrl-C during training it leaves a checkpoint first; anywhere else it may end at once, because what it
+was doing is repeated or found done.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfens.config import Config, same_experiment
+from selfens.config import same_experiment
 from selfens.data import sources
 from selfens.errors import DivergedError, RunError, SelfensError
 from selfens.experiments.data import DataLocation
-from selfens.experiments.records import ExtraImages, Record, Store, one_line, writable
+from selfens.experiments.records import ExtraImages, Record, Store, one_line
 from selfens.experiments.tables import Task
-from selfens.files import locks
 from selfens.training.progress import WarningsOnly
 
 if TYPE_CHECKING:
     from selfens.runs.run import Run
 
 CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
-SHARED = "shared device"  # a run's notes are this and commits
+NOTES = "reproduce.txt"  # in the run directory: the commits that trained it, and SHARED
+SHARED = "shared device"
 
 
-def run_cell(task: Task, device: str, store: Store, location: DataLocation) -> Record | None:
+def run_cell(
+    task: Task, device: str, store: Store, location: DataLocation, *, is_shared: bool = False
+) -> Record | None:
     """Do a run, or continue it, and write its record; None if it is done already or another process is doing it.
 
-    device  `cpu`, or the number of a GPU, which must be the only one that this process sees
+    device     `cpu`, or the number of a GPU, which must be the only one that this process sees
+    is_shared  other runs are on the same device, so the seconds do not measure speed
     """
+    from selfens.runs.run import load_run
+
     with store.claimed(task) as is_ours:
         if not is_ours or store.has(task):
             return None
-        with device_use(device) as is_shared:
-            watch = _Watch(task, store, is_shared)
-            record = _do(task, "cpu" if device == "cpu" else "cuda", store, location, watch)
+        path, diverged = store.unfinished_path(task), ""
+        watch = _Watch(task, path / NOTES, is_shared)
+        try:
+            run = _train(task, "cpu" if device == "cpu" else "cuda", path, location, watch)
+        except DivergedError as error:
+            run = load_run(path, device="cpu")
+            diverged = str(error).partition(";")[0]  # the rest is about files soon removed
+        record = _record(task, run, location.quick, diverged)
         store.write(task, record)
-        diverged = record.final_error is None
         watch.say("diverged; this is its result" if diverged else f"finished, test error {record.final_error:.2f} %")
         return record
 
 
-def _do(task: Task, device: str, store: Store, location: DataLocation, watch: _Watch) -> Record:
-    from selfens.runs.run import load_run
-
-    path, note = store.unfinished_path(task), ""
-    try:
-        run = _train(location.config(task), task, device, path, watch)
-    except DivergedError as error:
-        run, note = load_run(path, device="cpu"), str(error).partition(";")[0]  # the rest is about files soon removed
-    return _record(task, run, store.notes(task), location.quick, note)
-
-
-def _train(config: Config, task: Task, device: str, path: Path, watch: _Watch) -> Run:
+def _train(task: Task, device: str, path: Path, location: DataLocation, watch: _Watch) -> Run:
     """Train, resume, or only read a run whose training was done but the record not written."""
     from selfens.runs.run import load_run
     from selfens.training.loop import resume, train
 
-    config = config.with_values("training", device=device, checkpoint_every=CHECKPOINT_EVERY)
+    config = location.config(task).with_values("training", device=device, checkpoint_every=CHECKPOINT_EVERY)
     if not path.is_file() and not (path.is_dir() and any(path.iterdir())):
         return train(config, path, progress=watch)
     try:
         begun = load_run(path, device="cpu")
-        every = (
-            begun.config.training.evaluate_every
-        )  # which changes no result, but a record has the error of every epoch
+        every = begun.config.training.evaluate_every  # changes no result, but a record has the error of every epoch
         if every != 1 or not same_experiment(replace(begun.config, source=config.source), config):
             raise RunError("it was begun with another configuration than the cell has now")
         dataset = sources.load(config.source, seed=config.seed.of("split"))  # from where the files are now
@@ -91,10 +84,11 @@ def _train(config: Config, task: Task, device: str, path: Path, watch: _Watch) -
         raise RunError(reason) from None
 
 
-def _record(task: Task, run: Run, notes: list[str], quick: bool, note: str) -> Record:
-    """The record of a run from what its directory holds; with a note, of one that diverged."""
+def _record(task: Task, run: Run, quick: bool, diverged: str) -> Record:
+    """The record of a run from what its directory holds; `diverged` says what happened to one that did."""
     errors = tuple(epoch["test_error"] for epoch in run.history)
     seconds = [epoch["seconds"] for epoch in run.history] or [0.0]
+    notes = dict.fromkeys((run.path / NOTES).read_text().splitlines())
     return Record(
         table=task.cell.table,
         cell=task.cell.name,
@@ -104,13 +98,13 @@ def _record(task: Task, run: Run, notes: list[str], quick: bool, note: str) -> R
         labeled_rows=run.labels.digest(),
         data=run.info.fingerprint,
         test_error=errors,
-        final_error=None if note else errors[-1],
+        final_error=None if diverged else errors[-1],
         seconds=round(sum(seconds), 3),
         seconds_per_epoch=round(statistics.median(seconds), 4),
         shared_device=SHARED in notes,
         environment=run.info.environment,
         commit=", then ".join(line for line in notes if line != SHARED) or None,
-        note=note,
+        note=diverged,
         extra=ExtraImages(source=Path(run.info.extra).name, rows=run.info.extra_rows) if run.info.extra_rows else None,
     )
 
@@ -118,19 +112,17 @@ def _record(task: Task, run: Run, notes: list[str], quick: bool, note: str) -> R
 class _Watch(WarningsOnly):
     """The progress of a training: prints a line at each checkpoint, and notes what the record must say."""
 
-    def __init__(self, task: Task, store: Store, is_shared: Callable[[], bool]) -> None:
-        self.task, self.store, self.is_shared, self.epochs = task, store, is_shared, 0
-        self.commit = current_commit()  # now, because the repository may change while a run lasts
+    def __init__(self, task: Task, notes: Path, is_shared: bool) -> None:
+        self.task, self.notes, self.epochs = task, notes, 0
+        self.lines = [current_commit(), SHARED if is_shared else None]  # now: the repository may change during a run
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         self.epochs = epochs
-        if self.commit:
-            self.store.note(self.task, self.commit)
+        with self.notes.open("a") as file:
+            file.writelines(f"{line}\n" for line in self.lines if line)
         self.say(f"continues after epoch {first_epoch}/{epochs}" if first_epoch else f"started, {epochs} epochs")
 
     def epoch(self, record: dict[str, Any]) -> None:
-        if self.is_shared():  # noted at every epoch, because what is not noted is not known after a kill
-            self.store.note(self.task, SHARED)
         if (done := record["epoch"] + 1) % CHECKPOINT_EVERY == 0 and done < self.epochs:
             self.say(f"epoch {done}/{self.epochs}, test error {record['test_error']:.2f} %")
 
@@ -141,30 +133,6 @@ class _Watch(WarningsOnly):
         with suppress(OSError):  # a run does not end because nobody reads its lines
             sys.stdout.write(f"{self.task}: {text}\n")
             sys.stdout.flush()
-
-
-@contextmanager
-def device_use(device: str) -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether another run, of any command of this user on this machine, is on the same device.
-
-    Each run holds a shared lock on the device's file. Only one that is alone can make it exclusive for a moment.
-    """
-    name = device if device == "cpu" else os.environ.get("CUDA_VISIBLE_DEVICES", device)
-    path = Path(tempfile.gettempdir()) / f"selfens-{os.getuid()}-{name.replace('/', '-')}.lock"
-    with writable(path.parent):
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-
-    def is_shared() -> bool:
-        is_alone = locks.take(file)
-        fcntl.flock(file, fcntl.LOCK_SH)  # waits for another that looks at the same moment
-        return not is_alone
-
-    try:
-        with writable(path.parent):
-            fcntl.flock(file, fcntl.LOCK_SH)
-        yield is_shared
-    finally:
-        os.close(file)
 
 
 def current_commit() -> str | None:
