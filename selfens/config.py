@@ -18,10 +18,11 @@ from selfens.data.sources import SOURCES, SourceOptions
 from selfens.encoders import ENCODERS, EncoderOptions
 from selfens.errors import ConfigError, unknown_name
 from selfens.methods import METHODS, MethodOptions
-from selfens.settings import NamedOptions, Registry, Section, field_types, parse, setting
+from selfens.settings import Registry, Section, field_types, parse, setting
 
 PAPER_EPOCHS, PAPER_RAMPUP, PAPER_RAMPDOWN = 300, 80, 50
 MAX_THREADS = 1024  # torch crashes with very many
+Switch = Literal["auto", "on", "off"]
 FRACTION: dict[str, Any] = {"at_least": 0, "below": 1}
 SEED: dict[str, Any] = {"at_least": 0, "at_most": 2**32 - 1}
 
@@ -37,13 +38,9 @@ class PreprocessConfig(Section):
     kind: Literal["zca", "image", "channel", "none"] = setting(
         "none", "ZCA whitening, zero mean and unit variance per image, the same per channel or feature, or nothing."
     )
-    rows: Literal["all", "labeled"] = setting(
-        "all", "Fit on all training rows of the main set, or only on the labeled ones."
-    )
-    after_views: Literal["auto", "on", "off"] = setting(
-        "auto",
-        "Preprocess each view instead of the whole set before, so that color operations see pixels (bytes, or 0 to 1); auto: "
-        "if the method has a strong or crop view and the kind is channel.",
+    rows: Literal["all", "labeled"] = setting("all", "Fit on all rows of the main set, or only on the labeled ones.")
+    after_views: Switch = setting(
+        "auto", "Preprocess each view, so that colors change on pixels; auto: channel, and a strong or crop view."
     )
 
     def is_after_views(self, views: Iterable[str]) -> bool:
@@ -58,21 +55,13 @@ class NetworkConfig(Section):
     """The network, from inputs to logits."""
 
     section: ClassVar[str] = "network"
-    name: str = setting(
-        "conv13",
-        "A name of `selfens.networks`, or package.module:factory, which is called with (input_shape, num_classes).",
-    )
-    noise: float = setting(
-        0.15, "Standard deviation of the Gaussian noise added to the inputs in training.", at_least=0
-    )
+    name: str = setting("conv13", "A name of `selfens.networks`, or a module:factory of (input_shape, num_classes).")
+    noise: float = setting(0.15, "Standard deviation of the noise added to the inputs in training.", at_least=0)
     dropout: float = setting(0.5, "Probability of dropping a unit.", **FRACTION)
     normalization: Literal["mean", "full"] = setting(
-        "mean",
-        "conv13, small, mlp: the paper's weight normalization with mean-only batch normalization, or full batch normalization.",
+        "mean", "conv13, small, mlp: the paper's weight and mean-only batch normalization, or full batch normalization."
     )
-    mean_momentum: float = setting(
-        0.999, "Momentum of the running means (and variances) of batch normalization.", **FRACTION
-    )
+    mean_momentum: float = setting(0.999, "Momentum of batch normalization's running means and variances.", **FRACTION)
     width: int | None = setting(
         None, "Channels (or units) of the first layers; none: each network's own.", at_least=1, at_most=2**16
     )
@@ -83,21 +72,15 @@ class OptimizerConfig(Section):
     """How gradients change the weights."""
 
     section: ClassVar[str] = "optimizer"
-    name: Literal["adam", "sgd", "adamw"] = setting(
-        "adam", "The authors' Adam, stochastic gradient descent with Nesterov momentum, or AdamW."
-    )
+    name: Literal["adam", "sgd", "adamw"] = setting("adam", "The authors' Adam, SGD with Nesterov momentum, or AdamW.")
     learning_rate: float = setting(0.003, "The largest learning rate, lambda_max.", above=0, at_most=1e38)
     weight_decay: float = setting(0.0, "Weight decay, for weights with two or more dimensions.", at_least=0)
     momentum: float = setting(0.9, "sgd: momentum of the gradient.", **FRACTION)
     beta1: float = setting(0.9, "adam, adamw: momentum of the gradient until the ramp-down.", **FRACTION)
     beta1_end: float = setting(0.5, "adam: momentum of the gradient at the end of the paper's ramp-down.", **FRACTION)
-    beta2: float = setting(
-        0.999, "adam, adamw: momentum of the squared gradient; 0.99 is steadier with very few labels.", **FRACTION
-    )
+    beta2: float = setting(0.999, "adam, adamw: momentum of the squared gradient.", **FRACTION)
     epsilon: float = setting(1e-8, "adam, adamw: added to the root of the second moment.", above=0)
-    multipliers: str = setting(
-        "", "Learning rates relative to the others', by the prefix of parameters' names, such as backbone:0.1,head:1."
-    )
+    multipliers: str = setting("", "Relative learning rates by the prefix of parameters' names: backbone:0.1,head:1.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,10 +94,7 @@ class OptimizerConfig(Section):
             name, colon, number = entry.rpartition(":")
             value = parse("optimizer.multipliers", number, float) if colon and name else -1.0
             if not 0 <= value < float("inf"):
-                raise ConfigError(
-                    f"optimizer.multipliers holds '{entry}'; expected the prefix of a parameter's name, a colon and a number "
-                    "of at least 0, such as backbone:0.1."
-                )
+                raise ConfigError(f"optimizer.multipliers holds '{entry}'; expected entries such as backbone:0.1.")
             found[name.strip()] = value
         return found
 
@@ -125,26 +105,22 @@ class ScheduleConfig(Section):
 
     section: ClassVar[str] = "schedule"
     name: Literal["paper", "cosine"] = setting(
-        "paper",
-        "Of the learning rate: the paper's ramps, constant within an epoch; or a linear warm-up and a cosine to 0, at every "
-        "step.",
+        "paper", "Of the learning rate: the paper's ramps, by epochs; or a linear warm-up and a cosine to 0, by steps."
     )
     epochs: int = setting(PAPER_EPOCHS, "How often the training set is visited.", at_least=1, at_most=10**9)
     rampup_epochs: float | None = setting(
         None,
-        "Length of the ramp-up of w, and with the paper's schedule of the learning rate; none: 80/300 of the epochs.",
+        "Ramp-up of w, and with the paper's schedule of the learning rate; none: 80/300 of the epochs.",
         at_least=0,
     )
     rampdown_epochs: float | None = setting(
-        None, "paper: length of the ramp-down of learning rate and beta1; none: 50/300 of the epochs.", at_least=0
+        None, "paper: ramp-down of learning rate and beta1; none: 50/300 of the epochs.", at_least=0
     )
     rampup_constant: float = setting(5.0, "c of the ramp-up exp(-c(1-T)^2).", at_least=0)
     rampdown_constant: float = setting(12.5, "c of the ramp-down exp(-c T^2).", at_least=0)
     warmup_epochs: float = setting(0.0, "cosine: length of the warm-up.", at_least=0)
     weight_rampup_epochs: float | None = setting(
-        None,
-        "Length of the ramp-up of w; none: as rampup_epochs, with w = 0 in the first epoch; 0: all of w from the first step.",
-        at_least=0,
+        None, "Ramp-up of w; none: as rampup_epochs, with w = 0 in the first epoch; 0: none.", at_least=0
     )
 
     def __post_init__(self) -> None:
@@ -185,26 +161,17 @@ class TrainingConfig(Section):
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
     labeled_per_batch: int | None = setting(
-        None,
-        "Begin each batch with this many labeled rows, at most as many as there are, and fill it with rows of the whole set "
-        "whose labels are ignored; none: what the method wants, which for the paper's is one shuffle of all rows.",
-        at_least=1,
+        None, "Begin each batch with this many labeled rows; none: as the method wants.", at_least=1
     )
     unlabeled_per_epoch: int | None = setting(
-        None, "Draw this many unlabeled rows for each epoch, extra ones included; none: visit all of them.", at_least=1
+        None, "Draw this many unlabeled rows for each epoch, extra ones included; none: all of them.", at_least=1
     )
     min_steps_per_epoch: int = setting(
-        1,
-        "If batches begin with labeled rows: an epoch has at least this many steps, and visits rows as often as that needs.",
-        at_least=1,
-        at_most=100_000,
+        1, "If batches begin with labeled rows: the fewest steps of an epoch.", at_least=1, at_most=100_000
     )
     rows: Literal["all", "labeled"] = setting("all", "Visit all rows, or only the labeled ones.")
     residence: Literal["auto", "device", "ram", "file"] = setting(
-        "auto",
-        "Where the inputs are: on the device, or in RAM or a file from which they are prefetched; auto: on the device if "
-        "they fit.",
-        affects_result=False,
+        "auto", "Where the inputs are; auto: on the device if they fit.", affects_result=False
     )
     means: Literal["own", "joint"] = setting(
         "own", "With several processes: batch means over each process's batch, or over all of them together."
@@ -215,33 +182,15 @@ class TrainingConfig(Section):
     precision: Literal["auto", "bf16", "tf32", "fp32"] = setting(
         "auto", "Of the network's arithmetic; auto: bf16 on GPUs that have it, else fp32.", affects_result=False
     )
-    compile: Literal["auto", "on", "off"] = setting(
-        "auto", "Compile the step with torch.compile; auto: on a GPU.", affects_result=False
-    )
-    capture: Literal["auto", "on", "off"] = setting(
-        "auto", "Replay the step from a CUDA graph; auto: on a GPU.", affects_result=False
-    )
-    kernels: Literal["auto", "on", "off"] = setting(
-        "auto", "Use our own kernels between the convolutions; auto: on a GPU.", affects_result=False
-    )
+    compile: Switch = setting("auto", "Compile the step with torch.compile; auto: on a GPU.", affects_result=False)
+    capture: Switch = setting("auto", "Replay the step from a CUDA graph; auto: on a GPU.", affects_result=False)
+    kernels: Switch = setting("auto", "Use our own kernels between convolutions; auto: on a GPU.", affects_result=False)
     threads: int | None = setting(
-        None,
-        "CPU threads; none: torch's default, and with a GPU at most 4.",
-        at_least=1,
-        at_most=MAX_THREADS,
-        affects_result=False,
+        None, "CPU threads; none: torch's default.", at_least=1, at_most=MAX_THREADS, affects_result=False
     )
-    evaluate_every: int = setting(
-        1,
-        "Epochs between evaluations on the validation and test rows; the last epoch is always evaluated.",
-        at_least=1,
-        affects_result=False,
-    )
+    evaluate_every: int = setting(1, "Epochs between evaluations; the last is too.", at_least=1, affects_result=False)
     checkpoint_every: int | None = setting(
-        None,
-        "Epochs between checkpoints; none: a checkpoint every ten seconds, or with several processes every epoch.",
-        at_least=1,
-        affects_result=False,
+        None, "Epochs between checkpoints; none: one every ten seconds.", at_least=1, affects_result=False
     )
 
     def __post_init__(self) -> None:
@@ -254,15 +203,9 @@ class TrainingConfig(Section):
                 "expected fewer, so that a batch has other rows too."
             )
         if self.rows == "labeled":
-            raise ConfigError(
-                "training.labeled_per_batch is set with training.rows=labeled, but it fills batches with rows of the whole "
-                "set; leave training.rows at all."
-            )
+            raise ConfigError("training.labeled_per_batch needs unlabeled rows; leave training.rows at all.")
         if self.unlabeled_per_epoch is not None:
-            raise ConfigError(
-                "training.labeled_per_batch and training.unlabeled_per_epoch are both set; each says which rows an epoch "
-                "visits, so leave one out."
-            )
+            raise ConfigError("training.labeled_per_batch and unlabeled_per_epoch are both set; leave one out.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,12 +215,8 @@ class SeedConfig(Section):
     section: ClassVar[str] = "seed"
     base: int = setting(0, "The seed of everything that is not set below.", **SEED)
     labels: int | None = setting(None, "Seed of the choice and corruption of labels; none: base.", **SEED)
-    split: int | None = setting(
-        None, "Seed of the split into training and test rows, if the data set has none of its own; none: base.", **SEED
-    )
-    training: int | None = setting(
-        None, "Seed of initial weights, order, augmentation, noise and dropout; none: base.", **SEED
-    )
+    split: int | None = setting(None, "Seed of the split, if the data set has none of its own; none: base.", **SEED)
+    training: int | None = setting(None, "Seed of weights, order, views, noise and dropout; none: base.", **SEED)
 
     def of(self, part: Literal["labels", "split", "training"]) -> int:
         value: int | None = getattr(self, part)
@@ -307,14 +246,11 @@ class Config:
         for name, registry in REGISTRIES.items():
             options = getattr(self, name)
             if options.name not in registry:
-                raise ConfigError(
-                    f"{name} is {type(options).__qualname__}, which is not registered in {name.upper()}S; "
-                    f"{'pass a method of your own to train(..., method=...)' if name == 'method' else 'register it'}."
-                )
+                advice = "pass a method of your own to train(..., method=...)" if name == "method" else "register it"
+                given = type(options).__qualname__
+                raise ConfigError(f"{name} is {given}, which is not registered in {name.upper()}S; {advice}.")
         if self.training.rows == "labeled" and self.source.extra is not None:
-            raise ConfigError(
-                "training.rows is 'labeled', which visits no unlabeled rows; leave out source.extra or set rows=all."
-            )
+            raise ConfigError("training.rows is 'labeled', which visits no unlabeled rows; leave out source.extra.")
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return sections of fields; those in `REGISTRIES` begin with their name."""
@@ -323,14 +259,6 @@ class Config:
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Config:
-        try:
-            raw = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"the configuration is not JSON ({error}).") from None
-        return cls.from_dict(raw)
 
     @classmethod
     def from_dict(cls, raw: Any) -> Config:
@@ -374,27 +302,22 @@ class Config:
                 raise ConfigError(unknown_name("section", name, SECTIONS))
             if not isinstance(values, dict):
                 raise ConfigError(f"section '{name}' holds {values!r}; expected its fields.")
-            section: Section = getattr(self, name)
+            section: Any = getattr(self, name)
             if name in REGISTRIES and "name" in values:
-                section = self._options(name, values["name"])
+                kind = values["name"]
+                if not isinstance(kind, str):
+                    raise ConfigError(f"{name}.name is {kind!r} ({type(kind).__name__}); expected text.")
+                section = section if kind == section.name else REGISTRIES[name].options(kind)
                 values = {key: value for key, value in values.items() if key != "name"}
             sections[name] = section.changed(values, are_text=are_text)
         return replace(self, **sections)
-
-    def _options(self, section: str, name: Any) -> NamedOptions:
-        """Return the options to begin with for the method, source or encoder of this name."""
-        if not isinstance(name, str):
-            raise ConfigError(f"{section}.name is {name!r} ({type(name).__name__}); expected text.")
-        current: NamedOptions = getattr(self, section)
-        options: NamedOptions = current if name == current.name else REGISTRIES[section].options(name)
-        return options
 
 
 SECTIONS: dict[str, type[Section]] = field_types(Config)
 
 
 def decisive_fields(config: Config, *, with_seed: bool = True) -> str:
-    """Return the settings that decide the result, as text to compare."""
+    """Return the settings that decide the result, wherever it runs and wherever the data are, as text to compare."""
     sections = config.to_dict()
     if not with_seed:
         del sections["seed"]
@@ -406,5 +329,4 @@ def decisive_fields(config: Config, *, with_seed: bool = True) -> str:
 
 
 def same_experiment(one: Config, other: Config) -> bool:
-    """Return True if two configs compute the same, wherever they run and wherever the data are."""
     return decisive_fields(one) == decisive_fields(other)

@@ -26,9 +26,7 @@ def loaded(path: Path, trust_code: bool, device: str = "auto", *, again: bool = 
     if again:
         run.check_code()  # new runs trust the config that they are given
         if run.info.custom_network or run.info.custom_method:
-            raise ConfigError(
-                f"{path} has a network or method of your own, which can be cross-validated only in Python."
-            )
+            raise ConfigError(f"{path} has a network or method of your own; cross-validate it in Python.")
     done, epochs = run.directory.position()[0], run.config.schedule.epochs
     if done < epochs:
         complain(f"note: {path} has done {done} of {epochs} epochs; '{_command('resume', run)}' completes it.")
@@ -68,27 +66,20 @@ def run_training(
 def finish(run: Run, show: Progress, baselines: bool | None, report: bool, quiet: bool) -> None:
     """Compare a complete run, whose data is in memory, with the baselines, write its page and print the result."""
     from selfens.report.page import write_report_or_warn
+    from selfens.tools.baselines import compare_run, one_class_of, store
 
     lines: list[str] = []
     if launcher.rank() == 0:
-        lines = _compare(run, baselines, show)
+        try:
+            comparison = compare_run(run, baselines)
+            if comparison is not None:
+                store(run, comparison)
+            lines = [*filter(None, [one_class_of(run)]), *(comparison.lines if comparison else [])]
+        except Exception as error:  # a comparison must not fail the run
+            show.warn(f"the run is complete, but it could not be compared with the baselines ({root_cause(error)}).")
         if report:
             write_report_or_warn(run, None, show.warn, baselines)
     say_result(run, quiet, lines)
-
-
-def _compare(run: Run, wanted: bool | None, show: Progress) -> list[str]:
-    """Return what to print about the run and the baselines, if they are wanted; the comparison is kept in the run."""
-    from selfens.tools.baselines import compare_run, one_class_of, store
-
-    try:
-        if (comparison := compare_run(run, wanted)) is not None:
-            store(run, comparison)
-        words = one_class_of(run)
-    except Exception as error:  # a comparison must not fail the run
-        show.warn(f"the run is complete, but it could not be compared with the baselines ({root_cause(error)}).")
-        return []
-    return [*([words] if words else []), *(comparison.lines if comparison else [])]
 
 
 def until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> Result:

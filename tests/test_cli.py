@@ -242,20 +242,6 @@ def test_training_rows_have_the_class_of_the_ensemble_or_of_the_network_if_it_ha
     assert np.allclose([float(row["probability"]) for row in rows], expected.max(axis=1), atol=1e-6)
 
 
-def test_the_ensemble_in_a_file(typed, here, npz):
-    temporal = ["train", "blobs.npz", "--method", "temporal", *TINY]
-    assert typed(*temporal, "--run", "filed", "--set", "method.storage=z")[0] == 0
-    assert typed(*temporal, "--run", "plain")[0] == 0
-    filed, plain = load_run("filed"), load_run("plain")
-    assert (filed.config.method.storage, filed.test_error) == (str(here / "z"), plain.test_error)
-    assert torch.equal(filed.ensemble.mean, plain.ensemble.mean)
-    again = typed(*temporal, "--run", "run", "--set", "method.storage=z")
-    refused(again, "holds targets that a checkpoint relies on")
-    other = typed("train", "blobs.npz", "--method", "pi", "--run", "run", *TINY, "--set", "method.storage=x")
-    refused(other, "no pi option 'storage'")
-    assert not (here / "x").exists()
-
-
 def test_images_are_trained_on_and_predicted_in_either_layout_and_as_bytes_or_floats(typed):
     data, results = images(), {}
     pixels = np.asarray(data.raw)[data.train_rows].transpose(0, 2, 3, 1)
@@ -356,7 +342,7 @@ def refused(answer, *fragments):
         ("digits --labels 5", "5 labels were asked for and there are 10 classes"),
         ("digits --labels 5000", "ask for at most"),
         ("digits --labels-file gone.json", "gone.json cannot be read"),
-        ("digits --labels 50 --labels-file a.csv", "--labels and --labels-file were both given; the file says which"),
+        ("digits --labels 50 --labels-file a.csv", "--labels and --labels-file were both given; leave one"),
         ("digits --add-labels b --labels-file a", "--labels-file and --add-labels were both given"),
         ("digits --set method.name=pi", "method.name was set; use --method"),
         ("digits --set encoder.name=columns", "encoder.name was set; use --encoder"),
@@ -543,8 +529,8 @@ def test_labels_that_were_filled_in_or_corrected_are_not_replaced(typed, trained
         changed = [",".join([line.split(",")[0], "another", *line.split(",")[2:]]) for line in (first, second)]
         Path(path).write_text("\n".join([header, *changed, *rest]))
         before = Path(path).read_bytes()
-        advice = "corrections by hand, or another run's; choose another file name, or move that file away.\n"
-        complains(typed(*words), f"error: {path} holds labels that are not this run's (2): {advice}")
+        advice = "has 2 labels that this run did not write; choose another file name.\n"
+        complains(typed(*words), f"error: {path} {advice}")
         assert Path(path).read_bytes() == before
 
 
@@ -702,7 +688,7 @@ def test_nothing_is_trained_for_an_audit_that_could_not_be_written(typed, traine
 def test_folds_never_train_something_else_in_place_of_a_network_or_method_of_ones_own(typed, trained, command, own):
     about = json.loads(Path("run/run.json").read_text())
     Path("run/run.json").write_text(json.dumps(about | {own: True}))
-    sentence = "run has a network or method of your own, which can be cross-validated only in Python."
+    sentence = "run has a network or method of your own; cross-validate it in Python."
     complains(typed(command, "run", "--folds", "2"), sentence)
     assert not Path("issues.csv").exists()
 

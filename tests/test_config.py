@@ -34,7 +34,6 @@ BETWEEN = {  # settings that depend on others, or are parsed further
     "training.labeled_per_batch": st.none() | st.integers(1, 99),
     "optimizer.multipliers": st.sampled_from(["", "body:0.1", "body.1:0.1, head:1"]),
     "encoder.model": st.sampled_from(["", "timm:lite", "my.module:factory"]),
-    "method.storage": st.sampled_from(["device", "ram", "/folder/z.targets"]),
     "source.extra": st.sampled_from([None, "svhn", "/folder/more=rows.npz"]),
     "source.id": st.sampled_from([None, "number", "a=b"]),
 }
@@ -108,13 +107,13 @@ def test_every_option_can_be_set_by_overrides_in_any_order_and_read_back_from_js
     assert others == {other: getattr(Config(), other) for other in others}
     assert (type(getattr(config, section)), config.seed.base) == (kind, drawn.get("base", 3))
     assert json.loads(config.to_json())[section] == named | drawn
-    assert Config.from_json(config.to_json()) == config
+    assert Config.from_dict(json.loads(config.to_json())) == config
 
 
 def test_json_is_sections_of_fields_and_may_leave_some_out():
     assert [*json.loads(Config().to_json())] == [*SECTIONS]
-    assert Config.from_json('{"method": {"name": "pi"}}') == Config(method=METHODS.options("pi"))
-    assert Config.from_json("{}") == Config()
+    assert Config.from_dict(json.loads('{"method": {"name": "pi"}}')) == Config(method=METHODS.options("pi"))
+    assert Config.from_dict(json.loads("{}")) == Config()
 
 
 def test_a_labels_file_goes_with_its_choice():
@@ -169,7 +168,7 @@ def test_seeds_not_set_are_the_base_seed():
 def test_an_experiment_is_the_same_wherever_it_runs_and_wherever_its_files_are():
     config = Config(source=options_for("cifar10"))
     moved = ["source.folder=/elsewhere", "training.device=cpu", "training.threads=2", "training.checkpoint_every=3"]
-    assert same_experiment(config, config.with_overrides([*moved, "method.storage=ram", "training.evaluate_every=2"]))
+    assert same_experiment(config, config.with_overrides([*moved, "training.evaluate_every=2"]))
     for other in ("source.dataset=svhn", "seed.base=1", "method.decay=0.5", "training.batch_size=50"):
         assert not same_experiment(config, config.with_overrides([other])), other
 
@@ -217,12 +216,11 @@ def test_what_is_not_an_override_is_refused(override):
         ("labels.count=many", r"labels\.count is 'many'; expected a whole number or all"),
         ("schedule.rampup_epochs=long", r"schedule\.rampup_epochs is 'long'; expected a number or none"),
         ("views.flip=", r"views\.flip is ''; expected true or false"),
-        ("optimizer.multipliers=head", "optimizer.multipliers holds 'head'; expected the prefix of a parameter's name"),
+        ("optimizer.multipliers=head", "optimizer.multipliers holds 'head'; expected entries such as"),
         ("optimizer.multipliers=head:-1", "optimizer.multipliers holds 'head:-1'"),
         ("optimizer.multipliers=head:inf", "optimizer.multipliers holds 'head:inf'"),
         ("optimizer.multipliers=head:nan", "optimizer.multipliers holds 'head:nan'"),
         ("optimizer.multipliers=head:x", "optimizer.multipliers is 'x'; expected a number"),
-        ("method.storage=RAM", "method.storage is 'RAM'; expected device, ram or the path of a file"),
         ("source.extra= ", "source.extra is empty; give a path"),
         ("training.labeled_per_batch=100", "labeled_per_batch is 100 and training.batch_size 100; expected fewer"),
     ],
@@ -309,8 +307,6 @@ def test_numbers_that_are_not_finite_are_refused_with_their_path(value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "the configuration is not JSON"),
-        ("", "the configuration is not JSON"),
         ("[1]", "the configuration is a list; expected sections of fields"),
         ("null", "the configuration is a NoneType"),
         ('{"source": 3}', "section 'source' holds 3; expected its fields"),
@@ -321,7 +317,7 @@ def test_numbers_that_are_not_finite_are_refused_with_their_path(value):
 )
 def test_json_that_is_no_config_is_refused(text, message):
     with pytest.raises(ConfigError, match=message):
-        Config.from_json(text)
+        Config.from_dict(json.loads(text))
 
 
 @pytest.mark.parametrize(
@@ -390,7 +386,7 @@ def test_what_all_of_the_papers_runs_share(name):
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_presets_are_whole_and_documented(name):
     config = presets.get(name)
-    assert Config.from_json(config.to_json()) == config
+    assert Config.from_dict(json.loads(config.to_json())) == config
     assert presets.PRESETS[name].time in presets.about(name)
     assert presets.PRESETS[name].ours in presets.about(name)
     assert presets.get(name.partition("-")[0], config.method.name).method.name == config.method.name
@@ -462,7 +458,7 @@ def test_the_config_of_every_record_can_be_read_and_is_the_same_for_all_seeds_of
     for path in sorted((ROOT / "results/runs").rglob("*.json")):
         record = json.loads(path.read_text())
         config = Config.from_dict(record["config"])
-        assert Config.from_json(config.to_json()) == config
+        assert Config.from_dict(json.loads(config.to_json())) == config
         assert config.seed.base == record["seed"]
         same = config.with_values("seed", base=0).with_values("training", device="auto", checkpoint_every=None)
         cells.setdefault(path.parent, set()).add(same.to_json())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,25 +31,16 @@ if TYPE_CHECKING:
     from selfens.training.progress import Progress
 
 STARTUP = 1.0  # seconds from the start of the process to that of a command, and at its end
-MIN_REPORT, REPORT_SHARE = (
-    6.0,
-    0.1,
-)  # of a time limit, for baselines and report: at least these seconds, or this fraction
+MIN_REPORT, REPORT_SHARE = 6.0, 0.1  # of a time limit, for baselines and report: at least these seconds, or this share
 
 
 def train(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="DATA", help="A preset such as digits, an .npz file, a folder or CSV of images, a table."
-        ),
+        typer.Argument(metavar="DATA", help="A preset, an .npz file, a folder or CSV of images, a table."),
     ],
-    label: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="A table's column of labels; empty: unlabeled.")
-    ] = None,
-    id_column: Annotated[
-        str | None, typer.Option("--id", metavar="COLUMN", help="A table's column that identifies rows.")
-    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="A table's column of labels.")] = None,
+    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A table's column of ids.")] = None,
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
     labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
     add_labels: Annotated[Path | None, typer.Option(help="More labels, such as suggestions filled in.")] = None,
@@ -66,9 +57,7 @@ def train(
         str | None,
         typer.Option(metavar="NAME", help="Train on features of a pretrained network: timm:NAME or module:factory."),
     ] = None,
-    weights: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The backbone's weights; default: those it comes with.")
-    ] = None,
+    weights: Annotated[str | None, typer.Option(metavar="FILE", help="The backbone's weights, if not its own.")] = None,
     encoder: Annotated[
         str | None, typer.Option(metavar="NAME", help="How examples become inputs; default: what suits the data.")
     ] = None,
@@ -84,30 +73,22 @@ def train(
 ) -> None:
     """Train, and leave everything in a run directory."""
     began = time.perf_counter()
-    for one, other, advice in (
-        ("--labels", "--labels-file", "the file says which labels to use, so leave one of them out"),
-        ("--labels-file", "--add-labels", "put the lines of both into one file"),
-    ):
-        given = {"--labels": labels, "--labels-file": labels_file, "--add-labels": add_labels}
-        if given[one] is not None and given[other] is not None:
-            raise ConfigError(f"{one} and {other} were both given; {advice}.")
     limit = None if time_limit is None else seconds("--time-limit", time_limit)
     fields = {text.partition("=")[0].strip() for text in overrides or []}
-    if limit is not None and (epochs or "schedule.epochs" in fields):
-        raise ConfigError(
-            "a time limit and a number of epochs were both given; one decides the other, so leave one of them out."
-        )
+    if limit is not None and (epochs is not None or "schedule.epochs" in fields):
+        raise ConfigError("a time limit and a number of epochs were both given; leave one of them out.")
+    given = {"--labels": labels, "--labels-file": labels_file, "--add-labels": add_labels}
+    given |= {"--backbone": backbone, "--encoder": encoder}
+    for one, other in (("--labels", "--labels-file"), ("--labels-file", "--add-labels"), ("--backbone", "--encoder")):
+        if given[one] is not None and given[other] is not None:
+            raise ConfigError(f"{one} and {other} were both given; leave one of them out.")
     for field, option in (("method.name", "--method"), ("encoder.name", "--encoder"), ("encoder.model", "--backbone")):
         if field in fields:
-            raise ConfigError(
-                f"{field} was set; use {option} instead, which also applies the settings that go with it."
-            )
+            raise ConfigError(f"{field} was set; use {option}, which also applies the settings that go with it.")
     if backbone is None and (weights is not None or not cache):
         raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
-    if backbone is not None and encoder is not None:
-        raise ConfigError(
-            "--backbone and --encoder were both given; a backbone is an encoder, so leave one of them out."
-        )
+    if labels is not None and labels.lower() == "none":
+        raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
     from selfens import auto
     from selfens.encoders import ENCODERS
     from selfens.training import loop
@@ -115,15 +96,16 @@ def train(
     chosen_encoder = None if encoder is None else ENCODERS.options(encoder)
     if backbone is not None:
         chosen_encoder = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
-    options = {
-        "label": label,
-        "id": id_column,
-        "folder": data_dir and str(data_dir),
-        "size": size if backbone is None else None,
-    }
+        size = None
+    options = {"label": label, "id": id_column, "folder": data_dir and str(data_dir), "size": size}
     chosen, peek = auto.config_for(source, method=method, device=device or "auto", encoder=chosen_encoder, **options)
-    config = chosen.with_values("labels", **_labels(labels, labels_file, add_labels))
-    config = config if epochs is None else config.with_epochs(_whole_epochs(epochs))
+    config = chosen
+    if labels is not None:
+        config = config.with_values("labels", count=parse("labels.count", labels, int | None, none="all"))
+    for choice, file in (("file", labels_file), ("added", add_labels)):
+        if file is not None:
+            config = config.with_values("labels", choice=choice, file=str(file))
+    config = config if epochs is None else config.with_epochs(epochs)
     config = config if device is None else config.with_values("training", device=device)
     config = config if seed is None else config.with_values("seed", base=seed)
     config = config.with_overrides(overrides or [])
@@ -137,30 +119,12 @@ def train(
         spent = time.perf_counter() - began + STARTUP + afterward
         if spent >= limit:
             raise ConfigError(
-                f"--time-limit is {limit:g} s, and starting, comparing and reporting take {spent:.0f} s; allow more, or leave "
-                "out what you do not need (--no-report, --no-baselines)."
+                f"--time-limit is {limit:g} s, and starting, comparing and reporting take {spent:.0f} s; allow more, or add "
+                "--no-report --no-baselines."
             )
         return loop.train(config, directory, progress=show, time_limit=limit - spent, note=note)
 
     console.run_training(begin, directory, baselines, report, tensorboard, quiet)
-
-
-def _labels(count: str | None, file: Path | None, added: Path | None) -> dict[str, Any]:
-    """Return the fields of the section `labels` that the options set."""
-    fields: dict[str, Any] = {}
-    if count is not None:
-        if count.lower() == "none":
-            raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
-        fields["count"] = parse("labels.count", count, int | None, none="all")
-    if file is not None or added is not None:
-        fields |= {"choice": "added" if file is None else "file", "file": str(file or added)}
-    return fields
-
-
-def _whole_epochs(epochs: int) -> int:
-    if epochs < 1:
-        raise ConfigError(f"schedule.epochs is {epochs}; expected at least 1.")
-    return epochs
 
 
 def resume(
@@ -180,28 +144,28 @@ def resume(
     from selfens.training.progress import for_terminal
 
     before = load_run(run, trust_code=trust_code)
-    if before.finished:
-        comparison = stored(before)
-        lacks = report or (comparison is None and baselines is not False)
-        lacks = lacks and not (before.path / REPORT).is_file() and not before.was_passed_data  # the page comes last
-        if not quiet:
-            say(f"{run} is complete; {'writing what is missing' if lacks else 'there is nothing to resume'}.")
-        if lacks:
-            show = for_terminal(quiet)
-            try:
-                before.data(source=data)
-                console.finish(before, show, baselines, report, quiet)
-                return
-            except SelfensError as error:
-                show.warn(f"this could not be written: {error}")
-        console.say_result(before, quiet, comparison.lines if comparison else [])
+    if not before.finished:
+        moved = before.data(source=data).dataset if data else None
+
+        def go_on(show: Progress) -> Run:
+            return loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
+
+        console.run_training(go_on, run, baselines, report, tensorboard, quiet)
         return
-    moved = before.data(source=data).dataset if data else None
-
-    def go_on(show: Progress) -> Run:
-        return loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
-
-    console.run_training(go_on, run, baselines, report, tensorboard, quiet)
+    comparison = stored(before)
+    lacks = report or (comparison is None and baselines is not False)
+    lacks = lacks and not (before.path / REPORT).is_file() and not before.was_passed_data  # the page comes last
+    if not quiet:
+        say(f"{run} is complete; {'writing what is missing' if lacks else 'there is nothing to resume'}.")
+    if lacks:
+        show = for_terminal(quiet)
+        try:
+            before.data(source=data)
+            console.finish(before, show, baselines, report, quiet)
+            return
+        except SelfensError as error:
+            show.warn(f"this could not be written: {error}")
+    console.say_result(before, quiet, comparison.lines if comparison else [])
 
 
 def _new_directory(config: Config) -> Path:
@@ -209,8 +173,6 @@ def _new_directory(config: Config) -> Path:
     from selfens.runs.directory import free_directory
 
     if launcher.world_size() > 1:
-        raise ConfigError(
-            "several processes train together and must agree on a directory; name it with --run-dir DIRECTORY."
-        )
+        raise ConfigError("several processes must agree on a directory; name it with --run-dir DIRECTORY.")
     name = Path(config.source.title).stem
     return free_directory(Path("runs") / f"{name}-{config.method.name}-seed{config.seed.base}")
