@@ -276,7 +276,7 @@ def test_a_file_that_is_not_a_training_image_is_named(tmp_path, text, message):
         ("3\nthree\n", "names 'three'; expected a row number"),
         ("1.5\n", r"names '1\.5'; expected a row"),
         ("[1, 2]", r"names '\[1'; expected a row number"),
-        ('{"rows": [1], "labels": [9]}', "expected a row number"),
+        ('{"rows": [1], "labels": [9]}', "cannot be read as a CSV of row,label"),
         ("file,label\nx.png,a\n", "has a column file, but these data have no files"),
         ("1" * 200_000, "labels.txt"),
     ],

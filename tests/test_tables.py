@@ -540,7 +540,7 @@ def test_what_cannot_be_read_as_it_seems_to_be_meant_is_said(typed, tmp_path):
 
 def test_lines_with_too_few_cells_are_said(tmp_path):
     write(tmp_path / "t.csv", 'a,b,y\n1,"x\ny",u\n2,4\n\n3,5,v\n7\n4,6,\n')
-    note = "2 lines have too few cells; the first is line 4, and missing cells count as empty."
+    note = "2 lines with too few cells; the first is line 4, and missing cells count as empty."
     assert note in loaded(tmp_path / "t.csv").notes
     write(tmp_path / "t.csv", "a,b,y\n1,3,u\n2,4,v\n3,5,\n")
     assert loaded(tmp_path / "t.csv").notes == ()
@@ -588,7 +588,8 @@ def test_hostile_names_stay_names(typed, tmp_path):
         ("a,split,y2\n1,,\n2,test,u\n3,test,v\n", "no training row of"),
         ("a,y2\n", "no rows below"),
         ("", "t.csv is empty; expected a line of column names, and rows below it."),
-        ("a,y2\n1,u\n2,v,3\n", "Expected 2 fields in line 3, saw 3"),
+        ("a,y2\n1,u\n2,v,3\n", "expected 2 cells in line 3, found 3"),
+        ('a,y2\n1,u\n"2,v\n3,u\n', "t.csv cannot be read as a table (unexpected end of data)"),
         ("y2\nu\nv\nu\n", "t.csv has no column to learn from; 'y2' is the label."),
         ("n,y2\na,u\nb,v\nc,u\n", "t.csv has no column to learn from; 'y2' is the label; 'n' identifies rows."),
         ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),

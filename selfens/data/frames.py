@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from selfens.errors import DataError, plural, require
 from selfens.files import check_regular
-from selfens.files.tables import from_cell
+from selfens.files.tables import NOT_UTF8, read_lines
 
 DECIMAL_COMMA, THOUSANDS = r"^[-+]?[\d.]*,\d+(e[-+]?\d+)?$", r"^[-+]?\d{1,3}(,\d{3})+(\.\d*)?$"
 HEADER = 2**20  # characters in which the first line of a CSV must end
-NOT_UTF8 = "it is not UTF-8 text; save it as UTF-8"
 
 Frame = Any
 """A pandas DataFrame. Those read from a file have the attrs `COMMA` and `NOTES`."""
@@ -35,8 +32,7 @@ def column_names(path: Path) -> list[str]:
 
             return list(parquet.read_schema(path).names)
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as lines:  # file names may not be UTF-8
-            text = lines.read(HEADER)
-        return _first_line(text, _separator(text))
+            return next(read_lines(lines.read(HEADER))[1], (0, []))[1]
 
 
 def count_rows(path: Path) -> int:
@@ -58,32 +54,28 @@ def read_frame(path: Path) -> Frame:
     with _file_errors(path):
         import pandas
 
-        if path.suffix.lower() != ".parquet":
-            text = path.read_bytes().decode("utf-8-sig")
-            separator = _separator(text)
-            lines = pandas.read_csv(
-                io.StringIO(text), sep=separator, header=None, dtype=str, na_filter=False, skipinitialspace=True
-            ).apply(lambda cells: cells.map(from_cell) if cells.str.startswith('"').any() else cells)
-            frame = lines[1:].set_axis(lines.iloc[0].tolist(), axis=1).reset_index(drop=True)
-            filled = frame != ""  # spreadsheets add empty lines and columns
-            frame = frame.loc[filled.any(axis=1).to_numpy(), filled.any(axis=0).to_numpy() | (frame.columns != "")]
-            comma = separator == ";" or (separator != "," and _decimal_commas(frame))
-            attrs = {COMMA: comma, NOTES: _short_lines(text, lines, separator)}
-        else:
+        if path.suffix.lower() == ".parquet":
             stored = pandas.read_parquet(path, engine="pyarrow")
             frame, attrs = stored.reset_index(drop=not any(stored.index.names)), {}
+        else:
+            separator, numbered = read_lines(path.read_bytes().decode("utf-8-sig"))
+            header, short, rows = next(numbered, (0, []))[1], list[int](), list[list[str]]()
+            for number, line in numbered:
+                if len(line) > len(header):
+                    raise ValueError(f"expected {len(header)} cells in line {number}, found {len(line)}")
+                if len(line) < len(header):
+                    short.append(number)
+                rows.append(line + [""] * (len(header) - len(line)))
+            frame = pandas.DataFrame(rows, columns=header, dtype=str)
+            frame = frame.loc[:, (frame != "").any().to_numpy() | (frame.columns != "")]  # spreadsheets add columns
+            comma = separator == ";" or (separator != "," and _decimal_commas(frame))
+            first = f"; the first is line {short[0]}, and missing cells count as empty." if short else ""
+            attrs = {COMMA: comma, NOTES: [f"{plural(len(short), 'line')} with too few cells{first}"] if short else []}
     if not len(frame):
         raise DataError(f"{path} has no rows below its header.")
     frame = check_frame(frame)
     frame.attrs = attrs
     return frame
-
-
-def _separator(text: str) -> str:
-    """Return the separator that gives the first line the most cells."""
-    if "\0" in text:
-        raise ValueError(NOT_UTF8)
-    return max(",;\t|", key=lambda mark: len(_first_line(text, mark)))
 
 
 def _decimal_commas(frame: Frame) -> bool:
@@ -92,24 +84,6 @@ def _decimal_commas(frame: Frame) -> bool:
         (cells.str.fullmatch(DECIMAL_COMMA) & ~cells.str.fullmatch(THOUSANDS)).any()
         for cells in (frame.iloc[:, number].astype(str).str.strip() for number in range(frame.shape[1]))
     )
-
-
-def _short_lines(text: str, lines: Frame, separator: str) -> list[str]:
-    """Return a note if lines have fewer cells than the first line; pandas fills them up with empty cells."""
-    if not (lines.iloc[:, -1] == "").any():
-        return []
-    reader, short = csv.reader(io.StringIO(text, newline=""), delimiter=separator), list[int]()
-    with suppress(csv.Error):  # a cell of 100 kB, which pandas accepts
-        short += (reader.line_num for line in reader if any(map(str.strip, line)) and len(line) < lines.shape[1])
-    has = "has" if len(short) == 1 else "have"
-    first = f"; the first is line {short[0]}, and missing cells count as empty." if short else ""
-    return [f"{plural(len(short), 'line')} {has} too few cells{first}"] if short else []
-
-
-def _first_line(text: str, separator: str) -> list[str]:
-    """Return the cells of the first line that is not empty."""
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
-    return next(([cell.strip() for cell in line] for line in lines if any(map(str.strip, line))), [])
 
 
 @contextmanager

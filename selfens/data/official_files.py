@@ -15,10 +15,9 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +34,7 @@ Pixels = NDArray[np.uint8]
 Split = tuple[Pixels, Labels]
 
 
-@dataclass(frozen=True)
-class CifarFiles:
+class CifarFiles(NamedTuple):
     """The files of CIFAR, and the keys in them."""
 
     train: tuple[str, ...]
@@ -47,8 +45,7 @@ class CifarFiles:
     num_classes: int
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """A file on the web, and where it goes in the data folder: as it is, or unpacked to a folder."""
 
     url: str
@@ -66,10 +63,10 @@ CIFAR = {
 }
 PUBLISHED = {
     "cifar10": [
-        Published(f"{_CIFAR}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py"),
+        Published(f"{_CIFAR}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py")
     ],
     "cifar100": [
-        Published(f"{_CIFAR}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python"),
+        Published(f"{_CIFAR}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python")
     ],
     "svhn": [
         Published(f"{_SVHN}/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", "svhn/train_32x32.mat"),
@@ -108,7 +105,14 @@ def load(name: str, folder: Path, *, offline: bool, progress: bool) -> tuple[Spl
                 _download(published, folder, progress)
             except (OSError, ValueError, ImportError, EOFError, zlib.error, tarfile.TarError) as error:
                 raise _not_found(folder, published, f"the download failed ({_short(error)})") from error
-    return _read_cifar(folder, name) if name in CIFAR else _read_svhn(folder)
+    locations = [_location(folder, published) for published in PUBLISHED[name]]
+    if name not in CIFAR:  # SVHN's cropped digits, not extra
+        train, test = map(_read_mat, locations)
+        return train, test, tuple("0123456789")
+    files, location = CIFAR[name], locations[0]
+    images, labels = zip(*(_read_batch(location / file, files) for file in files.train), strict=True)
+    test = _read_batch(location / files.test, files)
+    return (np.concatenate(images), np.concatenate(labels)), test, _read_names(location / files.names, files)
 
 
 def altered_files(name: str, folder: Path) -> list[Path]:
@@ -116,11 +120,8 @@ def altered_files(name: str, folder: Path) -> list[Path]:
     location = _location(folder, PUBLISHED[name][0])
     known = {location / file: md5 for file, md5 in CHECKSUMS.get(name, {}).items()}
     known = known or {_location(folder, published): published.md5 for published in PUBLISHED[name]}
-    return [path for path, md5 in known.items() if path.is_file() and _md5(path) != md5]
-
-
-def _md5(path: Path) -> str:
-    return hashlib.md5(_read_bytes(path), usedforsecurity=False).hexdigest()
+    md5s = {path: hashlib.md5(_read_bytes(path), usedforsecurity=False) for path in known if path.is_file()}
+    return [path for path, md5 in md5s.items() if md5.hexdigest() != known[path]]
 
 
 def _location(folder: Path, published: Published) -> Path:
@@ -161,23 +162,10 @@ def _download(published: Published, folder: Path, progress: bool) -> None:
 # Contents
 
 
-def _read_cifar(folder: Path, name: str) -> tuple[Split, Split, tuple[str, ...]]:
-    """Read CIFAR-10 or CIFAR-100 (fine labels) from the official pickles."""
-    files, location = CIFAR[name], _location(folder, PUBLISHED[name][0])
-    batches = [_read_batch(location / file, files) for file in files.train]
-    train = np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
-    return train, _read_batch(location / files.test, files), _read_names(location / files.names, files)
-
-
-def _read_svhn(folder: Path) -> tuple[Split, Split, tuple[str, ...]]:
-    """Read SVHN's cropped digits, train and test (not extra); label 10 becomes the digit 0 that it stands for."""
-    train, test = (_read_mat(_location(folder, published)) for published in PUBLISHED["svhn"])
-    return train, test, tuple("0123456789")
-
-
 def _read_batch(path: Path, files: CifarFiles) -> Split:
     values = _pickled_values(path)
-    labels = np.array(_numbers_after(values, _position_after(values, files.labels_key)), dtype=object)
+    before_text = takewhile(lambda value: not isinstance(value, str), _after(values, files.labels_key))
+    labels = np.array([value for value in before_text if type(value) is int], dtype=object)
     texts = {value: position for position, value in enumerate(values) if isinstance(value, str)}
     content = max(texts, key=len, default="")
     pixels = bytearray(content.encode("latin-1", "replace"))
@@ -191,15 +179,15 @@ def _read_batch(path: Path, files: CifarFiles) -> Split:
 
 
 def _read_names(path: Path, files: CifarFiles) -> tuple[str, ...]:
-    values = _pickled_values(path)
-    rest = values[_position_after(values, files.names_key) :]
-    names = [value for value in takewhile(lambda value: isinstance(value, str), rest) if isinstance(value, str)]
+    rest = _after(_pickled_values(path), files.names_key)
+    names = [str(value) for value in takewhile(lambda value: isinstance(value, str), rest)]
     if len(names) != files.num_classes or not all(name.isprintable() for name in names):
         raise _wrong(path, f"holds {len(names)} class names", f"{files.num_classes} printable names")
     return tuple(names)
 
 
 def _read_mat(path: Path) -> Split:
+    """Read images X and labels y; label 10 becomes the digit 0 that it stands for."""
     content = _read_bytes(path)
     try:
         arrays = _mat_arrays(content)
@@ -217,12 +205,11 @@ def _read_mat(path: Path) -> Split:
 def _read_bytes(path: Path) -> bytes:
     try:
         check_regular(path)
-        size = path.stat().st_size
-        if size <= LARGEST_CONTENT:
-            return path.read_bytes()
-    except (OSError, MemoryError) as error:
-        raise DataError(f"{path} cannot be read ({_short(error)}); replace it with the official file.") from None
-    raise _wrong(path, f"has {size} bytes", f"at most {LARGEST_CONTENT}")
+        if (size := path.stat().st_size) > LARGEST_CONTENT:
+            raise _wrong(path, f"has {size} bytes", f"at most {LARGEST_CONTENT}")
+        return path.read_bytes()
+    except OSError as error:
+        raise _wrong(path, f"cannot be read ({_short(error)})", "a regular file") from None
 
 
 def _wrong(path: Path, found: str, expected: str) -> DataError:
@@ -238,8 +225,7 @@ def _short(error: BaseException) -> str:
 
 _VALUES = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 _VALUES |= {"STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE"}
-_BOOLEANS = {"NEWTRUE": True, "NEWFALSE": False}
-_ENDS = {"APPENDS", "SETITEM", "SETITEMS"}
+_CONSTANTS = {"NEWTRUE": True, "NEWFALSE": False, "APPENDS": None, "SETITEM": None, "SETITEMS": None}
 _OTHERS = {"PROTO", "STOP", "MARK", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "NONE"}
 _OTHERS |= {"EMPTY_DICT", "DICT", "LIST", "EMPTY_LIST", "APPEND", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 _CALLS = {"numpy.core.multiarray _reconstruct": "a", "numpy._core.multiarray _reconstruct": "a", "numpy ndarray": "n"}
@@ -259,10 +245,8 @@ def _pickled_values(path: Path) -> Values:
             name = operation.name
             if name in _VALUES and value != "latin1":
                 found.append(value)
-            elif name in _BOOLEANS:
-                found.append(_BOOLEANS[name])
-            elif name in _ENDS:
-                found.append(None)
+            elif name in _CONSTANTS:
+                found.append(_CONSTANTS[name])
             elif name in ("GLOBAL", "REDUCE", "BUILD"):
                 calls += _CALLS.get(value or name, "?")
             elif name not in _VALUES | _OTHERS:
@@ -274,14 +258,8 @@ def _pickled_values(path: Path) -> Values:
     return found
 
 
-def _numbers_after(values: Values, start: int) -> list[int]:
-    """The numbers from a place on, up to the next text."""
-    before_text = takewhile(lambda value: not isinstance(value, str), values[start:])
-    return [value for value in before_text if isinstance(value, int) and not isinstance(value, bool)]
-
-
-def _position_after(values: Values, key: str) -> int:
-    return values.index(key) + 1 if key in values else len(values)
+def _after(values: Values, key: str) -> Values:
+    return values[values.index(key) + 1 :] if key in values else []
 
 
 # MATLAB 5 files. Not by scipy.io.loadmat: it crashes the process (segmentation fault) on files with a few bytes changed.
@@ -297,11 +275,19 @@ def _mat_arrays(content: bytes) -> dict[str, NDArray[Any]]:
     arrays = {}
     for kind, element in _mat_elements(memoryview(content)[128:]):
         if kind == _MAT_COMPRESSED:
-            ((kind, element),) = _mat_elements(_decompressed(element))
+            stream = zlib.decompressobj()
+            plain = stream.decompress(element, LARGEST_CONTENT)
+            if not stream.eof:
+                raise ValueError("its compressed part is cut short or too large")
+            ((kind, element),) = _mat_elements(memoryview(plain))
         if kind == _MAT_MATRIX:
             _flags, (_, lengths), (_, name), (number_kind, numbers) = islice(_mat_elements(element), 4)
             if bytes(name) in (b"X", b"y"):
-                arrays[bytes(name).decode()] = _mat_array(lengths, number_kind, numbers)
+                shape = np.frombuffer(lengths, "<i4").tolist()
+                if number_kind not in _MAT_NUMBERS or len(shape) > 4 or min(shape, default=0) < 0:
+                    raise ValueError("it holds something other than arrays of numbers")
+                array = np.frombuffer(numbers, _MAT_NUMBERS[number_kind]).reshape(shape, order="F")
+                arrays[bytes(name).decode()] = array
     return arrays
 
 
@@ -319,18 +305,3 @@ def _mat_elements(content: memoryview) -> Iterator[tuple[int, memoryview]]:
             raise ValueError("it is cut short or damaged")
         yield kind, content[first : first + size]
         start = following
-
-
-def _decompressed(content: memoryview) -> memoryview:
-    stream = zlib.decompressobj()
-    plain = stream.decompress(content, LARGEST_CONTENT)
-    if not stream.eof:
-        raise ValueError("its compressed part is cut short or too large")
-    return memoryview(plain)
-
-
-def _mat_array(lengths: memoryview, kind: int, numbers: memoryview) -> NDArray[Any]:
-    shape = np.frombuffer(lengths, "<i4").tolist()
-    if kind not in _MAT_NUMBERS or len(shape) > 4 or min(shape, default=0) < 0:
-        raise ValueError("it holds something other than arrays of numbers")
-    return np.frombuffer(numbers, _MAT_NUMBERS[kind]).reshape(shape, order="F")

@@ -1,4 +1,4 @@
-"""The tables that commands write as CSV files. A file that somebody has edited is never replaced.
+"""CSV files: reading what people have, and writing tables. A file that somebody has edited is never replaced.
 
 A name may hold what a CSV or a spreadsheet would change: a newline, bytes that are not UTF-8, the beginning of a formula. Such
 a cell is written as a JSON string, with its quotes, and only such cells are read back as JSON.
@@ -11,16 +11,36 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from selfens.errors import UNSEEN, DataError
+from selfens.errors import UNSEEN, DataError, plural
 
+NOT_UTF8 = "it is not UTF-8 text; save it as UTF-8"
 FORMULA = re.compile(r"(^|[;\t])\s*[=+\-@]")  # a spreadsheet may take a semicolon for the end of a cell
 NUMBER = re.compile(r"-?[0-9.]+")
+csv.field_size_limit(2**31 - 1)  # a cell may hold a long text
+
+
+def read_lines(text: str) -> tuple[str, Iterator[tuple[int, list[str]]]]:
+    """Return the separator of a CSV, and the number and the cells of each line that is not empty.
+
+    The separator is the one that gives the first line the most cells.
+    """
+
+    def lines(mark: str, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True, strict=strict)
+        for line in reader:
+            if any(cells := [from_cell(cell.strip()) for cell in line]):
+                yield reader.line_num, cells
+
+    if "\0" in text:
+        raise ValueError(NOT_UTF8)
+    separator = max(",;\t|", key=lambda mark: len(next(lines(mark), (0, []))[1]))
+    return separator, lines(separator, strict=True)
 
 
 def as_cell(text: str) -> str:
@@ -70,22 +90,17 @@ def write_output(path: Path, content: bytes, beginning: bytes = b"") -> None:
     from selfens.files.tensors import write_atomically  # reading a CSV must not wait for torch
 
     target = _behind_links(path)
-    if target.is_file() or not target.exists():
-        if _beginning(target, len(beginning)) not in (b"", beginning):
-            raise DataError(f"{path} exists and is not a file that this command writes; choose another file name.")
-        write_atomically(target, content)
+    if target.exists() and not target.is_file():
+        try:
+            path.write_bytes(content)
+        except OSError as error:
+            raise DataError(f"{path} could not be written ({error.strerror}).") from None
         return
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise DataError(f"{path} could not be written ({error.strerror}).") from None
-
-
-def _beginning(path: Path, length: int) -> bytes:
-    if not path.exists():
-        return b""
-    with open(path, "rb") as file:
-        return file.read(length)
+    if target.exists():
+        with open(target, "rb") as file:
+            if file.read(len(beginning)) not in (b"", beginning):
+                raise DataError(f"{path} exists and is not a file that this command writes; choose another file name.")
+    write_atomically(target, content)
 
 
 def _behind_links(path: Path) -> Path:
@@ -121,7 +136,4 @@ def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] 
     known = {str(number): as_cell(name) for number, name in labels.items()}
     changed = sum(known.get(line[row], "") != line[label] for line in lines if len(line) > max(row, label))
     if changed:
-        raise DataError(
-            f"{path} holds labels that are not this run's ({changed:,}): corrections by hand, or another run's; choose another "
-            "file name, or move that file away."
-        )
+        raise DataError(f"{path} has {plural(changed, 'label')} that this run did not write; choose another file name.")

@@ -8,7 +8,6 @@ import re
 import sys
 import tarfile
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -294,7 +293,7 @@ def test_official_files_are_not_mentioned(tmp_path, official, monkeypatch, name)
     files = written(official, tmp_path, name)
     sums = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in files}
     monkeypatch.setitem(official_files.CHECKSUMS, "cifar10", sums)
-    known = [replace(part, md5=sums.get(Path(part.target).name, "")) for part in PUBLISHED[name]]
+    known = [part._replace(md5=sums.get(Path(part.target).name, "")) for part in PUBLISHED[name]]
     monkeypatch.setitem(PUBLISHED, name, known)
     assert warning(name, tmp_path) == warning("digits") == ""
     files[0].write_bytes(files[0].read_bytes() + b"\0")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from selfens.data.images import SIDE, decode_all, is_image, suggested_size
 from selfens.data.sources.base import PathOptions, Peek, Source
 from selfens.errors import DataError
 from selfens.files import check_regular
-from selfens.files.tables import from_cell
+from selfens.files.tables import read_lines
 from selfens.settings import setting
 
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
@@ -213,17 +212,12 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def read_cells(path: Path, columns: str) -> list[list[str]]:
-    """Return the cells of each nonempty line, separated by commas, or by the semicolons or tabs of some spreadsheets."""
+    """Return the cells of each line that is not empty."""
     try:
         check_regular(path)
         text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # file names need not be UTF-8
-        if "\0" in text:
-            raise csv.Error("it is not text")
-        first = next((line for line in text.splitlines() if line.strip()), "")
-        separator = next((mark for mark in ";\t" if mark in first and "," not in first), ",")
-        lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-        return [[from_cell(cell.strip()) for cell in line] for line in lines if any(map(str.strip, line))]
-    except (OSError, csv.Error) as error:
+        return [cells for _, cells in read_lines(text)[1]]
+    except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a CSV of {columns} ({error}).") from None
 
 
