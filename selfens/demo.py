@@ -17,7 +17,7 @@ from typer import echo
 
 from selfens import presets
 from selfens.config import Config
-from selfens.errors import ConfigError
+from selfens.errors import ConfigError, plural
 
 if TYPE_CHECKING:
     from selfens.runs.run import Run
@@ -40,11 +40,10 @@ def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5) ->
     if jobs is not None and jobs < 1:
         raise ConfigError(f"the demo was asked for {jobs} processes; expected at least 1.")
     if num_seeds < 2:
-        raise ConfigError(
-            f"the demo was asked for {num_seeds} seed{'s' * (num_seeds != 1)}; a deviation needs at least 2."
-        )
+        raise ConfigError(f"the demo was asked for {plural(num_seeds, 'seed')}; a deviation needs at least 2.")
     wanted = [(preset, seed) for seed in range(num_seeds) for preset in METHODS]
-    processes, began = min(jobs or available_cores(), len(wanted)), time.monotonic()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes, began = min(jobs or cores, len(wanted)), time.monotonic()
     echo(f"digits, 50 labels, {num_seeds} seeds x {len(METHODS)} methods, {processes} processes of one thread")
     found: dict[tuple[str, int], Run] = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -54,14 +53,10 @@ def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5) ->
             found[preset, seed] = run = load_run(done.result())
             echo(f"  {number:>2}/{len(wanted)}  seed {seed}  {METHODS[preset]:<20} test error {run.test_error:5.2f} %")
     runs = {preset: [found[preset, seed] for seed in range(num_seeds)] for preset in METHODS}
-    _print_table(runs, num_seeds)
+    _print_table({preset: [run.test_error or 0.0 for run in each] for preset, each in runs.items()})
     page = write_report([run.path for each in runs.values() for run in each], directory / REPORT)
     echo(f"done in {time.monotonic() - began:.0f} s; the runs are in {directory}, and are not repeated next time")
     echo(f"all of them compared, to open in a browser: {page}")
-
-
-def available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def demo_config(preset: str, seed: int) -> Config:
@@ -84,22 +79,18 @@ def _train_one(directory: Path, preset: str, seed: int) -> Path:
     return path
 
 
-def _print_table(runs: dict[str, list[Run]], num_seeds: int) -> None:
+def _print_table(errors: dict[str, list[float]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from selfens.report.render import mean_and_deviation
 
-    table = Table(title=f"digits, 50 labels (5 per class), 1,297 training rows, 500 test rows, n = {num_seeds} seeds")
+    baseline = next(iter(errors.values()))
+    seeds = f"{len(baseline)} seeds"
+    table = Table(title=f"digits, 50 labels (5 per class), 1,297 training rows, 500 test rows, n = {seeds}")
     for column in ("method", "test error %", "beats supervised"):
         table.add_column(column, justify="left" if column == "method" else "right")
-    errors = {preset: [run.test_error or 0.0 for run in each] for preset, each in runs.items()}
-    baseline = next(iter(errors.values()))
-    for preset, name in METHODS.items():
-        wins = sum(error < other for error, other in zip(errors[preset], baseline, strict=True))
-        table.add_row(
-            name,
-            mean_and_deviation(errors[preset]),
-            "" if errors[preset] is baseline else f"{wins} of {num_seeds} seeds",
-        )
+    for preset, each in errors.items():
+        wins = sum(error < other for error, other in zip(each, baseline, strict=True))
+        table.add_row(METHODS[preset], mean_and_deviation(each), "" if each is baseline else f"{wins} of {seeds}")
     Console().print(table)

@@ -6,13 +6,13 @@ steps  images per second, start-up and memory of one method in one mode
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from selfens.bench.steps import BATCH, CPU_MODES, MODES, conditions, config_for, made_up, measure
+from selfens.bench.steps import CPU_MODES, MODES, conditions, config_for, made_up, measure
 from selfens.core.device import resolve_device
 from selfens.data import sources
 from selfens.errors import ConfigError, unknown_name
@@ -21,8 +21,6 @@ from selfens.methods import METHODS
 from selfens.training.progress import wide_console
 
 GPU_STEPS, CPU_STEPS = 500, 60
-WIDTH = 90
-COLUMNS = ("method", "step", "images/s", "µs/step", "peak GiB", "start-up s")
 
 
 def bench(
@@ -32,42 +30,34 @@ def bench(
     modes: Sequence[str] | None,
     data_dir: str | None,
     steps: int | None,
-    batch: int = BATCH,
+    batch: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Measure conv13 on CIFAR-10 on a GPU, or the small network on digits on a CPU; return plain data.
 
-    Parameters
-    ----------
-    modes
-        Of `MODES`; by default all that make sense on the device.
-    data_dir
-        CIFAR-10's files; without them a GPU is measured on random images of the same shape.
-    steps
-        How many to time.
+    modes     of `MODES`; by default all that make sense on the device
+    data_dir  CIFAR-10's files; without them a GPU is measured on random images of the same shape
     """
     if steps is not None and steps < 1:
         raise ConfigError(f"bench was asked to time {steps} steps; expected at least 1.")
-    _check_names("method", methods, METHODS)
-    _check_names("mode", modes or (), MODES)
+    for kind, names, known in (("method", methods, METHODS), ("mode", modes or (), MODES)):
+        for name in names:
+            if name not in known:
+                raise ConfigError(unknown_name(kind, name, known))
     device = resolve_device(device_name)
     on_gpu = device.type == "cuda"
     if data_dir is not None and not on_gpu:
-        raise ConfigError(
-            f"CIFAR-10's files were given ({data_dir}), but a CPU is measured on digits; leave the folder out."
-        )
-    if on_gpu:
-        options = sources.options_for("cifar10", folder=data_dir)
-        data = made_up(50_000) if data_dir is None else sources.load(options)
+        raise ConfigError(f"CIFAR-10's files were given ({data_dir}), but a CPU is measured on digits; leave them out.")
+    if data_dir is not None:
+        data = sources.load(sources.options_for("cifar10", folder=data_dir))
     else:
-        data = sources.load(sources.options_for("digits"))
+        data = made_up(50_000) if on_gpu else sources.load(sources.options_for("digits"))
     results = []
     for method in methods:
+        config = config_for(method, data, device, batch)
         for mode in modes or (MODES if on_gpu else CPU_MODES):
             say(f"measuring {method}, {mode}")
-            config = config_for(method, data, device, batch)
             results.append(measure(config, mode, data, device, steps or (GPU_STEPS if on_gpu else CPU_STEPS)))
-    config = config_for(methods[0], data, device, batch)
     return {
         "environment": conditions(config, device),
         "network": config.network.name,
@@ -77,21 +67,15 @@ def bench(
     }
 
 
-def _check_names(kind: str, given: Iterable[str], known: Iterable[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise ConfigError(unknown_name(kind, name, known))
-
-
 def print_table(result: dict[str, Any]) -> None:
-    console, about = wide_console(WIDTH), result["environment"]
+    console, about = wide_console(90), result["environment"]
     console.print(
         f"{result['network']}, batch {result['batch_size']}, {result['data']}; {about['device']}, "
         f"torch {about['torch']}, {about['precision']}, threads: {about['threads']}",
         highlight=False,
     )
     table = Table()
-    for column in COLUMNS:
+    for column in ("method", "step", "images/s", "µs/step", "peak GiB", "start-up s"):
         table.add_column(column, justify="left" if column in ("method", "step") else "right")
     for row in result["measurements"]:
         table.add_row(

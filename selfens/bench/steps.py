@@ -31,8 +31,6 @@ from selfens.training.prepare import prepare
 
 MODES = ("plain", "compiled", "captured", "compiled+captured", "compiled+captured+kernels")
 CPU_MODES = ("plain", "compiled")
-SWITCHES = {"compile": "compiled", "capture": "captured", "kernels": "kernels"}
-"""Maps fields of `config.training` to the word in a mode that turns them on."""
 BATCH = 100
 WARM_UP = 10
 TIMINGS = 3  # of which the median counts
@@ -66,40 +64,34 @@ def measure(config: Config, mode: str, data: Dataset, device: torch.device, step
     }
 
 
-# What is measured
-
-
 def config_for(method: str, data: Dataset, device: torch.device, batch: int = BATCH) -> Config:
     """Return the preset of CIFAR-10 on a GPU and of digits on a CPU, with this method."""
     name = "cifar10" if device.type == "cuda" else "digits"
-    config = presets.get(name, method)
-    config = config.with_values("training", device=device.type, batch_size=batch)
+    config = presets.get(name, method).with_values("training", device=device.type, batch_size=batch)
     if data.name == name and not any(VIEWS[view].has_colors for view in METHODS.find(method).views):
         return config
     return config.with_values("preprocess", kind="channel")
 
 
 def with_mode(config: Config, mode: str) -> Config:
+    """Return the config with the switches that the words of a mode turn on."""
+    switches = {"compile": "compiled", "capture": "captured", "kernels": "kernels"}
     words = mode.split("+")
-    return config.with_values(
-        "training", **{field: "on" if word in words else "off" for field, word in SWITCHES.items()}
-    )
+    return config.with_values("training", **{name: "on" if word in words else "off" for name, word in switches.items()})
 
 
 def made_up(rows: int, classes: int = 10, shape: tuple[int, ...] = (3, 32, 32)) -> Dataset:
     """Return random images, by default of CIFAR-10's shape; every class has labels."""
     images = np.random.default_rng(0).integers(0, 256, (rows, *shape), dtype=np.uint8)
-    labels = np.arange(rows) % classes
-    names = tuple(map(str, range(classes)))
-    return Dataset.from_arrays(images, labels, classes=names, layout="NCHW", name="made-up")
+    names = [str(number) for number in range(classes)]
+    return Dataset.from_arrays(images, np.arange(rows) % classes, classes=names, layout="NCHW", name="made-up")
 
 
 def build(
     config: Config, data: Dataset, device: torch.device, notes: list[str], group: Group | None = None
 ) -> Components:
     """Build the components of a run, with the rates of its middle; warnings go to `notes`."""
-    group = group or Group()
-    parts = Components(prepare(config, device, data), Overrides(), group, notes.append)
+    parts = Components(prepare(config, device, data), Overrides(), group or Group(), notes.append)
     parts.step.set(**parts.rates(0) | {"learning_rate": 1e-4, "weight": parts.weight_max})
     return parts
 
@@ -108,9 +100,6 @@ def endless_rows(parts: Components) -> Iterator[Tensor]:
     """Yield the rows of one step after another."""
     for epoch in itertools.count():
         yield from parts.visit(epoch)
-
-
-# How
 
 
 def settings(config: Config, device: torch.device, seed: int = 0) -> AbstractContextManager[None]:

@@ -21,7 +21,6 @@ QUANTITIES = {
     TOTAL: "loss",
 }
 """What runs are compared by: the first of these that at least two of them have."""
-HEADERS = ("run", "data", "method", "labels", "seed", "epochs", "time")
 
 
 class Compared(NamedTuple):
@@ -51,19 +50,19 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
     quantity = next(key for key in QUANTITIES if sum(each.last(key) is not None for each in every) > 1)
     words = QUANTITIES[quantity]
     groups = _groups([each for each in every if each.last(quantity) is not None])
-    labels = [_label(group, [each.last(quantity) for each in group]) for group in groups]
-    best = min(range(len(groups)), key=lambda number: statistics.mean(each.last(quantity) for each in groups[number]))
+    results = [[each.last(quantity) for each in group] for group in groups]
+    labels = [_label(group, values) for group, values in zip(groups, results, strict=True)]
+    means = [statistics.mean(values) for values in results]
     lines = [[[record.get(quantity) for record in each.history] for each in group] for group in groups]
+    tested = {frozenset(each.run.info.test_fingerprint for each in group) for group in groups}
     return {
-        "sentence": f"Lowest {words}: {labels[best]}.",
-        "tested_alike": quantity != "test_error" or _tested_alike(groups),
+        "sentence": f"Lowest {words}: {labels[means.index(min(means))]}.",
+        "tested_alike": quantity != "test_error" or len(tested) == 1,
         "charts": [
             epochs_chart(f"{words.capitalize()} per epoch", dict(zip(labels, lines, strict=True)), words),
-            results_chart(
-                f"Last {words}", {group[0].name: [run.last(quantity) for run in group] for group in groups}, words
-            ),
+            results_chart(f"Last {words}", dict(zip([group[0].name for group in groups], results, strict=True)), words),
         ],
-        "headers": (HEADERS[0], words, *HEADERS[1:]),
+        "headers": ("run", words, "data", "method", "labels", "seed", "epochs", "time"),
         "rows": [_table_row(each, each.last(quantity)) for each in every],
     }
 
@@ -84,11 +83,6 @@ def _groups(runs: Sequence[Compared]) -> list[list[Compared]]:
     return list(groups.values())
 
 
-def _tested_alike(groups: Sequence[Sequence[Compared]]) -> bool:
-    """Return True if all groups were tested on the same rows."""
-    return len({frozenset(each.run.info.test_fingerprint for each in group) for group in groups}) == 1
-
-
 def _label(group: Sequence[Compared], results: Sequence[float]) -> str:
     """Return the name of the first run of a group, and mean and standard deviation of the results."""
     first, others = group[0], len(group) - 1
@@ -98,13 +92,7 @@ def _label(group: Sequence[Compared], results: Sequence[float]) -> str:
 
 
 def _table_row(each: Compared, result: float | None) -> tuple[str, ...]:
-    run, labels = each.run, f"{len(each.run.labels.rows):,}"
-    about = (
-        each.name,
-        "" if result is None else f"{result:.2f}",
-        data_words(run),
-        method_words(run),
-        labels,
-        str(run.config.seed.base),
-    )
-    return *about, each.epochs, duration(total_seconds(each.history))
+    run, error = each.run, "" if result is None else f"{result:.2f}"
+    labels, seed = f"{len(run.labels.rows):,}", str(run.config.seed.base)
+    time = duration(total_seconds(each.history))
+    return (each.name, error, data_words(run), method_words(run), labels, seed, each.epochs, time)

@@ -9,7 +9,7 @@ import numpy as np
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import RunError, SelfensError, plural, root_cause
-from selfens.report import figures, measures
+from selfens.report import figures
 from selfens.report.figures import Chart, Values
 from selfens.report.gallery import MAX_ENTRIES, Gallery, audit_gallery, mistakes_gallery, suggestions_gallery
 from selfens.report.render import shown
@@ -21,9 +21,8 @@ from selfens.training.progress import duration
 
 PART_TITLES = {"unsupervised": "Unsupervised loss", "kept": "Share of the targets that are learned"}
 """Titles of the charts of some parts of the loss."""
-SPEED = "images_per_second"
 LOSSES = ("supervised", TOTAL)
-NOT_DRAWN = ("epoch", "seconds", SPEED)
+NOT_DRAWN = ("epoch", "seconds")
 
 
 def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) -> dict[str, Any]:
@@ -56,9 +55,6 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
     }
 
 
-# The history
-
-
 def reported_history(run: Run) -> History:
     """Return the epochs up to the checkpoint, whose weights are shown; all of them if it cannot be read."""
     records = run.directory.history_at_checkpoint()
@@ -68,35 +64,24 @@ def reported_history(run: Run) -> History:
 
 
 def _curves(history: History) -> list[Chart]:
-    """Chart everything that was recorded: errors and losses together, anything else that changes by itself.
-
-    The speed is added if that makes the number of charts even.
-    """
+    """Chart everything that was recorded: errors and losses together, anything else that changes by itself."""
     keys = dict.fromkeys(key for record in history for key in record if key not in NOT_DRAWN)
     every: dict[str, Values] = {key: [record.get(key) for record in history] for key in keys}
     charts = {
         "Error, %": {word: [every[key]] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}},
         "Losses": {key: [every[key]] for key in LOSSES if key in every},
     }
-    others = {key: values for key, values in every.items() if key not in (*ERRORS, *LOSSES)}
-    changing = {key: values for key, values in others.items() if len(set(values)) > 1}
-    if (len(changing) + bool(charts["Error, %"])) % 2 == 0:
-        changing[SPEED] = [record.get(SPEED) for record in history]
-    for key, values in changing.items():
+    for key, values in every.items():
         title = FIELDS[key].title if key in FIELDS else PART_TITLES.get(key)
-        charts[title or shown(key.replace("_", " "), 60).capitalize()] = {"": [values]}
+        if key not in (*ERRORS, *LOSSES) and len(set(values)) > 1:
+            charts[title or shown(key.replace("_", " "), 60).capitalize()] = {"": [values]}
     return [figures.epochs_chart(title, groups) for title, groups in charts.items() if groups]
-
-
-# In words
 
 
 def _sentence(run: Run, history: History) -> str:
     """Say how the run did; one that was stopped may have continued for some epochs after its last evaluation."""
-    evaluated = [
-        number for number, record in enumerate(history, 1) if any(record.get(key) is not None for key in ERRORS)
-    ]
-    number = evaluated[-1] if evaluated else len(history)
+    measured = (n for n, record in enumerate(history, 1) if any(record.get(key) is not None for key in ERRORS))
+    number = max(measured, default=len(history))
     record, tested, held_out = history[number - 1], run.info.test_rows, len(run.labels.validation)
     if record.get("test_error") is not None:
         result = f"{record['test_error']:.2f} % of {tested:,} test rows misclassified"
@@ -127,13 +112,8 @@ def _facts(run: Run, history: History) -> str:
     device = shown(str(info.environment.get("device")))
     skipped = f", {plural(len(info.skipped), 'unreadable file')} left out (run.json lists them)" if info.skipped else ""
     seconds = duration(total_seconds(history))
-    about = (
-        f"{network} with {info.parameters:,} parameters, seed {run.config.seed.base}, {seconds} on {device}{skipped}"
-    )
-    return f"{shown(str(run.path))}: {about}" + (f"; {shown(info.note)}" if info.note else "")
-
-
-# Rows
+    about = f"{network} with {info.parameters:,} parameters, seed {run.config.seed.base}, {seconds} on {device}"
+    return f"{shown(str(run.path))}: {about}{skipped}" + (f"; {shown(info.note)}" if info.note else "")
 
 
 def _charts_and_galleries(run: Run, data: EncodedDataset) -> tuple[list[Chart], list[Gallery], str]:
@@ -142,17 +122,18 @@ def _charts_and_galleries(run: Run, data: EncodedDataset) -> tuple[list[Chart], 
     how = "In-sample: the network was trained on these labels, which hides some mistakes."
     suspicious = audit_gallery(ranked, data, f"{how} {audit.warning(ranked, run.test_error)}".strip())
     if not len(data.test_labels):
-        words = shown(one_class_of(run))
-        if (audit.run_labels(run) != UNLABELED).all():
-            return [], [suspicious], words
-        suggestions = suggestions_gallery(audit.suggest_run(run, MAX_ENTRIES), data, "Rows to label next")
-        return [], [suggestions, suspicious], words
+        galleries = [suspicious]
+        if (audit.run_labels(run) == UNLABELED).any():
+            found = audit.suggest_run(run, MAX_ENTRIES)
+            galleries.insert(0, suggestions_gallery(found, data, "Rows to label next"))
+        return [], galleries, shown(one_class_of(run))
     labels, probabilities = data.test_labels, run.test_probabilities()
+    predicted = probabilities.argmax(axis=1)
     charts = [
-        figures.confusion_chart(measures.confusion(labels, probabilities), data.classes),
-        figures.reliability_chart(measures.calibration(labels, probabilities)),
+        figures.confusion_chart(labels, predicted, data.classes),
+        figures.reliability_chart(labels, probabilities),
     ]
     uncertain = audit.suggest(np.full(len(labels), UNLABELED), probabilities, MAX_ENTRIES)
     least_certain = suggestions_gallery(uncertain, data, "Most uncertain test rows", test=True)
-    words = shown(one_class(probabilities.argmax(axis=1), labels, data.classes))
+    words = shown(one_class(predicted, labels, data.classes))
     return charts, [least_certain, mistakes_gallery(data, probabilities), suspicious], words

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.report.measures import Calibration
+from selfens.data.rows import Labels
 from selfens.report.render import shown
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ SIZE = (4.3, 2.9)
 NUMBERED_CLASSES = 12
 NAME_LIMIT = 16
 FEW_EPOCHS = 8  # a line through fewer has dots
+BINS = 10  # of the calibration
 
+Numbers = NDArray[np.float64]
 Values = Sequence[float | None]
 """One value per epoch; at a None, the line continues to the next value."""
 
@@ -57,7 +59,11 @@ def svg(draw: Callable[[Figure], None], title: str, size: tuple[float, float] = 
         output = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(output, format="svg", transparent=True, metadata=nothing)
-    return _embedded(output.getvalue())
+    text = output.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # would affect the whole page
+    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    return "\n".join(map(str.strip, text.replace(INK, "currentColor").splitlines())) + "\n"
 
 
 def _style(title: str) -> Any:  # matplotlib enumerates its keys in a type
@@ -76,15 +82,6 @@ def _style(title: str) -> Any:  # matplotlib enumerates its keys in a type
         "lines.linewidth": 1.6,
         "legend.frameon": False,
     }
-
-
-def _embedded(text: str) -> str:
-    """Strip the prologue, styles that would affect the whole page, and unused ids."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)
-    text = text.replace(INK, "currentColor")
-    return "\n".join(line.strip() for line in text.splitlines()) + "\n"
 
 
 def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str = "") -> Chart:
@@ -106,10 +103,8 @@ def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str 
         axes.set(xlabel="epoch", ylabel=words)
         low, high = axes.get_ylim()
         axes.set_ylim(0 if axes.dataLim.y0 >= 0 else low, 1.04 * high)
-        axes.xaxis.set(
-            major_locator=MaxNLocator(nbins=6, integer=True, min_n_ticks=1),
-            major_formatter=StrMethodFormatter("{x:,.0f}"),
-        )
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         if high >= 1000:
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         if any(groups):
@@ -137,10 +132,12 @@ def results_chart(title: str, groups: Mapping[str, Sequence[float]], words: str)
     return Chart(title, svg(draw, title, (5.2, 3.2 + 0.2 * len(groups))))
 
 
-def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str]) -> Chart:
+def confusion_chart(labels: Labels, predicted: Labels, classes: Sequence[str]) -> Chart:
     """Draw correct predictions in blue on the diagonal, mistakes in red, as shares of the true class; counts if they fit."""
     count = len(classes)
     numbered = count <= NUMBERED_CLASSES
+    matrix = np.zeros((count, count), dtype=np.int64)
+    np.add.at(matrix, (labels, predicted), 1)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
 
     def draw(figure: Figure) -> None:
@@ -166,17 +163,26 @@ def confusion_chart(matrix: NDArray[np.int64], classes: Sequence[str]) -> Chart:
     return Chart("Confusion matrix", svg(draw, "Confusion matrix", (SIZE[1] * 1.3, SIZE[1] * 1.1)), note)
 
 
-def reliability_chart(measured: Calibration) -> Chart:
+def calibration(labels: Labels, probabilities: NDArray[np.floating[Any]]) -> tuple[Numbers, Numbers, float]:
+    """Return mean confidence and accuracy of each nonempty bin of confidence, and the expected calibration error.
+
+    The confidence is the probability of the predicted class; the error is the distance of the two, averaged over the rows.
+    """
+    sure, right = probabilities.max(axis=1).astype(np.float64), probabilities.argmax(axis=1) == labels
+    _, bins, counts = np.unique(np.ceil(sure * BINS).clip(1, BINS), return_inverse=True, return_counts=True)
+    confidence, accuracy = (np.bincount(bins, weights=each) / counts for each in (sure, right))
+    return confidence, accuracy, float(np.average(np.abs(confidence - accuracy), weights=counts))
+
+
+def reliability_chart(labels: Labels, probabilities: NDArray[np.floating[Any]]) -> Chart:
     """Draw accuracy over confidence."""
+    confidence, accuracy, error = calibration(labels, probabilities)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         axes.plot((0, 100), (0, 100), color=INK, linewidth=0.9, linestyle="--", alpha=0.5, label="perfect")
-        axes.plot(
-            100 * measured.confidence, 100 * measured.accuracy, color=BLUE, marker="o", markersize=4, label="this run"
-        )
+        axes.plot(100 * confidence, 100 * accuracy, color=BLUE, marker="o", markersize=4, label="this run")
         axes.set(xlabel="probability of the predicted class, %", ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 103))
         axes.legend()
 
-    note = f"Expected calibration error {100 * measured.error:.1f} %."
-    return Chart("Calibration", svg(draw, "Calibration"), note)
+    return Chart("Calibration", svg(draw, "Calibration"), f"Expected calibration error {100 * error:.1f} %.")

@@ -29,7 +29,7 @@ class Gallery:
     note: str
     headers: list[str]
     """Of the texts of each entry: what is said about the row, then some of its cells."""
-    entries: list[tuple[str, str, tuple[str, ...]]]
+    entries: list[tuple[str, str, list[str]]]
     """Of each row: its id or number, its picture (empty if it has none), and texts."""
     total: int
     """How many rows were ranked; only the first have entries."""
@@ -78,11 +78,11 @@ def _gallery(
     drawn = [""] * len(top) if seen.images is None else pictures(seen.images)
     entries = []
     for position, (name, picture, *values) in enumerate(zip(names, drawn, *columns.values(), strict=False)):
-        texts = tuple(
+        texts = [
             f"{value:.2f}".replace("-", "−") if isinstance(value, np.floating) else shown(dataset.classes[value])
             for value in values
-        )
-        texts += tuple(shown(cells[position], CELL_LIMIT) for cells in seen.cells.values())
+        ]
+        texts += [shown(cells[position], CELL_LIMIT) for cells in seen.cells.values()]
         entries.append((shown(name.removeprefix(root)), picture, texts))
     is_pixelated = seen.images is not None and max(seen.images.shape[2:]) < SMOOTH_FROM
     headers = [*columns, *(shown(name, CELL_LIMIT) for name in seen.cells)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ def write_report(
     if not given:
         raise RunError("no run was given; a report needs at least one.")
     if len(given) > 1:
-        return _write(path, "comparison.html", compare(given))
-    return _write(path, "run.html", details(given[0], dataset, baselines))
+        return _write(path, "comparison.html", **compare(given))
+    return _write(path, "run.html", **details(given[0], dataset, baselines))
 
 
 def write_report_or_warn(
@@ -62,17 +62,17 @@ def write_report_or_warn(
 def write_audit_page(path: str | Path, audit: Audit, data: EncodedDataset, how: str = "", warning: str = "") -> Path:
     """Write a gallery of the most suspicious labels. `how` says where the probabilities came from."""
     sentence = f"{len(audit.disputed):,} of {len(audit.rows):,} labels of {shown(data.dataset.name)} are disputed."
-    found = audit_gallery(audit, data, how)
-    return _write(path, "gallery_page.html", {"sentence": sentence, "warning": warning, "gallery": found})
+    gallery = audit_gallery(audit, data, how)
+    return _write(path, "gallery_page.html", sentence=sentence, warning=warning, gallery=gallery)
 
 
 def write_suggestions_page(path: str | Path, suggestions: Suggestions, data: EncodedDataset) -> Path:
     """Write a gallery of the rows to label next, in the order in which to label them."""
     sentence = f"{len(suggestions.rows):,} rows of {shown(data.dataset.name)} to label next."
-    found = suggestions_gallery(suggestions, data, "Rows to label next")
-    return _write(path, "gallery_page.html", {"sentence": sentence, "warning": "", "gallery": found})
+    gallery = suggestions_gallery(suggestions, data, "Rows to label next")
+    return _write(path, "gallery_page.html", sentence=sentence, warning="", gallery=gallery)
 
 
-def _write(path: str | Path, template: str, values: Mapping[str, Any]) -> Path:
+def _write(path: str | Path, template: str, **values: Any) -> Path:
     write_output(Path(path), render(template, **values).encode("utf-8", "replace"), beginning=b"<!doctype html>")
     return Path(path)
