@@ -14,23 +14,15 @@ from selfens.core.device import resolve_device
 from selfens.data import sources
 from selfens.data.sources import Peek, SourceOptions
 from selfens.encoders import ENCODERS, EncoderOptions
-from selfens.errors import ConfigError
+from selfens.errors import ConfigError, plural
 from selfens.methods import METHODS
 
 VECTORS_METHOD, IMAGES_METHOD = "committee", "temporal-teacher"
-VECTORS = (
-    f"method.name={VECTORS_METHOD}",
-    "network.name=committee",
-    "network.noise=0",
-    "network.dropout=0.3",
-    "optimizer.name=adamw",
-    "optimizer.learning_rate=0.002",
-    "optimizer.weight_decay=0.01",
-    "schedule.name=cosine",
-    "training.batch_size=320",
-    "training.min_steps_per_epoch=20",
+VECTORS = (  # chosen on the tasks that `benchmarks/own_data.py` names
+    *(f"method.name={VECTORS_METHOD}", "network.name=committee", "network.noise=0", "network.dropout=0.3"),
+    *("optimizer.name=adamw", "optimizer.learning_rate=0.002", "optimizer.weight_decay=0.01"),
+    *("schedule.name=cosine", "training.batch_size=320", "training.min_steps_per_epoch=20"),
 )
-"""Chosen on the tasks that `benchmarks/own_data.py` names."""
 VECTORS_EPOCHS, VECTORS_MIN_EPOCHS = 50, 10
 VECTORS_ROWS = 5120  # with this many rows, an epoch of 20 steps visits each once
 
@@ -40,14 +32,12 @@ class ImageSettings(NamedTuple):
 
     overrides: tuple[str, ...]
     network: str
-    min_side: int
-    """The smallest images for this network, in pixels; smaller ones get the network `small`."""
-    steps: int
-    """For images of up to 32 pixels."""
+    min_side: int  # in pixels; smaller images get the network `small`
+    steps: int  # for images of up to 32 pixels
     min_steps_per_epoch: int
 
 
-ON_CPU = ImageSettings(
+ON_CPU = ImageSettings(  # a minute or two; chosen on other labels than results are reported for (docs/log.md)
     overrides=(
         *("network.noise=0", "network.dropout=0", "network.mean_momentum=0.9", "method.decay=0.97"),
         *("optimizer.name=adamw", "optimizer.learning_rate=0.008", "optimizer.weight_decay=0.01"),
@@ -58,7 +48,6 @@ ON_CPU = ImageSettings(
     steps=1100,
     min_steps_per_epoch=1,
 )
-"""A minute or two. Chosen on images with other labels than those that results are reported for (docs/log.md)."""
 ON_GPU = ImageSettings(overrides=presets.TEACHER, network="conv13", min_side=24, steps=20_000, min_steps_per_epoch=200)
 
 OTHER_STEPS, OTHER_MIN_EPOCHS, OTHER_MAX_EPOCHS = 1000, 30, 600
@@ -83,10 +72,7 @@ def config_for(
     source = {key: value for key, value in source.items() if value is not None}
     if presets.full_name(data) is not None:
         if encoder is not None:
-            raise ConfigError(
-                f"the encoder '{encoder.name}' was named, but {data} is a preset, which has its own network; give a folder of "
-                "images, a CSV or an .npz file."
-            )
+            raise ConfigError(f"the encoder '{encoder.name}' was named, but {data} is a preset; name data of your own.")
         config = presets.get(data, method)
         return replace(config, source=sources.options_for(config.source.title, **source)), None
     options = sources.options_for(data, hints=(*presets.PRESETS,), **source)
@@ -165,14 +151,15 @@ def explain(peek: Peek, chosen: Config, used: Config, *, timed: bool = False) ->
     """
     is_images = peek.image_side is not None and not ENCODERS.find(chosen.encoder.name).needs_images
     where = "on a GPU" if resolve_device(used.training.device).type == "cuda" else "without a GPU"
-    shift = chosen.views.translation
     reasons = {
         "method.name": f"method {chosen.method.name}",
         "network.name": f"network {chosen.network.name}, for {'images' if is_images else 'vectors'} {where}",
         "schedule.epochs": "" if timed else f"{chosen.schedule.epochs:,} epochs, for this number of rows",
-        "views.translation": f"shifts of up to {shift} pixel{'s' if shift > 1 else ''}" if shift else "",
-        "views.flip": f"{'' if chosen.views.flip else 'no '}flips, {peek.why}" if is_images else "",
     }
+    if is_images:
+        shift = chosen.views.translation
+        reasons["views.translation"] = f"shifts of up to {plural(shift, 'pixel')}" if shift else ""
+        reasons["views.flip"] = f"{'' if chosen.views.flip else 'no '}flips, {peek.why}"
     scaled = chosen.with_epochs(used.schedule.epochs)
     before, after = (
         {f"{section}.{name}": value for section, values in config.to_dict().items() for name, value in values.items()}

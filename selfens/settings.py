@@ -48,13 +48,7 @@ class Bounds:
 
 
 def setting(
-    default: Any,
-    doc: str,
-    *,
-    none: str = "none",
-    is_path: bool = False,
-    affects_result: bool = True,
-    **bounds: float,
+    default: Any, doc: str, *, none: str = "none", is_path: bool = False, affects_result: bool = True, **bounds: float
 ) -> Any:
     """A dataclass field with a default, a description and bounds.
 
@@ -89,7 +83,8 @@ class Section:
         hints, items = field_types(type(self)), {item.name: item for item in fields(self)}
         for name in values:
             if name not in hints:
-                raise ConfigError(unknown_name(self._noun(), name, hints))
+                owner = f"{self.name} option" if isinstance(self, NamedOptions) else f"{self.section} field"
+                raise ConfigError(unknown_name(owner, name, hints))
         if are_text:
             values = {
                 name: parse(f"{self.section}.{name}", text, hints[name], items[name].metadata.get("none", "none"))
@@ -106,10 +101,6 @@ class Section:
             rows.append((item.name, default, _expected(hints[item.name], item), item.metadata.get("doc", "")))
         return rows
 
-    @classmethod
-    def _noun(cls) -> str:
-        return f"{cls.section} field"
-
 
 @dataclass(frozen=True, kw_only=True)
 class NamedOptions(Section):
@@ -117,10 +108,6 @@ class NamedOptions(Section):
 
     name: ClassVar[str] = ""
     """The name in the registry."""
-
-    @classmethod
-    def _noun(cls) -> str:
-        return f"{cls.name} option"
 
 
 class Registry(dict[str, str]):
@@ -149,13 +136,11 @@ class Registry(dict[str, str]):
         return self.find(options.name)(options, **arguments)
 
 
-def _field_types(section: Any) -> dict[str, Any]:
+@functools.cache
+def field_types(section: Any) -> dict[str, Any]:
+    """Return the resolved type of each field of a dataclass."""
     hints = typing.get_type_hints(section)
     return {item.name: hints[item.name] for item in fields(section)}
-
-
-field_types: Callable[[Any], dict[str, Any]] = functools.cache(_field_types)
-"""Return the resolved type of each field of a dataclass."""
 
 
 def parse(path: str, text: str, hint: Any, none: str = "none") -> Any:
