@@ -143,20 +143,16 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.config_ = self._config(dataset)
         folds = default_folds(dataset.train_labels)
         if self.baselines and folds < 2:
-            raise DataError(
-                "no class has more than one labeled row, so none can be hidden; leave baselines out, or label more rows."
-            )
-        if self.run_dir is None and self.config_.method.has_files:
-            raise ConfigError("method.storage is a file, which belongs to a run that is kept; give run_dir too.")
+            raise DataError("no class has more than one labeled row; leave baselines out, or label more rows.")
         module = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else None
         self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
         progress = for_terminal() if self.verbose else None
+        limit = None
+        if self.time_limit is not None:
+            limit = max(seconds("time_limit", self.time_limit) + began - time.perf_counter(), 0.001)
         with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, keep_random_state():
             untrained = copy.deepcopy(module) if self.baselines else None
             directory = self.run_dir_ or Path(temporary) / "run"
-            limit = None
-            if self.time_limit is not None:
-                limit = max(seconds("time_limit", self.time_limit) + began - time.perf_counter(), 0.001)
             run = train(self.config_, directory, dataset=dataset, network=module, progress=progress, time_limit=limit)
             self._keep(run)
             self.baselines_ = None
@@ -229,10 +225,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if self.epochs is not None:
             check_type("epochs", self.epochs, Integral, "a whole number")
             fields["schedule.epochs"] = self.epochs
-        chosen = (fields | dict(changes)).items()
-        return default_config(dataset, self.method, device=self.device).with_overrides(
-            f"{path}={value}" for path, value in chosen
-        )
+        overrides = [f"{path}={value}" for path, value in (fields | dict(changes)).items()]
+        return default_config(dataset, self.method, device=self.device).with_overrides(overrides)
 
     def _keep(self, run: Run) -> None:
         """Keep everything that is needed once the directory is gone."""

@@ -164,7 +164,7 @@ class Remembering(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(MethodOptions):
-        storage: Literal["soft", "hard"] = "soft"  # no setting(), and a name that another method uses for a file
+        storage: Literal["soft", "hard"] = "soft"  # no setting()
 
     def setup(self, network, rows):
         self.mean = torch.zeros(rows.num_classes)
@@ -179,14 +179,10 @@ class Remembering(Method):
         self.mean.lerp_(predictions.mean(dim=0), 0.3)
 
 
-class InAFile(Remembering):
-    """Keeps an ensemble in a file."""
-
-    path = ""
-
+class WithEnsemble(Remembering):
     def setup(self, network, rows):
         super().setup(network, rows)
-        self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes, storage=self.path)
+        self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes)
 
     def after_step(self, network, rows, predictions):
         super().after_step(network, rows, predictions)
@@ -244,7 +240,7 @@ class EvaluatedByAnotherName(WithTeacherOfAnotherName):
 @pytest.mark.parametrize(
     "kind",
     [
-        *(Halved, Remembering, InAFile),
+        *(Halved, Remembering, WithEnsemble),
         *(WithTeacher, WithTeacherBesideTheNetwork, WithTeacherOfAnotherName, EvaluatedByAnotherName),
     ],
 )
@@ -254,9 +250,7 @@ def test_a_method_is_trained_and_resumed_to_the_same_bits(tmp_path, kind):
     def passed():
         return {"dataset": data, "method": kind()}
 
-    InAFile.path = str(tmp_path / "whole.targets")
     whole = train(settings, tmp_path / "whole", **passed())
-    InAFile.path = str(tmp_path / "cut.targets")
     with crashed():
         train(settings, tmp_path / "cut", **passed(), progress=At(2, 1, crash))
     cut = resume(tmp_path / "cut", **passed())
@@ -376,13 +370,6 @@ def test_a_method_that_cannot_be_trained_is_refused_before_a_run_is_made(tmp_pat
 def test_losses_that_are_not_as_they_should_be_are_refused(tmp_path, wrong, sentence):
     with pytest.raises(ConfigError, match=sentence):
         train(config("supervised"), tmp_path / "run", dataset=features(), method=own(losses=losses_with(**wrong)))
-
-
-@pytest.mark.parametrize("storage", ["ram", "my.targets"])
-def test_a_storage_that_the_method_does_not_use_is_refused(tmp_path, storage):
-    with pytest.raises(ConfigError, match=r"method\.storage is .*, but a method of your own was passed"):
-        train(config("temporal", f"method.storage={storage}"), tmp_path / "run", dataset=features(), method=Halved())
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reported_part_that_is_no_number_does_not_end_a_run_whose_loss_is(tmp_path):

@@ -20,15 +20,13 @@ import torch
 from support import At, config, contents, crash, crashed, environment, interrupt, run_cli
 from torch import nn
 
-from selfens import EmaTeacher, EnsembleTargets, SelfEnsemblingClassifier, load_run, networks, resume, train
-from selfens.config import NetworkConfig
+from selfens import EmaTeacher, EnsembleTargets, SelfEnsemblingClassifier, load_run, resume, train
 from selfens.core.losses import cross_entropy
 from selfens.data import preprocess
 from selfens.data.dataset import Dataset
 from selfens.data.sampler import Sampler
 from selfens.errors import RunError
 from selfens.methods import METHODS, Losses, Method
-from selfens.networks.layers import normalized_layers, synchronize_means
 from selfens.runs.directory import RunDirectory
 from selfens.training.checkpoint import Checkpointer
 from selfens.training.distributed import MAX, MIN, Group, process_group
@@ -163,43 +161,6 @@ def test_the_split_sampler_gives_each_process_labeled_rows_of_its_own():
         assert len(set(others.flat)) == others.size
 
 
-# Gradients
-
-
-def made_up_batch():
-    random = np.random.default_rng(0)
-    return torch.from_numpy(random.normal(size=(12, 1, 8, 8))).float(), torch.arange(12) % 3
-
-
-def small_network():
-    torch.manual_seed(0)
-    return networks.build(NetworkConfig(name="small", width=4, dropout=0.0, noise=0.0), (1, 8, 8), 3).train()
-
-
-def gradients_of(network, x, y):
-    loss = nn.functional.cross_entropy(network(x), y)
-    return torch.autograd.grad(loss, list(network.parameters()))
-
-
-def gradients_in_a_group(group):
-    network, (x, y) = small_network(), made_up_batch()
-    synchronize_means(network, group.mean_with_gradient)
-    own = slice(group.rank, None, group.size)
-    gradients = group.means(gradients_of(network, x[own], y[own]))
-    return [g.numpy() for g in gradients], [layer.batch_mean.numpy() for layer in normalized_layers(network)]
-
-
-def test_gradients_with_synchronized_means_are_those_of_the_joint_batch():
-    network, (x, y) = small_network(), made_up_batch()
-    expected = [g.numpy() for g in gradients_of(network, x, y)]
-    means = [layer.batch_mean.numpy() for layer in normalized_layers(network)]
-    for gradients, own_means in in_processes(3, gradients_in_a_group):
-        for gradient, other in zip(gradients, expected, strict=True):
-            np.testing.assert_allclose(gradient, other, atol=1e-6, rtol=1e-4)
-        for mean, other in zip(own_means, means, strict=True):
-            np.testing.assert_allclose(mean, other, atol=1e-6)
-
-
 # Training
 
 
@@ -261,9 +222,8 @@ def errors_of(path):
 
 OPTIONS = {
     "supervised": ["optimizer.name=sgd", "optimizer.weight_decay=1e-3"],
-    "pi": ["training.means=joint"],
-    "temporal": ["method.storage=ram", "training.residence=ram"],
-    "mean-teacher": ["method.decay=0.9", "training.means=joint", "optimizer.name=adamw"],
+    "temporal": ["training.residence=ram"],
+    "mean-teacher": ["method.decay=0.9", "optimizer.name=adamw"],
     "fixmatch": ["method.decay=0.9", "training.labeled_per_batch=5", "method.alignment=labels", "schedule.name=cosine"],
 }
 """With what each method is trained here, so that every part is, in several processes."""
@@ -450,7 +410,6 @@ def test_what_is_tested_is_what_is_saved_with_buffers_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        ([f"method.storage={os.sep}tmp{os.sep}no-such-z"], "no-such-z, which is for one process, and there are 4"),
         (["labels.count=3", "training.rows=labeled"], "4 processes have 3 rows an epoch to share"),
         (["labels.count=3", "training.labeled_per_batch=8"], "labeled rows .of several processes"),
         (["training.unlabeled_per_epoch=1000"], "there are only 90 unlabeled rows"),
@@ -460,7 +419,6 @@ def test_what_several_processes_cannot_do_is_said(overrides, sentence, tmp_path)
     with pytest.raises(FailedError, match=sentence):
         train_in(4, tmp_path / "run", settings(*overrides))
     assert not (tmp_path / "run").exists()
-    assert not Path("/tmp/no-such-z").exists()
 
 
 # As a user starts it

@@ -325,7 +325,6 @@ def test_a_whole_config_replaces_the_defaults():
         ({"epochs": 2.5}, "expected a whole number"),
         ({"epochs": "10"}, "expected a whole number"),
         ({"config": {"method.weightmax": 1}}, "did you mean 'weight_max'"),
-        ({"config": SMALL | {"method.storage": "file"}}, "is a file, which belongs to a run that is kept"),
         ({"device": "tpu"}, "there is no device 'tpu'"),
         ({"config": "method.weight_max=1"}, r"config is 'method.weight_max=1' \(str\); expected a Config, or fields"),
     ],

@@ -214,7 +214,7 @@ def test_a_run_with_normalized_layers_follows_the_algorithm_for_five_epochs(tmp_
 @pytest.mark.parametrize("name", METHODS)
 def test_what_an_option_cannot_be_is_refused_in_a_sentence(name):
     for item, _, expected, _ in METHODS.find(name).Options.describe():
-        wrong = ["x" * 40, None, [1]] if item != "storage" else [None, 3]
+        wrong = ["x" * 40, None, [1]]
         if expected.startswith(("at least 0", "above 0")):
             wrong += [float("nan"), float("inf"), -0.5]
         wrong += [{"below 1": 1.0, "at most 1": 1.5, "at most 0.9999": 1.0}.get(expected.rpartition(" and ")[2])]

@@ -396,7 +396,7 @@ def test_a_checkpoint_without_a_part(half, lost):
 OTHER_STRINGS = [("format", "2"), ("epoch", "x"), ("epoch", None), ("step", "-1"), ("seconds", "long")]
 
 
-@pytest.mark.parametrize(("name", "text"), [*OTHER_STRINGS, ("targets_file", "[1]"), ("targets_file", "{")])
+@pytest.mark.parametrize(("name", "text"), OTHER_STRINGS)
 def test_a_checkpoint_with_other_strings(half, name, text):
     rewrite(half / "checkpoint.safetensors", {name: text})
     refused(half, "the checkpoint of .* is of another run")
@@ -449,7 +449,7 @@ def test_a_run_json_with_a_value_of_another_kind_or_without_it(half, name):
     info = json.loads((half / "run.json").read_text())
     for other in (info | {name: None}, {key: value for key, value in info.items() if key != name}):
         (half / "run.json").write_text(json.dumps(other))
-        refused(half, "run.json lacks fields or holds invalid values .*; it is damaged")
+        refused(half, "run.json is damaged")
 
 
 ENCODER = {"shape": [6], "type": "float32", "range": None}
@@ -470,7 +470,7 @@ def test_a_damaged_encoder(half, learned):
     ("changes", "sentence"),
     [
         ({"rows": 99}, "are not what .* was trained on|does not fit the run|damaged"),
-        ({"classes": ["0"]}, "run.json lacks fields or holds invalid values"),
+        ({"classes": ["0"]}, "run.json is damaged"),
         ({"input_shape": [7]}, "preprocess.safetensors does not fit the inputs of the run"),
         ({"encoder": ENCODER | {"shape": [7]}}, "was trained on .7,.|run.json or config.json is damaged"),
     ],
@@ -667,7 +667,7 @@ def test_a_run_that_was_moved_finds_its_data_again_though_their_path_was_relativ
 
 def test_a_run_without_a_trained_network_can_be_resumed_but_not_used(tmp_path, same_bits):
     run = crash_at(0, 2, config(), tmp_path / "cut")
-    with pytest.raises(RunError, match="has no checkpoint of a trained network; resume it"):
+    with pytest.raises(RunError, match="has no checkpoint; resume it"):
         load_run(run).predict(blobs()[0])
     same_bits(run)
 
@@ -695,5 +695,5 @@ def test_the_command_line_gives_the_same_bits_as_python(tmp_path, half_once, sam
 @pytest.mark.parametrize("start", [load_run, resume])
 def test_a_run_of_the_first_edition_is_refused_in_one_sentence(tmp_path, start):
     run = shutil.copytree(FIRST_EDITION, tmp_path / "run")
-    refused(run, "was written in format 1, by another version of selfens; .*: use that version", start)
+    refused(run, "was written in format 1 by another version of selfens; use that", start)
     taken(run, "already holds a run")

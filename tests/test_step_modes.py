@@ -24,7 +24,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from selfens import Dataset, presets
 from selfens.core.device import generator, suitable_threads, torch_settings
 from selfens.core.neighbors import project
-from selfens.core.targets import EnsembleTargets, staging
 from selfens.methods import METHODS
 from selfens.networks.layers import BatchNorm, BatchNormConv2d, FusedSequential, NormalizedConv2d, fuse
 from selfens.training import step as step_module
@@ -75,14 +74,11 @@ def switched(compile, capture):
     return [f"training.compile={compile}", f"training.capture={capture}"]
 
 
-def parts_after(
-    overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0, draw=0, prefetched=False, **images
-):
+def parts_after(overrides, *, method, device, network=None, steps=STEPS, perturbed=0.0, draw=0, **images):
     """The components of a run after some steps with changing rates, its warnings, and the losses per epoch.
 
-    perturbed   relative size of a random change to the initial weights
-    draw        which random change
-    prefetched  bring the targets to the step through staging buffers even if that is not needed
+    perturbed  relative size of a random change to the initial weights
+    draw       which random change
     """
     warnings, losses, device = [], [], torch.device(device)
     config = presets.get("cifar10-temporal").with_overrides(
@@ -95,8 +91,6 @@ def parts_after(
         if perturbed:
             factors = 1 + perturbed * np.random.default_rng(draw).standard_normal(len(parts.optimizer.flat))
             parts.optimizer.flat.mul_(torch.from_numpy(factors).float().to(device))
-        if prefetched:
-            parts.method.ensemble.prefetches = True
         done = 0
         while done < steps:
             for rows in islice(parts.visit(done), steps - done):
@@ -230,60 +224,6 @@ def test_our_kernels_are_the_same_on_a_gpu(method, network, normalization, preci
     same = [f"network.name={network}", f"network.normalization={normalization}", f"training.precision={precision}"]
     same += ["network.dropout=0", "network.noise=0"]
     assert_same(same, ["training.kernels=on"], method=method, device="cuda", rounding=rounding)
-
-
-@pytest.mark.parametrize("compile", ["off", "on"])
-def test_a_step_whose_targets_are_prefetched_is_the_same(monkeypatch, traced_only, compile):
-    monkeypatch.setattr(staging, "BUFFER_ROWS", 200)  # two steps of the four of an epoch
-    same = [*SMALL, *without_unshared_draws("cpu"), f"training.compile={compile}"]
-    plain = parts_after(same, method="temporal", device="cpu")
-    prefetched = parts_after(same, method="temporal", device="cpu", prefetched=True)
-    assert prefetched[1] == []
-    assert prefetched[0].method.ensemble.prefetcher is not None
-    assert max(differences(prefetched, plain).values()) < 1e-6
-
-
-@needs_gpu
-@pytest.mark.parametrize(("type", "place"), [("float32", "ram"), ("float16", "file")])
-@pytest.mark.parametrize(("compile", "capture"), [("off", "off"), ("off", "on"), ("on", "on")])
-def test_a_step_is_the_same_wherever_the_targets_are_kept(tmp_path, monkeypatch, place, type, compile, capture):
-    monkeypatch.setattr(staging, "BUFFER_ROWS", 200)
-    common = [*SMALL, "training.precision=fp32", f"method.storage_type={type}"]
-    same, kept = [*common, *switched(compile, capture)], str(tmp_path / "z") if place == "file" else place
-    there = parts_after(same, method="temporal", device="cuda")
-    elsewhere = parts_after([*same, f"method.storage={kept}"], method="temporal", device="cuda")
-    assert elsewhere[1] == []
-    assert elsewhere[0].method.ensemble.mean.device.type == "cpu"
-    plain = [*common, *PLAIN]
-    untouched = parts_after(plain, method="temporal", device="cuda")
-    assert_close(elsewhere, there, amplified(plain, untouched, method="temporal", device="cuda"))
-
-
-@needs_gpu
-@pytest.mark.parametrize("late", ["nothing", "steps"])
-def test_targets_that_are_prefetched_to_a_gpu_are_those_kept_there(monkeypatch, late):
-    """Only get, write and commit, over rows that come again, in buffers of four rows that take turns quickly.
-
-    late  what takes so long on the GPU that a wait that is missing is noticed
-    """
-    monkeypatch.setattr(staging, "BUFFER_ROWS", 4)
-    one, other = (EnsembleTargets(50, 10, device="cuda", storage=place) for place in ("device", "ram"))
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(5):
-        order = torch.stack([torch.randperm(50, generator=generator)[:2] for _ in range(40)]).cuda()
-        predictions = torch.rand(40, 2, 10, generator=generator).softmax(dim=2).cuda()
-        found = {one: [], other: []}
-        for ensemble, targets in found.items():
-            for number, rows in enumerate(ensemble.visit(order)):
-                if late == "steps":
-                    torch.cuda._sleep(CYCLES)
-                targets.append(ensemble.get(rows).probabilities)
-                ensemble.write(rows, predictions[number])
-            ensemble.commit()
-        torch.testing.assert_close(torch.cat(found[one]), torch.cat(found[other]), rtol=1e-6, atol=1e-7)
-        assert torch.equal(one.count.cpu(), other.count)
-        torch.testing.assert_close(one.all().probabilities, other.all().probabilities, rtol=1e-6, atol=1e-7)
-        torch.testing.assert_close(one.spread.cpu(), other.spread, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,9 +1,4 @@
-"""EnsembleTargets against Algorithm 2 and against a loop over rows, wherever it is kept."""
-
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
-from unittest import mock
+"""EnsembleTargets against Algorithm 2 and against a loop over rows."""
 
 import numpy as np
 import pytest
@@ -12,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference.targets import RowEnsemble, algorithm_2
 
-from selfens.core.targets import EnsembleTargets, staging
-from selfens.core.targets.ensemble import CHUNK_BYTES
+from selfens.core import targets as core_targets
+from selfens.core.targets import EnsembleTargets
 
 ROWS, CLASSES = 6, 3
 # A value is at most 1 and a handful of roundings of 6e-8 away; 1/(1 - 0.95) = 20 magnifies them.
@@ -58,124 +53,25 @@ def test_any_pattern_of_visits_follows_the_row_by_row_twin(pattern, decay):
         assert_like_twin(ensemble, twin)
 
 
-# Where it is kept
-
-
-@contextmanager
-def kept(place, **options):
-    """An ensemble of a small problem, kept somewhere; `staged` goes through a window as on a GPU, of a few rows here."""
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(staging, "BUFFER_ROWS", 4):
-        kind, _, staged = place.partition(" ")
-        storage = Path(folder) / "z" if kind == "file" else kind
-        ensemble = EnsembleTargets(ROWS, CLASSES, storage=storage, **options)
-        ensemble.prefetches = bool(staged)
-        yield ensemble
-
-
-PLACES = ["device", "ram", "file", "ram staged", "file staged"]
-
-
-@st.composite
-def orders(draw):
-    """Epochs of [steps, batch] row numbers; a row may come again in a later step, or not at all."""
-    batch = draw(st.integers(1, ROWS))
-    steps = st.lists(st.permutations(range(ROWS)).map(lambda rows: rows[:batch]), max_size=5)
-    return [np.array(epoch, dtype=np.int64).reshape(-1, batch) for epoch in draw(st.lists(steps, max_size=5))]
-
-
-def visit_epochs(ensemble, pattern):
-    """Follow the pattern; all targets that were seen on the way, and those at the end."""
-    seen = []
-    for t, order in enumerate(pattern):
-        for b, rows in enumerate(ensemble.visit(torch.from_numpy(order))):
-            assert rows.tolist() == order[b].tolist()
-            seen += [*ensemble.get(rows)]
-            ensemble.write(rows, torch.from_numpy(predictions([t, b], len(rows))))
-        ensemble.commit()
-        if t == 2 and ensemble.file:  # as a checkpoint does
-            ensemble.seal()
-    return [*seen, *ensemble.all(), ensemble.variance(torch.arange(ROWS)), ensemble.count, ensemble.spread]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@given(orders(), decays)
-def test_wherever_it_is_kept_the_targets_are_the_same_to_the_bit_and_those_of_the_twin(dtype, pattern, decay):
-    twin = RowEnsemble(ROWS, CLASSES, decay)
-    for t, order in enumerate(pattern):
-        for b, rows in enumerate(order):
-            twin.write(rows, predictions([t, b], len(rows)))
+@given(epochs, decays)
+def test_averages_and_variances_of_either_type_are_those_of_the_twin(dtype, pattern, decay):
+    ensemble, twin = EnsembleTargets(ROWS, CLASSES, decay, dtype=dtype), RowEnsemble(ROWS, CLASSES, decay)
+    assert ensemble.mean.dtype == getattr(torch, dtype)
+    for t, batches in enumerate(pattern):
+        for b, rows in enumerate(batches):
+            rows = list(dict.fromkeys(rows))
+            for each in (ensemble, twin):
+                write(each, rows, predictions([t, b], len(rows)))
+        ensemble.commit()
         twin.commit()
-    results = []
-    for place in PLACES:
-        with kept(place, decay=decay, dtype=dtype) as ensemble:
-            assert ensemble.mean.dtype == getattr(torch, dtype)
-            results.append([tensor.clone() for tensor in visit_epochs(ensemble, pattern)])
-    for other in results[1:]:
-        assert all(torch.equal(a, b) or a.isnan().all() for a, b in zip(results[0], other, strict=True))
-    *_, probabilities, known, given_count, variance, count, _ = results[0]
     # Half precision keeps 11 bits of each of the averages, rounded once per epoch; 20 magnifies as above.
     close = CLOSE if dtype == "float32" else {"rtol": 2e-2, "atol": 2e-2}
-    np.testing.assert_allclose(probabilities, [twin.target(row) for row in range(ROWS)], **close)
+    targets, variance = ensemble.all(), ensemble.variance(torch.arange(ROWS))
+    np.testing.assert_allclose(targets.probabilities, [twin.target(row) for row in range(ROWS)], **close)
     np.testing.assert_allclose(variance, [twin.variance(row) for row in range(ROWS)], **close)
-    assert known.tolist() == [twin.known(row) for row in range(ROWS)]
-    assert given_count.tolist() == count.tolist() == [len(past) for past in twin.past]
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_without_a_visit_rows_can_be_asked_for_and_written_in_any_order(place):
-    with kept(place) as ensemble:
-        twin = RowEnsemble(ROWS, CLASSES, 0.6)
-        for t, rows in enumerate([[0, 5], [5, 1, 2], [4]]):
-            for each in (ensemble, twin):
-                write(each, rows, predictions(t, len(rows)))
-                each.commit()
-            assert_like_twin(ensemble, twin)
-
-
-@pytest.mark.parametrize("place", ["ram staged", "file staged"])
-def test_a_visit_given_up_keeps_what_was_written_until_then(place):
-    order = torch.arange(ROWS).reshape(-1, 1)
-    with kept(place) as ensemble:
-        for number, rows in enumerate(ensemble.visit(order)):
-            if number == 3:
-                break
-            ensemble.write(rows, torch.from_numpy(predictions(number, 1)))
-        ensemble.commit()
-        assert ensemble.count.tolist() == [1, 1, 1, 0, 0, 0]
-        assert ensemble.get(torch.arange(ROWS)).known.tolist() == [True] * 3 + [False] * 3
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_state_taken_in_the_middle_of_a_visit_holds_all_that_was_written_and_the_visit_goes_on(place):
-    order = torch.arange(ROWS).flip(0).reshape(-1, 2)
-    with kept(place) as ensemble, kept("device") as other:
-        for number, rows in enumerate(ensemble.visit(order)):
-            ensemble.write(rows, torch.from_numpy(predictions(number, 2)))
-            if number == 1:
-                other.load_state_dict(ensemble.state_dict())
-        write(other, order[2].tolist(), predictions(2, 2))
-        for each in (ensemble, other):
-            each.commit()
-        assert torch.equal(ensemble.all().probabilities, other.all().probabilities)
-        assert ensemble.count.tolist() == [1] * ROWS
-
-
-def test_within_a_visit_a_row_that_is_not_at_hand_is_an_error_and_not_a_wrong_target():
-    with kept("ram staged") as ensemble:
-        visit = ensemble.visit(torch.arange(ROWS).reshape(-1, 1))
-        next(visit)
-        with pytest.raises(IndexError):
-            ensemble.get(torch.tensor([5]))
-
-
-def test_rows_not_visited_keep_their_averages_when_the_others_move_to_the_other_half_of_a_file():
-    with kept("file") as ensemble:
-        for t, rows in enumerate([[0, 1, 2], [1], [2, 3]]):
-            write(ensemble, rows, predictions(t, len(rows)))
-            ensemble.commit()
-            ensemble.seal()
-        assert ensemble.count.tolist() == [1, 2, 2, 1, 0, 0]
-        np.testing.assert_allclose(ensemble.get(torch.tensor([0])).probabilities, predictions(0, 3)[:1], rtol=1e-6)
+    assert targets.known.tolist() == [twin.known(row) for row in range(ROWS)]
+    assert targets.count.tolist() == ensemble.count.tolist() == [len(past) for past in twin.past]
 
 
 def after(*epochs, **options):
@@ -188,14 +84,14 @@ def after(*epochs, **options):
 
 
 def test_a_commit_leaves_the_predictions_as_they_were_written():
-    """They may be those of a caller who looks at them, and pages of a file that need not be written again."""
+    """They may be those of a caller who looks at them."""
     np.testing.assert_array_equal(after([0, 3]).pending[[0, 3]], predictions(0, 2))
 
 
 def test_commits_in_many_chunks_are_commits_in_one(monkeypatch):
     results = []
     for size in (1 << 22, 8):
-        monkeypatch.setitem(CHUNK_BYTES, "cpu", size)
+        monkeypatch.setattr(core_targets, "CHUNK_BYTES", size)
         ensemble = after([0, 1, 5], [1, 2, 5], [2, 3, 5])
         results.append([ensemble.mean, ensemble.square, ensemble.count])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))

@@ -4,7 +4,6 @@ import time
 
 import numpy as np
 import pytest
-import torch
 from support import At, blobs, config, crash, crashed, differences, features, left_behind, write_npz
 
 from selfens import SelfEnsemblingClassifier, load_run, resume, train
@@ -65,18 +64,6 @@ def test_the_run_is_the_one_that_its_config_asks_for(tmp_path, few_epochs, metho
     assert len(run.history) == 4
     plain = train(run.config, tmp_path / "plain", dataset=features())
     assert differences(left_behind(run.path), left_behind(plain.path)) == []
-
-
-@pytest.mark.parametrize("place", ["ram", "file"])
-def test_targets_elsewhere_are_as_if_nothing_was_measured(tmp_path, few_epochs, place):
-    def asked(name):
-        where = place if place == "ram" else tmp_path / name
-        return config("temporal", f"method.storage={where}", epochs=50)
-
-    run = train(asked("one"), tmp_path / "limited", dataset=features(), time_limit=100)
-    plain = train(asked("other").with_epochs(4), tmp_path / "plain", dataset=features())
-    assert differences(left_behind(run.path), left_behind(plain.path)) == []
-    assert torch.equal(run.ensemble.mean, plain.ensemble.mean)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

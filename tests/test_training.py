@@ -535,10 +535,6 @@ def test_a_cosine_falls_at_every_step(tmp_path, monkeypatch):
 # What is refused
 
 
-JOINT = ("training.means=joint", "network.width=4")
-NO_JOINT_MEANS = "means is joint, but the network has no layers with mean-only batch normalization"
-
-
 @pytest.mark.parametrize(
     ("settings", "data", "sentence"),
     [
@@ -549,8 +545,6 @@ NO_JOINT_MEANS = "means is joint, but the network has no layers with mean-only b
             features,
             "labeled_per_batch is 13, but there are only 12 labeled rows",
         ),
-        (config("pi", "network.normalization=full", *JOINT), features, NO_JOINT_MEANS),
-        (config("pi", "network.name=wrn-28-2", "network.normalization=mean", *JOINT), images, NO_JOINT_MEANS),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_a_run_is_made(tmp_path, settings, data, sentence):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,15 +31,6 @@ class MethodOptions(NamedOptions):
 
     section: ClassVar[str] = "method"
     name: ClassVar[str] = "custom"
-
-    @property
-    def has_files(self) -> bool:
-        """The method keeps files besides the run's directory, which belong to one run."""
-        return False
-
-    def relocated(self, folder: Path) -> Self:
-        """Return these options with such files moved to a folder."""
-        return self
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import ClassVar, Literal, Self, final
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
 
 from torch import Tensor, nn
 
 from selfens.core import losses as terms
 from selfens.core.batch import Batch
-from selfens.core.targets import IN_MEMORY, EnsembleTargets, Targets
-from selfens.errors import ConfigError
+from selfens.core.targets import EnsembleTargets, Targets
 from selfens.methods.base import Losses, Method, TrainingRows, WeightedOptions
 from selfens.settings import setting
 
@@ -33,29 +31,9 @@ class Temporal(Method):
             True,
             "Keep the second moment too, for the variance of each row's predictions; off saves a third of the memory.",
         )
-        storage: str = setting(
-            "device",
-            "Where the ensemble is kept: on the `device`, in the host's `ram`, or in the file of this path.",
-            affects_result=False,
-        )
         storage_type: Literal["float32", "float16"] = setting(
             "float32", "The type in which the ensemble is kept; arithmetic is in float32."
         )
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.storage in IN_MEMORY:
-                return
-            if self.storage.strip().lower() in ("", *IN_MEMORY):
-                raise ConfigError(f"method.storage is '{self.storage}'; expected device, ram or the path of a file.")
-            object.__setattr__(self, "storage", str(Path(self.storage).absolute()))  # the run may be resumed elsewhere
-
-        @property
-        def has_files(self) -> bool:
-            return self.storage not in IN_MEMORY
-
-        def relocated(self, folder: Path) -> Self:
-            return replace(self, storage=str(folder / "targets")) if self.has_files else self
 
     ensemble: EnsembleTargets
 
@@ -65,7 +43,6 @@ class Temporal(Method):
             rows.num_classes,
             self.options.decay,
             rows.device,
-            storage=self.options.storage,
             dtype=self.options.storage_type,
             variance=self.options.variance,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +62,6 @@ class NormalizedLayer(nn.Module, ABC):
         self.register_buffer("running_mean", torch.zeros(units))
         self.register_buffer("batch_mean", torch.zeros(units), persistent=False)
         self.calibrating = False
-        self.over_processes: Callable[[Tensor], Tensor] | None = None
-        """Averages a batch mean over processes, if they share their means."""
         if not self.direction.is_meta:  # torch takes seconds to initialize a meta tensor
             nn.init.normal_(self.direction, std=INITIAL_DEVIATION)
 
@@ -85,8 +83,6 @@ class NormalizedLayer(nn.Module, ABC):
         if self.calibrating:
             y = y / self._per_unit(self._calibrate(y, mean), y.ndim)
             mean = self._batch_mean(y)
-        if self.over_processes:
-            mean = self.over_processes(mean)
         self.batch_mean.copy_(mean.detach())
         return (y + self._per_unit(self.bias - mean, y.ndim)).to(y.dtype)
 
@@ -129,8 +125,8 @@ class NormalizedConv2d(NormalizedLayer):
         self.fused = False
 
     def uses_kernels(self, x: Tensor) -> bool:
-        """Return True if this pass may be `forward_fused`, whose means are of this process's batch only."""
-        if not self.fused or not self.training or self.calibrating or self.over_processes is not None:
+        """Return True if this pass may be `forward_fused`."""
+        if not self.fused or not self.training or self.calibrating:
             return False  # first, because an exported network has no fixed size
         return len(x) * math.prod(self.sides(x)) * len(self.direction) < fused.LARGEST_TENSOR
 
@@ -300,12 +296,6 @@ def fuse(network: nn.Module, enabled: bool) -> None:
     for module in network.modules():
         if isinstance(module, NormalizedConv2d | BatchNormConv2d):
             module.fused = enabled
-
-
-def synchronize_means(network: nn.Module, average: Callable[[Tensor], Tensor]) -> None:
-    """Share all batch means between processes; `average` averages a tensor over them, gradients included."""
-    for layer in normalized_layers(network):
-        layer.over_processes = average
 
 
 def normalized_layers(network: nn.Module) -> Iterator[NormalizedLayer]:

@@ -11,8 +11,7 @@
     lock                     held by the process that is training
 
 Every file but the history is written under a temporary name and renamed, so a checkpoint is complete or absent. History lines
-later than the checkpoint are dropped on a resume and written again. For targets in their own file, see
-`selfens.core.targets.file`.
+later than the checkpoint are dropped on a resume and written again.
 """
 
 from __future__ import annotations
@@ -57,8 +56,6 @@ class Checkpoint:
     step: int
     tensors: dict[str, dict[str, Tensor]]
     """The `state_dict` of each part, by name: network, evaluated, method, targets, optimizer, step, random."""
-    targets_file: dict[str, str]
-    """Where the targets that belong to this checkpoint are, if they are in their own file."""
     seconds: float
     """Spent in the epoch so far."""
 
@@ -128,9 +125,7 @@ class RunDirectory:
     def check_resumable(self) -> None:
         """Refuse to continue a run whose config was edited, or that lost its history or its checkpoint."""
         if self.info().config != _digest(self._read("config.json")):
-            raise RunError(
-                f"{self.path / 'config.json'} was changed after the run began; undo that, or train another run."
-            )
+            raise RunError(f"{self.path / 'config.json'} was changed after the run began; undo that, or train anew.")
         known, done = len(self.history()), self.position()[0]
         if known < done or (known and not self.has_checkpoint()):
             raise RunError(
@@ -141,18 +136,15 @@ class RunDirectory:
     def info(self) -> RunInfo:
         raw, path = self._read_json("run.json"), self.path / "run.json"
         if not isinstance(raw, dict):
-            raise RunError(f"{path} is damaged; expected what the run was made of.")
+            raise RunError(f"{path} is damaged.")
         if raw.get("format") != FORMAT:
             raise RunError(
-                f"{self.path} was written in format {raw.get('format')}, by another version of selfens; this one reads format "
-                f"{FORMAT}: use that version, or train again."
+                f"{self.path} was written in format {raw.get('format')} by another version of selfens; use that one."
             )
         try:
             return RunInfo.from_dict(raw)
         except (ConfigError, TypeError, KeyError) as error:
-            raise RunError(
-                f"{path} lacks fields or holds invalid values ({str(error)[:100]}); it is damaged."
-            ) from None
+            raise RunError(f"{path} is damaged ({str(error)[:100]}).") from None
 
     def labels(self) -> LabelChoice:
         info = self.info()
@@ -212,16 +204,14 @@ class RunDirectory:
     # Checkpoints
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        flat = {
-            f"{part}/{name}": tensor for part, tensors in checkpoint.tensors.items() for name, tensor in tensors.items()
-        }
+        parts = checkpoint.tensors.items()
+        flat = {f"{part}/{name}": tensor for part, tensors in parts for name, tensor in tensors.items()}
         metadata = {
             "format": FORMAT,
             "run": self.info().id,
             "epoch": str(checkpoint.epoch),
             "step": str(checkpoint.step),
             "seconds": f"{checkpoint.seconds:.3f}",
-            "targets_file": json.dumps(checkpoint.targets_file),
         }
         save_tensors(self.path / "checkpoint.safetensors", flat, metadata)
 
@@ -250,19 +240,12 @@ class RunDirectory:
     def _parsed(self, metadata: dict[str, str]) -> Checkpoint:
         """Return the checkpoint that a file's metadata describe, without its tensors; refuse one of another run."""
         try:
-            found = Checkpoint(
-                int(metadata["epoch"]),
-                int(metadata["step"]),
-                {},
-                json.loads(metadata["targets_file"]),
-                float(metadata["seconds"]),
-            )
+            found = Checkpoint(int(metadata["epoch"]), int(metadata["step"]), {}, float(metadata["seconds"]))
             of_this_run = (metadata["format"], metadata["run"]) == (FORMAT, self.info().id)
         except (KeyError, *NOT_JSON):
             raise self._damaged_checkpoint() from None
-        has_file = isinstance(found.targets_file, dict) and all(isinstance(x, str) for x in found.targets_file.values())
         is_within = 0 <= found.epoch <= self.config().schedule.epochs and found.step >= 0
-        if not of_this_run or not has_file or not is_within or not 0 <= found.seconds < math.inf:
+        if not of_this_run or not is_within or not 0 <= found.seconds < math.inf:
             raise self._damaged_checkpoint()
         return found
 
@@ -277,9 +260,8 @@ class RunDirectory:
             return (self.path / name).read_text()
         except (OSError, UnicodeDecodeError) as error:
             reason = "it does not exist" if isinstance(error, FileNotFoundError) else error
-            raise RunError(
-                f"{self.path / name} cannot be read ({reason}); expected a run made by selfens train."
-            ) from None
+            path = self.path / name
+            raise RunError(f"{path} cannot be read ({reason}); expected a run made by selfens train.") from None
 
     def _read_json(self, name: str) -> Any:
         try:

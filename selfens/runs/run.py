@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from selfens.runs.info import RunInfo
 from selfens.runs.model import Model
 from selfens.settings import field_types
 
-BLOCK_BYTES = 1 << 24
 FEW_TEST_ROWS = 50
 
 
@@ -93,10 +91,6 @@ class Run:
         return 98 / math.sqrt(tested) if 0 < tested < FEW_TEST_ROWS else None
 
     @property
-    def is_public_data(self) -> bool:
-        return self.config.source.is_public
-
-    @property
     def was_passed_data(self) -> bool:
         """The dataset was passed in Python, so it cannot be loaded again."""
         return self.config.source.name == "memory"
@@ -124,17 +118,19 @@ class Run:
     def network(self) -> nn.Module:
         """The trained network, in evaluation mode: preprocessed inputs to logits."""
         if self.directory.position() == (0, 0):
-            raise RunError(
-                f"{self.path} has no checkpoint of a trained network; resume it, or put back its checkpoint.safetensors."
-            )
+            raise RunError(f"{self.path} has no checkpoint; resume it, or put back its checkpoint.safetensors.")
+        network = self._passed_network
+        if network is None and self.info.custom_network:
+            raise RunError(f"{self.path} was trained with a module of your own; pass it: load_run(path, network=...).")
         tensors = self.directory.load_checkpoint(with_targets=False).tensors
-        weights = tensors.get("evaluated") or tensors["network"]
-        with keep_random_state():  # weights are drawn before they are overwritten
-            network = self._build_network() if self._passed_network is None else self._passed_network
-        if self._passed_network is not None and tensors.get("evaluated"):
+        if network is None:
+            self.check_code()
+            with keep_random_state():  # weights are drawn before they are overwritten
+                network = networks.build(self.config.network, self.input_shape, len(self.classes))
+        elif tensors.get("evaluated"):
             network = copy.deepcopy(network)  # the passed module keeps the trained weights, not the teacher's
         try:
-            network.load_state_dict(weights)
+            network.load_state_dict(tensors.get("evaluated") or tensors["network"])
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip().rstrip(".")
             raise RunError(
@@ -143,14 +139,6 @@ class Run:
             ) from None
         return network.to(self.device).eval()
 
-    def _build_network(self) -> nn.Module:
-        if self.info.custom_network:
-            raise RunError(
-                f"{self.path} was trained with a module of your own; pass it, in Python: load_run(path, network=...)."
-            )
-        self.check_code()
-        return networks.build(self.config.network, self.input_shape, len(self.classes))
-
     @cached_property
     def model(self) -> Model:
         precision = self.config.training.precision
@@ -158,20 +146,14 @@ class Run:
 
     @cached_property
     def ensemble(self) -> EnsembleTargets | None:
-        """The targets of the last checkpoint, if the method keeps any; those in a file are read in place."""
-        checkpoint = self.directory.load_checkpoint()
-        state, (num_rows, num_classes) = checkpoint.tensors.get("targets"), (self.info.rows, len(self.classes))
-        if state is None and not checkpoint.targets_file:
+        """The targets of the last checkpoint, if the method keeps any."""
+        state = self.directory.load_checkpoint().tensors.get("targets")
+        if state is None:
             return None
         try:
-            if state is None:
-                ensemble = EnsembleTargets.read(checkpoint.targets_file)
-                if (ensemble.num_rows, ensemble.num_classes) != (num_rows, num_classes):
-                    raise ValueError(f"they are of {ensemble.layout}")
-            else:
-                dtype = str(state["mean"].dtype).removeprefix("torch.")
-                ensemble = EnsembleTargets(num_rows, num_classes, dtype=dtype, variance="square" in state)
-                ensemble.load_state_dict(state)
+            dtype = str(state["mean"].dtype).removeprefix("torch.")
+            ensemble = EnsembleTargets(self.info.rows, len(self.classes), dtype=dtype, variance="square" in state)
+            ensemble.load_state_dict(state)
         except (RuntimeError, KeyError, ValueError) as error:
             raise RunError(f"the targets of {self.path} are damaged ({str(error).splitlines()[0]}).") from None
         return ensemble
@@ -209,39 +191,34 @@ class Run:
             return self._data
         if dataset is None and source is None and self.was_passed_data:
             raise RunError(
-                f"{self.path} was trained on a dataset passed in Python; pass the dataset again (on the command line, a file "
-                "of it: --data PATH)."
+                f"{self.path} was trained on a dataset passed in Python; pass it again, or a file of it (--data)."
             )
         try:
             dataset = dataset or self._load(source)
         except DataError as error:
             reason = str(error).rstrip(".")
             raise RunError(
-                f"the data of {self.path} cannot be loaded: {reason}; put them back, or say where they are now (on the "
-                "command line: --data PATH)."
+                f"the data of {self.path} cannot be loaded: {reason}; put them back, or say where they are now (--data PATH)."
             ) from None
         data = EncodedDataset.make(dataset, self.encoder)
-        self.check_data(data)
+        if (data.fingerprint, data.num_rows) != (self.info.fingerprint, self.info.rows):
+            raise RunError(
+                f"the data of {dataset.name} are not what {self.path} was trained on; files or extra rows have changed, or "
+                "they are other data."
+            )
         self._data = data
         return data
 
     def _load(self, source: str | Path | None) -> Dataset:
         options = self.config.source
-        if source is not None:
+        if source is not None and self.was_passed_data:
+            options = sources.options_for(source)
+        elif source is not None:
             where = "folder" if options.is_public else "path"
-            if where == "folder" and "folder" not in field_types(type(options)):
-                raise RunError(
-                    f"{options.title} is not read from a folder, so it cannot have been moved; leave the path out."
-                )
-            options = sources.options_for(source) if self.was_passed_data else options.changed({where: str(source)})
+            if where not in field_types(type(options)):
+                raise RunError(f"{options.title} is not read from a folder, so it cannot have been moved.")
+            options = options.changed({where: str(source)})
         return sources.load(options, seed=self.config.seed.of("split"), side=self.encoder.image_side)
-
-    def check_data(self, data: EncodedDataset) -> None:
-        if (data.fingerprint, data.num_rows) != (self.info.fingerprint, self.info.rows):
-            raise RunError(
-                f"the data of {data.dataset.name} are not what {self.path} was trained on; files or extra rows have changed, "
-                "or they are other data."
-            )
 
     # Predictions
 
@@ -269,12 +246,6 @@ class Run:
             probabilities[unknown] = self.model.predict_inputs(data.inputs, numbers[unknown])
         return np.asarray(probabilities)
 
-    def training_blocks(self) -> Iterator[Rows]:
-        """Yield the numbers of the training rows in blocks, so that predictions need not be in memory all at once."""
-        size = max(BLOCK_BYTES // (4 * len(self.classes)), 1)
-        for start in range(0, self.info.rows, size):
-            yield np.arange(start, min(start + size, self.info.rows))
-
     def test_probabilities(self, dataset: Dataset | None = None) -> NDArray[np.float32]:
         """Return [test rows, classes] probabilities."""
         data = self.data(dataset)
@@ -288,11 +259,8 @@ class Run:
         """Compute the test error again, in percent, over every test row, and the error of each class."""
         data = self.data(dataset)
         wrong = self.test_probabilities().argmax(axis=1) != data.test_labels
-        per_class = {
-            name: 100.0 * float(wrong[data.test_labels == number].mean())
-            for number, name in enumerate(data.classes)
-            if (data.test_labels == number).any()
-        }
+        present = np.unique(data.test_labels)
+        per_class = {data.classes[n]: 100.0 * float(wrong[data.test_labels == n].mean()) for n in present}
         error = 100.0 * int(wrong.sum()) / len(wrong)
         return {"test_error": error, "rows": len(wrong), "errors": int(wrong.sum()), "per_class": per_class}
 

@@ -156,16 +156,12 @@ def _trained(
         shown.say(f"training {folds} times for {epochs}, each time with part of the labels held out")
     config = config.with_values("labels", count=None, choice="balanced", file=None, noise=0.0, validation=0.0)
     with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
-        if config.method.has_files:  # those belong to another run
-            config = replace(config, method=config.method.relocated(Path(folder)))
         path = Path(folder) / f"fold-{fold + 1}-of-{folds}"
         try:
             show = NoProgress() if fold else _Warnings(shown)  # the others would warn about the same
             run = train(config, path, dataset=dataset, network=network, progress=show)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"stopped in fold {fold + 1} of {folds}; nothing was written; run it again to start over."
-            ) from None
+            raise KeyboardInterrupt(f"stopped in fold {fold + 1} of {folds}; nothing was written.") from None
         taken = time.perf_counter() - began
         shown.say(f"fold {fold + 1}/{folds}  {duration(taken)}  {duration(taken * (folds - fold - 1))} left")
         yield run
@@ -176,16 +172,12 @@ def _fold_numbers(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
     can_be_hidden = _can_be_hidden(labels)
     limit = int(can_be_hidden.sum())
     if limit < 2:
-        raise DataError(
-            "no class has more than one labeled row, so none can be hidden and there can be no folds; label more rows."
-        )
+        raise DataError("no class has more than one labeled row, so there can be no folds; label more rows.")
     if not 2 <= folds <= limit:
         raise DataError(
             f"{folds} folds were asked for; expected 2 to {limit:,}, the number of labels that can be hidden."
         )
-    random = stream(seed, FOLDS)
-    numbers = np.full(len(labels), -1)
-    dealt = 0
+    random, numbers, dealt = stream(seed, FOLDS), np.full(len(labels), -1), 0
     for number in np.unique(labels[can_be_hidden]):
         members = random.permutation(np.flatnonzero(labels == number))
         numbers[members] = (dealt + np.arange(len(members))) % folds

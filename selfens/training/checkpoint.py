@@ -43,17 +43,14 @@ class Checkpointer:
             )
         if step:
             average_over_processes(parts)
-        ensemble, targets, targets_file = parts.method.ensemble, {}, {}
-        if ensemble and ensemble.file:
-            targets_file = ensemble.seal()
-        elif ensemble:
-            targets = {name: each.cpu() for name, each in ensemble.state_dict().items()}
+        ensemble = parts.method.ensemble
+        targets = {name: each.cpu() for name, each in ensemble.state_dict().items()} if ensemble else {}
         random = {kind: each.get_state() for kind, each in _generators(parts).items()}
         every = parts.group.gather((parts.rows.owned, targets, random))
         if parts.group.is_first:
             tensors = _states(parts) | {"targets": _all_targets(parts, every)}
             tensors["random"] = {f"{kind}{rank}": own[kind] for rank, (_, _, own) in enumerate(every) for kind in own}
-            directory.save_checkpoint(Checkpoint(epoch, step, tensors, targets_file, seconds))
+            directory.save_checkpoint(Checkpoint(epoch, step, tensors, seconds))
         parts.group.barrier()  # a process that continued while the first one writes would run into a timeout
 
     def load(self, checkpoint: Checkpoint) -> Position:
@@ -74,9 +71,7 @@ class Checkpointer:
             parts.optimizer.load_state_dict(tensors["optimizer"])
             if step == checkpoint.step:
                 parts.step.load_state_dict(tensors["step"])
-            if ensemble and ensemble.file:
-                ensemble.restore(checkpoint.targets_file)
-            elif ensemble:
+            if ensemble:
                 ensemble.load_state_dict(_own_targets(parts, tensors["targets"]))
             _restore_random_states(parts, random if same_processes else {}, checkpoint.epoch)
         except (RuntimeError, KeyError, ValueError, TypeError) as error:
@@ -139,7 +134,7 @@ def _states(parts: Components) -> dict[str, State]:
 def _check_fits(parts: Components, tensors: dict[str, State]) -> None:
     """Refuse anything but exactly the tensors that this run would save."""
     wanted, ensemble = _states(parts), parts.method.ensemble
-    if ensemble and not ensemble.file:
+    if ensemble:
         begun = {name: each for name, each in ensemble.arrays.items() if name in tensors.get("targets", {})}
         wanted["targets"] = _empty(ensemble.state_dict() | begun, len(parts.rows.kinds), "meta")
     for part in {*wanted, *tensors} - {"random"}:

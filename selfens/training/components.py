@@ -29,7 +29,6 @@ from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError
 from selfens.methods import METHODS
 from selfens.methods.base import Method, TrainingRows, WeightedOptions
-from selfens.networks.layers import normalized_layers, synchronize_means
 from selfens.runs.info import RunInfo
 from selfens.training.distributed import MIN, Group
 from selfens.training.evaluate import EvaluatedRows, misclassified
@@ -118,12 +117,8 @@ class Components:
         return self._rates(progress)
 
     def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
-        """Yield the rows of each step of an epoch, each when its inputs and targets are available."""
-        order = self.loader.order(epoch)[first_step:]
-        if self.method.ensemble is None:
-            return self.loader.visit(order)
-        targets = self.method.ensemble.visit(order[:, self.loader.num_labeled :])
-        return (rows for _, rows in zip(targets, self.loader.visit(order), strict=True))
+        """Yield the rows of each step of an epoch, each when its inputs are available."""
+        return self.loader.visit(self.loader.order(epoch)[first_step:])
 
     def set_epochs(self, epochs: int) -> None:
         """Train for another number of epochs, ramps in proportion."""
@@ -247,13 +242,6 @@ def _set_up_network(network: nn.Module, prepared: Prepared, loader: Loader, grou
         if not is_new or networks.is_factory(config.network.name):
             check_output(network, loader.batch(rows, ("none",)).views[0], prepared.data.num_classes)
     group.broadcast([*network.state_dict().values()])
-    if config.training.means == "joint" and not any(normalized_layers(network)):
-        raise ConfigError(
-            "training.means is joint, but the network has no layers with mean-only batch normalization, whose means are all "
-            "that processes can share; leave it out, or set network.normalization=mean if the network supports it."
-        )
-    if config.training.means == "joint" and group.size > 1:
-        synchronize_means(network, group.mean_with_gradient)
 
 
 def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:

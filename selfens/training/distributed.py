@@ -41,10 +41,6 @@ class Group:
     def __init__(self, rank: int = 0, size: int = 1, patient: dist.ProcessGroup | None = None) -> None:
         self.rank, self.size, self._patient = rank, size, patient
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Group:
-        """Return itself: a layer that averages over processes may be copied to make a teacher."""
-        return self
-
     @property
     def is_first(self) -> bool:
         """This process writes files and shows progress."""
@@ -75,11 +71,6 @@ class Group:
     def mean(self, tensor: Tensor) -> Tensor:
         """Average a tensor over the processes, in place."""
         return self.all_reduce(tensor).div_(self.size) if self.size > 1 else tensor
-
-    def mean_with_gradient(self, tensor: Tensor) -> Tensor:
-        """Average a tensor over the processes; the gradients of all their losses flow back into each."""
-        averaged: Tensor = _Mean.apply(tensor, self)  # type: ignore[no-untyped-call]
-        return averaged
 
     def all_reduce(self, tensor: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
         """Sum a tensor over the processes, or take the MIN or MAX of each value, in place."""
@@ -123,19 +114,6 @@ class Group:
         """Wait for all processes."""
         if self.size > 1:
             dist.barrier(group=self._patient)
-
-
-class _Mean(torch.autograd.Function):
-    """An average over processes: of values in the forward pass, of gradients in the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return group.mean(tensor.clone())
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.group.mean(gradient.clone()), None
 
 
 @contextmanager

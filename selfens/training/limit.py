@@ -42,21 +42,19 @@ def fit_schedule(parts: Components, checkpointer: Checkpointer, deadline: float)
 def seconds_per_epoch(parts: Components, checkpointer: Checkpointer, until: float) -> float:
     """Measure steps, the end of an epoch, evaluation and checkpoint."""
     ensemble, prepared, training = parts.method.ensemble, parts.prepared, parts.config.training
-    in_file = ensemble is not None and ensemble.file is not None
     with ExitStack() as undo, tempfile.TemporaryDirectory(prefix="selfens-") as folder:
         for restore in parts.step.snapshot():
             undo.callback(restore)
         if ensemble is not None:
-            before = {} if in_file else {name: each.clone() for name, each in ensemble.state_dict().items()}
-            undo.callback(ensemble.forget_epoch if in_file else partial(ensemble.load_state_dict, before))
+            before = {name: each.clone() for name, each in ensemble.state_dict().items()}
+            undo.callback(ensemble.load_state_dict, before)
         seconds = _seconds_per_step(parts, until) * parts.loader.steps_per_epoch
         seconds += _timed(parts.errors) / training.evaluate_every
-        if not in_file:  # a file would change for good, and its epochs are long
-            seconds += _timed(parts.method.end_epoch)
-            if training.checkpoint_every or parts.group.size > 1:  # otherwise checkpoints are rare
-                path = Path(folder) / "run"
-                trial = RunDirectory.create(path, parts.config, prepared.labels, prepared.preprocess, parts.info())
-                seconds += _timed(partial(checkpointer.save, trial, 0, 0)) / (training.checkpoint_every or 1)
+        seconds += _timed(parts.method.end_epoch)
+        if training.checkpoint_every or parts.group.size > 1:  # otherwise checkpoints are rare
+            path = Path(folder) / "run"
+            trial = RunDirectory.create(path, parts.config, prepared.labels, prepared.preprocess, parts.info())
+            seconds += _timed(partial(checkpointer.save, trial, 0, 0)) / (training.checkpoint_every or 1)
     parts.step.steps_done = 0
     return seconds
 

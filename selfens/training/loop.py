@@ -123,8 +123,6 @@ def _run(
         threads, seed = _threads(config, resumed), _process_seed(config, group)
         stack.enter_context(torch_settings(config.training.precision, threads, device, seed))
         components = Components(prepared, overrides, group, show.warn)
-        if components.method.ensemble is not None:
-            stack.callback(components.method.ensemble.close)
         checkpointer = Checkpointer(components)
         start = Position()
         if resumed:
@@ -174,8 +172,6 @@ def _process_seed(config: Config, group: Group) -> int:
 def _create(path: Path, components: Components) -> None:
     """Create the directory of a new run. The first process writes it, and all must see it, because all read it later."""
     group, prepared = components.group, components.prepared
-    if components.method.ensemble is not None:
-        _ = components.method.ensemble.arrays  # refuses a file that a checkpoint of another run relies on
     if group.is_first:
         RunDirectory.create(path, components.config, prepared.labels, prepared.preprocess, components.info())
     group.barrier()
@@ -260,7 +256,7 @@ def _errors(components: Components, done: int) -> dict[str, float | None]:
 def _ensemble_variance(components: Components) -> float | None:
     if components.method.ensemble is None:
         return None
-    spread = float(components.group.mean(components.method.ensemble.spread.to(components.prepared.device)))
+    spread = float(components.group.mean(components.method.ensemble.spread))
     return spread if math.isfinite(spread) else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -54,13 +54,6 @@ class Overrides(NamedTuple):
             raise ConfigError(f"{name}.parts is {self.method.parts}; expected each name once.")
         if taken := FIELDS.keys() & {*self.method.parts}:
             raise ConfigError(f"{name}.parts has '{min(taken)}', which the history uses itself; choose another name.")
-        for item in fields(config.method):  # where the method of the config would keep things
-            value = getattr(config.method, item.name)
-            if not item.metadata.get("affects_result", True) and value != item.default:
-                raise ConfigError(
-                    f"method.{item.name} is {value!r}, but a method of your own was passed, which has its own options; leave "
-                    "it out."
-                )
 
     def applied_to(self, config: Config) -> Config:
         """Return the config that says what is really trained on: a passed dataset instead of the source."""
@@ -138,11 +131,6 @@ def check_shareable(method: Method, numbers: set[int], processes: int) -> None:
 
     `numbers` are the numbers of all rows and of this process's rows, unless there are as many classes.
     """
-    if method.ensemble is not None and method.ensemble.file is not None:  # opened by the user, else refused earlier
-        raise ConfigError(
-            f"the method's ensemble is in the file {method.ensemble.file.path}, which is for one process, and there are "
-            f"{processes}; use one process, or keep it in ram."
-        )
     kept = {name: [tensor] for name, tensor in method.tensors().items()}
     for name, part in method.stateful().items():
         if not isinstance(part, nn.Module | EmaTeacher):  # whose weights may have as many rows by chance

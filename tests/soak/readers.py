@@ -5,7 +5,7 @@ A damaged file passes if it is refused in one sentence, or if it is read and tha
 - always: it takes bounded time and memory, runs no code that the file names, opens no connection, writes nothing elsewhere;
 - formats with a checksum (.npz, compressed .mat): what was read is what was there before the damage;
 - a folder of images: those that were not damaged are the same;
-- formats without a checksum (.npy, pickles, plain .mat, CSV, JSON, safetensors, targets): anything that makes sense;
+- formats without a checksum (.npy, pickles, plain .mat, CSV, JSON, safetensors): anything that makes sense;
 - a run that is refused is left as it was.
 """
 
@@ -216,7 +216,6 @@ READERS = {
     "checkpoint": Reader(make_run, "run/checkpoint.safetensors", run),
     "run": Reader(make_run, "run/*", run),
     "encoder": Reader(make_table_run, "run/run.json", run),
-    "targets-file": Reader(lambda folder: make_run(folder, f"method.storage={folder / 'z'}"), "z", run),
     "record": Reader(make_records, "results/*/*/*/*", lambda f, *_: command("reproduce", "--results", f / "results")),
 }
 

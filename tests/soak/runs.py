@@ -27,14 +27,13 @@ VARIANTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "temporal": ("temporal", "data.npz", (EACH,)),
     "photos": ("pi", "photos", (EACH, *SMALL_IMAGES, "labels.count=none", "source.size=8", "training.batch_size=4")),
     "mean-teacher": ("mean-teacher", "data.npz", ("training.checkpoint_every=7", "optimizer.name=adamw")),
-    "targets-file": ("temporal", "data.npz", (EACH, "method.storage=RUN-z", *SPLIT)),
-    "rare-targets-file": ("temporal", "data.npz", ("method.storage=RUN-z",)),
+    "temporal-split": ("temporal", "data.npz", SPLIT),
     "fixmatch": ("fixmatch", "data.npz", (EACH, *SPLIT, "optimizer.name=sgd", "method.alignment=labels")),
     "committee": ("committee", "data.npz", (EACH,)),
     "temporal-teacher": ("temporal-teacher", "data.npz", (EACH, "schedule.name=cosine")),
 }
-"""A method, its data and other settings: every method, images that must be decoded, and an ensemble in a file. Most write a
-checkpoint after each epoch, some only at the beginning and the end."""
+"""A method, its data and other settings: every method, and images that must be decoded. Most write a checkpoint after each
+epoch, some only at the beginning and the end."""
 
 Answer = dict[str, Any]
 
@@ -59,8 +58,7 @@ def ended(process: Any) -> tuple[int, str]:
 
 def train_words(variant: str, run: Path, epochs: int = EPOCHS) -> list[str]:
     method, source, overrides = VARIANTS[variant]
-    own = [text.replace("RUN", str(run)) for text in overrides]
-    settings = config(method, *own, name=str(run.parent / source), epochs=epochs)
+    settings = config(method, *overrides, name=str(run.parent / source), epochs=epochs)
     return [*train_arguments(run.parent / source, run, settings), "--quiet", "--no-report"]
 
 
@@ -80,15 +78,7 @@ def in_peace(variant: str, scratch: Path, epochs: int = EPOCHS) -> dict[str, Any
         assert code == 0, said
 
     made(f"{variant}-{epochs}", make, scratch)
-    return left(scratch / "whole")
-
-
-def left(run: Path) -> dict[str, Any]:
-    """What a finished run left behind, with its ensemble from wherever it is."""
-    found = {name: value for name, value in left_behind(run).items() if not name.startswith("targets/")}
-    ensemble = selfens.load_run(run, device="cpu").ensemble
-    state = ensemble.state_dict() if ensemble else {}
-    return found | {f"ensemble/{name}": tensor.numpy().tobytes() for name, tensor in state.items()}
+    return left_behind(scratch / "whole")
 
 
 def verdict(train: list[str], run: Path, expected: dict[str, Any]) -> str:
@@ -96,7 +86,7 @@ def verdict(train: list[str], run: Path, expected: dict[str, Any]) -> str:
     code, said = ended(start(run.parent, words_to_go_on(train, run)))
     if code:
         return f"finding: it could not be finished: exit code {code}, {said[-600:]!r}"
-    if different := differences(left(run), expected):
+    if different := differences(left_behind(run), expected):
         return f"finding: not the same bits: {different[:6]}"
     litter = [path.name for path in run.iterdir() if path.name.startswith(".")]
     return f"finding: left over in the run: {litter}" if litter else "the same bits"
@@ -154,7 +144,6 @@ def together(words: list[str], random: Random, scratch: Path) -> Answer:
 
 DISK: dict[str, tuple[str, list[str]]] = {
     "train": ("temporal", ["--report"]),
-    "train-targets-file": ("targets-file", []),
     "train-photos": ("photos", []),
     "train-tensorboard": ("temporal", ["--tensorboard"]),
     "resume": ("half", ["--quiet", "--no-report"]),
@@ -228,5 +217,5 @@ def fill_disk(room: int, count: Path) -> None:
         return lambda *words, **named: (check(), call(*words, **named))[1]
 
     builtins.open = io.open = opened
-    for name in ("write", "pwrite", "fsync", "mkdir", "rename", "replace", "posix_fallocate", "ftruncate"):
+    for name in ("write", "pwrite", "fsync", "mkdir", "rename", "replace", "ftruncate"):
         setattr(os, name, counted(getattr(os, name)))
