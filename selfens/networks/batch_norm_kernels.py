@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from selfens.networks.tiles import covering, empty, pixels_of, sweeping
+from selfens.networks.kernels import covering, empty, four, pixels_of, sweeping
 
 EPSILON = 1e-5  # added to the variance, as in torch
 # The best of 13 settings of the sums and 5 of the others on an H200. More programs wait for each other when they add up.
@@ -34,18 +34,6 @@ COVER_PIXELS, COVER_WARPS = 32, 4
 def _of_channels(values, column, channels):
     """Return one value per channel, as a row."""
     return tl.load(values + column, mask=column < channels, other=0.0).to(tl.float32)[None, :]
-
-
-@triton.jit
-def _four(x, row, column, inside, channels, width):
-    """Return the 2x2 pixels that are pooled into pixel `row`; `width` is that of the pooled image."""
-    corner = (row // width) * 4 * width + (row % width) * 2  # the upper left one, in the unpooled image
-    source = x + corner[:, None] * channels + column[None, :]
-    a = tl.load(source, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(source + channels, mask=inside, other=0.0).to(tl.float32)
-    c = tl.load(source + 2 * width * channels, mask=inside, other=0.0).to(tl.float32)
-    d = tl.load(source + (2 * width + 1) * channels, mask=inside, other=0.0).to(tl.float32)
-    return a, b, c, d
 
 
 @triton.jit
@@ -79,7 +67,7 @@ def _add_up_moments(
         inside = (row[:, None] < pixels) & (column[None, :] < channels)
         place = row[:, None] * channels + column[None, :]
         if POOL:
-            a, b, c, d = _four(x, row, column, inside, channels, width)
+            a, b, c, d = four(x, row, column, inside, channels, width)
             _which, chosen = _choose(a, b, c, d, sign)
             tl.store(pooled + place, chosen.to(pooled.dtype.element_ty), mask=inside)
             a, b, c, d = a - pivot, b - pivot, c - pivot, d - pivot
@@ -127,7 +115,7 @@ def _scale_activate_and_pool(
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
     inside = (row[:, None] < pixels) & (column[None, :] < channels)
-    a, b, c, d = _four(x, row, column, inside, channels, width)
+    a, b, c, d = four(x, row, column, inside, channels, width)
     center = _of_channels(mean, column, channels)
     scale = _of_channels(gain, column, channels) * tl.rsqrt(_of_channels(variance, column, channels) + epsilon)
     a, b, c, d = (a - center) * scale, (b - center) * scale, (c - center) * scale, (d - center) * scale
@@ -183,7 +171,7 @@ def _write_input_gradient(
     scale = channel_gain * inverse
     kind = result.dtype.element_ty
     if POOL:
-        a, b, c, d = _four(x, row, column, inside, channels, width)
+        a, b, c, d = four(x, row, column, inside, channels, width)
         which, chosen = _choose(a, b, c, d, channel_gain)
         before = tl.where((chosen - center) * inverse * channel_gain + offset > 0, after, after * slope)
         a = (tl.where(which == 0, before, 0.0) - mean_gradient - (a - center) * inverse * projection) * scale
@@ -222,7 +210,7 @@ def _forward(x: Tensor, gain: Tensor, shift: Tensor, slope: float, pool: bool) -
 
 
 @_forward.register_fake
-def _(x: Tensor, gain: Tensor, shift: Tensor, slope: float, pool: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(x, gain, shift, slope, pool):
     pooled = empty(x, pool) if pool else x.new_empty(0)
     return empty(x, pool), torch.empty_like(gain), torch.empty_like(gain), pooled
 
@@ -253,16 +241,7 @@ def _backward(
 
 
 @_backward.register_fake
-def _(
-    gradient: Tensor,
-    x: Tensor,
-    pooled: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    slope: float,
-) -> tuple[Tensor, Tensor]:
+def _(gradient, x, pooled, mean, variance, gain, shift, slope):
     return empty(x, pool=False), gain.new_empty((2, x.shape[1]))
 
 
@@ -310,5 +289,5 @@ def evaluate(x: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Ten
 
 
 @evaluate.register_fake
-def _(x: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, slope: float) -> Tensor:
+def _(x, gain, shift, mean, variance, slope):
     return empty(x, pool=True)

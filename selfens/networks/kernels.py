@@ -19,11 +19,54 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from selfens.networks.tiles import Launch, covering, empty, pixels_of, tiles
-
 # The best of 48 settings, measured on an H200 for the two largest shapes of conv13.
 SUM_PIXELS, SUM_WARPS, SUM_PROGRAMS = 64, 8, 264
 COVER_PIXELS, COVER_WARPS = 16, 4
+TILE_CHANNELS = 128
+
+Launch = tuple[tuple[int, int], dict[str, int]]
+"""The grid of a kernel, pixels by channels, and tile sizes and warps of its programs."""
+
+
+def covering(pixels: int, channels: int, tile: int, warps: int) -> Launch:
+    """Return the launch of a kernel that processes each tile once. `tile` is the number of pixels of a tile of 128 channels."""
+    columns, sizes = tiles(channels, tile, warps)
+    return (triton.cdiv(pixels, sizes["TILE_P"]), columns), sizes
+
+
+def sweeping(pixels: int, channels: int, tile: int, warps: int, programs: int) -> Launch:
+    """Return the launch of a kernel that sums: a given number of programs share all tiles, so that few sums are combined."""
+    (rows, columns), sizes = covering(pixels, channels, tile, warps)
+    return (min(rows, triton.cdiv(programs, columns)), columns), sizes
+
+
+def tiles(channels: int, tile: int, warps: int) -> tuple[int, dict[str, int]]:
+    """Return the number of tiles across the channels, and the size of one; with fewer channels it has more pixels."""
+    width = min(TILE_CHANNELS, triton.next_power_of_2(channels))
+    return triton.cdiv(channels, width), {"TILE_P": tile * TILE_CHANNELS // width, "TILE_C": width, "num_warps": warps}
+
+
+def pixels_of(x: Tensor) -> int:
+    return x.shape[0] * x.shape[2] * x.shape[3]
+
+
+def empty(x: Tensor, pool: bool, kind: torch.dtype | None = None) -> Tensor:
+    """Return a channels-last tensor like `x`, with half the height and width if it is for pooled values."""
+    batch, channels, height, width = x.shape
+    shape = (batch, channels, height // 2, width // 2) if pool else (batch, channels, height, width)
+    return torch.empty(shape, dtype=kind or x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+@triton.jit
+def four(x, row, column, inside, channels, width):
+    """Return the 2x2 pixels that are pooled into pixel `row`; `width` is that of the pooled image."""
+    corner = (row // width) * 4 * width + (row % width) * 2  # the upper left one, in the unpooled image
+    source = x + corner[:, None] * channels + column[None, :]
+    a = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(source + channels, mask=inside, other=0.0).to(tl.float32)
+    c = tl.load(source + 2 * width * channels, mask=inside, other=0.0).to(tl.float32)
+    d = tl.load(source + (2 * width + 1) * channels, mask=inside, other=0.0).to(tl.float32)
+    return a, b, c, d
 
 
 @triton.jit
@@ -53,12 +96,7 @@ def _pool_and_add_up(
     for start in range(0, EACH, TILE_P):
         row = first + start + tl.arange(0, TILE_P)
         inside = (row[:, None] < pixels) & (column[None, :] < channels)
-        corner = (row // width) * 4 * width + (row % width) * 2  # the upper left one of the four, in the unpooled image
-        source = x + corner[:, None] * channels + column[None, :]
-        a = tl.load(source, mask=inside, other=0.0).to(tl.float32)
-        b = tl.load(source + channels, mask=inside, other=0.0).to(tl.float32)
-        c = tl.load(source + 2 * width * channels, mask=inside, other=0.0).to(tl.float32)
-        d = tl.load(source + (2 * width + 1) * channels, mask=inside, other=0.0).to(tl.float32)
+        a, b, c, d = four(x, row, column, inside, channels, width)
         total += (a + b) + (c + d)
         largest = tl.maximum(tl.maximum(a, b), tl.maximum(c, d))
         which = tl.where(a == largest, 0, tl.where(b == largest, 1, tl.where(c == largest, 2, 3)))
@@ -157,10 +195,6 @@ def _summing(pixels: int, channels: int, tile: int = SUM_PIXELS) -> Launch:
     return (triton.cdiv(pixels, each), columns), {"EACH": each, **sizes}
 
 
-def _covering(pixels: int, channels: int) -> Launch:
-    return covering(pixels, channels, COVER_PIXELS, COVER_WARPS)
-
-
 @torch.library.custom_op("selfens::normalize_forward", mutates_args=())
 def _forward(
     x: Tensor, bias: Tensor, seed: Tensor, slope: float, dropout: float, pool: bool
@@ -177,7 +211,7 @@ def _forward(
         _pool_and_add_up[grid](x, out, chosen, sums, pixels_of(out), channels, out.shape[3], **sizes)
     else:
         _add_up[grid](x, sums, count, channels, **sizes)
-    grid, sizes = _covering(pixels_of(out), channels)
+    grid, sizes = covering(pixels_of(out), channels, COVER_PIXELS, COVER_WARPS)
     raw = out if pool else x
     _shift_and_activate[grid](
         raw, sums, bias, out, mean, seed, count, pixels_of(out), channels, slope, dropout, DROP=dropout > 0, **sizes
@@ -186,9 +220,14 @@ def _forward(
 
 
 @_forward.register_fake
-def _(x: Tensor, bias: Tensor, seed: Tensor, slope: float, dropout: float, pool: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _(x, bias, seed, slope, dropout, pool):
     chosen = empty(x, pool, torch.uint8) if pool else torch.empty(0, dtype=torch.uint8, device=x.device)
     return empty(x, pool), torch.empty_like(bias), chosen
+
+
+def _unpooled(out: Tensor, height: int, width: int) -> Tensor:
+    shape = (*out.shape[:2], height, width)
+    return torch.empty(shape, dtype=out.dtype, device=out.device, memory_format=torch.channels_last)
 
 
 @torch.library.custom_op("selfens::normalize_backward", mutates_args=())
@@ -197,15 +236,11 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of the convolution's output and of the bias."""
     gradient = gradient.contiguous(memory_format=torch.channels_last)
-    pool = chosen.numel() > 0
-    batch, channels = out.shape[:2]
-    result = torch.empty(
-        (batch, channels, height, width), dtype=out.dtype, device=out.device, memory_format=torch.channels_last
-    )
-    sums = torch.zeros(channels, device=out.device)
+    pool, channels = chosen.numel() > 0, out.shape[1]
+    result, sums = _unpooled(out, height, width), torch.zeros(channels, device=out.device)
     grid, sizes = _summing(pixels_of(out), channels)
     _add_up_gradient[grid](gradient, out, sums, pixels_of(out), channels, slope, dropout, DROP=dropout > 0, **sizes)
-    grid, sizes = _covering(pixels_of(out), channels)
+    grid, sizes = covering(pixels_of(out), channels, COVER_PIXELS, COVER_WARPS)
     _write_gradient[grid](
         gradient, out, chosen, sums, result, pixels_of(result), pixels_of(out), channels, out.shape[3], slope, dropout,
         POOL=pool, DROP=dropout > 0, **sizes,
@@ -214,14 +249,8 @@ def _backward(
 
 
 @_backward.register_fake
-def _(
-    gradient: Tensor, out: Tensor, chosen: Tensor, slope: float, dropout: float, height: int, width: int
-) -> tuple[Tensor, Tensor]:
-    batch, channels = out.shape[:2]
-    result = torch.empty(
-        (batch, channels, height, width), dtype=out.dtype, device=out.device, memory_format=torch.channels_last
-    )
-    return result, torch.empty(channels, device=out.device)
+def _(gradient, out, chosen, slope, dropout, height, width):
+    return _unpooled(out, height, width), torch.empty(out.shape[1], device=out.device)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
