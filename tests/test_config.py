@@ -368,7 +368,7 @@ def test_presets_are_the_authors(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in presets.PRESETS if not name.startswith("digits") and not presets.PRESETS[name].method]
+    "name", [name for name in presets.PRESETS if not name.startswith("digits") and presets.PRESETS[name].paper]
 )
 def test_what_all_of_the_papers_runs_share(name):
     config = presets.get(name)
@@ -436,7 +436,11 @@ MEASURED = [name for name, preset in presets.PRESETS.items() if preset.ours and 
 
 def records_of(preset):
     (data, method), labels = preset.split("-"), presets.get(preset).labels.count
-    cell = f"modern/{preset}-{labels}" if presets.PRESETS[preset].method else f"{data}/{method}-aug-{labels}"
+    cell = (
+        f"modern/{preset}-{labels}"
+        if presets.method_of(preset) == "temporal-teacher"
+        else f"{data}/{method}-aug-{labels}"
+    )
     return [json.loads(path.read_text()) for path in sorted((ROOT / "results/runs" / cell).iterdir())]
 
 

@@ -11,42 +11,22 @@ from selfens.config import NetworkConfig
 from selfens.core import memory
 from selfens.errors import ConfigError, import_factory, root_cause, unknown_name
 from selfens.networks.builtin import conv13, mlp, small, tiny, wrn28
-from selfens.networks.committee import committee
-from selfens.networks.layers import (
-    GaussianNoise,
-    NormalizedConv2d,
-    NormalizedLinear,
-    calibrate,
-    fuse,
-    update_running_means,
-)
+from selfens.networks.committee import Committee
+from selfens.networks.layers import GaussianNoise as GaussianNoise
+from selfens.networks.layers import NormalizedConv2d as NormalizedConv2d
+from selfens.networks.layers import NormalizedLinear as NormalizedLinear
+from selfens.networks.layers import calibrate as calibrate
+from selfens.networks.layers import fuse as fuse
+from selfens.networks.layers import update_running_means as update_running_means
 
 NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] = {
     "conv13": conv13,
     "small": small,
     "tiny": tiny,
     "mlp": mlp,
-    "committee": committee,
+    "committee": Committee,
     "wrn-28-2": wrn28,
 }
-
-__all__ = [
-    "NETWORKS",
-    "GaussianNoise",
-    "NormalizedConv2d",
-    "NormalizedLinear",
-    "build",
-    "calibrate",
-    "committee",
-    "conv13",
-    "fuse",
-    "is_factory",
-    "mlp",
-    "small",
-    "tiny",
-    "update_running_means",
-    "wrn28",
-]
 
 
 def build(

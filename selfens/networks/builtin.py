@@ -27,8 +27,8 @@ from selfens.networks.layers import (
 
 def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
     """13 layers; `options.width` channels (128) in the first ones. 3,121,812 parameters for 32x32 RGB and 10 classes."""
-    smallest = 12  # two poolings and a 'valid' 3x3 convolution leave one pixel
-    _check_images("conv13", input_shape, smallest, "network.name=small for smaller images, mlp for features")
+    # of 12 pixels, two poolings and a 'valid' 3x3 convolution leave one
+    _check_images("conv13", input_shape, 12, "network.name=small for smaller images, mlp for features")
     conv, dense = _layers(options)
     channels, width = input_shape[0], options.width or 128
     # fmt: off
@@ -121,9 +121,9 @@ def wrn28(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
     channels = 16
     for group in range(3):
         for block in range(4):
-            units, stride = width * 2**group, 2 if group and not block else 1
-            layers.append(ResidualBlock(channels, units, stride, options))
-            channels = units
+            stride = 2 if group and not block else 1
+            layers.append(ResidualBlock(channels, width * 2**group, stride, options))
+            channels = width * 2**group
     layers += [BatchNorm(channels, options.mean_momentum), nn.LeakyReLU(LEAKY_SLOPE)]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), Linear(channels, num_classes))
 
@@ -155,9 +155,9 @@ class ResidualBlock(nn.Module):
 
 def _layers(options: NetworkConfig) -> tuple[Callable[..., nn.Module], Callable[..., nn.Module]]:
     """Return the convolution and the fully connected layer, with the paper's or with full batch normalization."""
-    if options.normalization == "full":
-        return partial(BatchNormConv2d, momentum=options.mean_momentum), Linear
     momentum = options.mean_momentum
+    if options.normalization == "full":
+        return partial(BatchNormConv2d, momentum=momentum), Linear
     return partial(NormalizedConv2d, momentum=momentum), partial(NormalizedLinear, momentum=momentum)
 
 
@@ -172,7 +172,5 @@ def _hidden(in_features: int, out_features: int, options: NetworkConfig) -> nn.M
 
 def _check_images(name: str, input_shape: tuple[int, ...], smallest: int, instead: str) -> None:
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
-        raise ConfigError(
-            f"the network '{name}' was given inputs of shape {tuple(input_shape)}; it needs images (channels, height, width) "
-            f"of at least {smallest}x{smallest}: use {instead}."
-        )
+        given = f"the network '{name}' was given inputs of shape {tuple(input_shape)}"
+        raise ConfigError(f"{given}; it needs images of at least {smallest}x{smallest}: use {instead}.")

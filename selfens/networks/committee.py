@@ -11,7 +11,6 @@ from torch.nn import functional
 from selfens.config import NetworkConfig
 
 LENGTH = 16.0  # of a typical input of a head; that of standardized features is the root of their number
-WIDTH = 128
 DRAWS = 16
 MANY_FEATURES = 64  # with more, distances between rows, which the cosines model, are too similar to help
 
@@ -62,17 +61,17 @@ class RandomFourierFeatures(nn.Module):
 
 
 class Committee(nn.Module):
-    """A linear head, a wide one and, if there are few features, one on random cosines; for standardized features."""
+    """A linear head, a wide one and, if there are few features, one on random cosines; for standardized features.
 
-    def __init__(self, features: int, num_classes: int, options: NetworkConfig) -> None:
+    `options.width` hidden units (128), and four times as many cosines. Images are flattened.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> None:
         super().__init__()
-        self.scale, width, dropout = LENGTH / math.sqrt(features), options.width or WIDTH, Dropout(options.dropout)
-        self.members = nn.ModuleList(
-            [
-                nn.Sequential(dropout, zero(features, num_classes)),
-                nn.Sequential(dropout, Wide(features, num_classes, width)),
-            ]
-        )
+        features, width, dropout = math.prod(input_shape), options.width or 128, Dropout(options.dropout)
+        self.scale = LENGTH / math.sqrt(features)
+        members = [zero(features, num_classes), Wide(features, num_classes, width)]
+        self.members = nn.ModuleList(nn.Sequential(dropout, member) for member in members)
         if features <= MANY_FEATURES:
             waves = RandomFourierFeatures(features, 4 * width)
             self.members.append(nn.Sequential(waves, dropout, zero(4 * width, num_classes)))
@@ -95,11 +94,3 @@ def zero(features: int, num_classes: int) -> nn.Linear:
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
-
-
-def committee(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """Two or three heads on standardized features; images are flattened.
-
-    `options.width` hidden units (128), and four times as many cosines.
-    """
-    return Committee(math.prod(input_shape), num_classes, options)

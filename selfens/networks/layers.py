@@ -266,9 +266,7 @@ class NormalizedLinear(NormalizedLayer):
 
 
 class FusedSequential(nn.Sequential):
-    """A sequence of layers. On a GPU, a convolution absorbs the pooling that follows it and, without full batch normalization,
-    the dropout.
-    """
+    """A sequence of layers. On a GPU, a convolution absorbs the pooling and the dropout that follow it (see `fused`)."""
 
     def forward(self, x: Tensor) -> Tensor:
         following = list(self)
