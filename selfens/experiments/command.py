@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -32,9 +31,6 @@ def reproduce(
         typer.Option(help="Numbers of GPUs such as 0,1, or cpu; one named twice gets two runs; default: all GPUs."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Everything small, on digits, to try it out.")] = False,
-    max_minutes: Annotated[
-        float | None, typer.Option(help="Stop at a checkpoint then (exit code 3); run it again to continue.")
-    ] = None,
     report: Annotated[bool, typer.Option("--report", help="Write README.md from the records.")] = False,
     extra: Annotated[
         str | None, typer.Option(metavar="SOURCE", help="Extra unlabeled images for the table 'tiny'.")
@@ -62,9 +58,9 @@ def reproduce(
             for seed in numbers or range(1 if quick else cell.seeds or cell.runs or 1)
         ]
         tasks.sort(key=lambda task: task.seed)  # a seed of every cell before the next seed of any
-        failed, stopped = _run(tasks, store, location, devices, max_minutes)
-    elif any(option is not None for option in (cells, seeds, devices, data_dir, max_minutes, extra)):
-        names = "--cells, --seeds, --devices, --data-dir, --max-minutes and --extra"
+        failed, stopped = _run(tasks, store, location, devices)
+    elif any(option is not None for option in (cells, seeds, devices, data_dir, extra)):
+        names = "--cells, --seeds, --devices, --data-dir and --extra"
         raise ConfigError(f"{names} are for the runs of a table; write 'selfens reproduce TABLE'.")
     elif not report:
         _list(tables.values(), store)
@@ -134,13 +130,9 @@ def parse_devices(text: str | None, *, quick: bool) -> list[str]:
 # Running
 
 
-def _run(
-    tasks: list[Task], store: Store, location: DataLocation, devices: str | None, max_minutes: float | None
-) -> tuple[int, bool]:
+def _run(tasks: list[Task], store: Store, location: DataLocation, devices: str | None) -> tuple[int, bool]:
     from selfens.experiments.pool import run_all
 
-    if max_minutes is not None and not max_minutes > 0:
-        raise ConfigError(f"--max-minutes is {max_minutes:g}; expected more than 0.")
     names = parse_devices(devices, quick=location.quick)
     store.read(dict.fromkeys(task.cell for task in tasks))  # a damaged record is found before, not after
     if location.quick:
@@ -149,8 +141,7 @@ def _run(
         typer.echo("warning: torch sees no GPU here, and on a CPU one run takes days; --quick tries everything out.")
     if not location.quick:
         check_data(tasks, store, location)
-    seconds = math.inf if max_minutes is None else 60 * max_minutes
-    return run_all(tasks, store, location, names, typer.echo, seconds)
+    return run_all(tasks, store, location, names, typer.echo)
 
 
 def check_data(tasks: Sequence[Task], store: Store, location: DataLocation) -> None:
@@ -179,7 +170,7 @@ def _finish(missing: int, failed: int, stopped: bool) -> None:
     if missing and failed:
         raise RunError(f"{left}, {failed} of them because of the errors above; run it again to continue.")
     if missing:
-        typer.echo(f"the time is up, or another process is doing the rest; {left}. Run it again to continue.")
+        typer.echo(f"another process is doing the rest; {left}. Run it again to continue.")
         raise typer.Exit(3)
     typer.echo("all runs asked for are done; --report writes a page of them.")
 

@@ -5,13 +5,11 @@ Kill it at any moment and start it again: what was finished is not repeated, wha
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
@@ -29,17 +27,11 @@ CONTEXT: Any = multiprocessing.get_context("spawn")  # CUDA does not survive a f
 
 
 def run_all(
-    tasks: Sequence[Task],
-    store: Store,
-    location: DataLocation,
-    devices: Sequence[str],
-    say: Callable[[str], None],
-    seconds: float = math.inf,
+    tasks: Sequence[Task], store: Store, location: DataLocation, devices: Sequence[str], say: Callable[[str], None]
 ) -> tuple[int, bool]:
     """Do the runs that have no record yet, and return how many failed and whether somebody stopped it.
 
-    devices  numbers of GPUs, or `cpu`; one named twice gets two runs at a time
-    seconds  after which the runs stop at a checkpoint
+    `devices` are numbers of GPUs, or `cpu`; one named twice gets two runs at a time.
     """
     for task in filter(store.has, tasks):
         store.clear(task)  # what a kill has left
@@ -47,10 +39,10 @@ def run_all(
         pass  # a folder that cannot be written to is refused once, not by every run
     waiting, free = deque(task for task in tasks if not store.has(task)), list(devices)
     running: dict[Any, tuple[Any, Task, str]] = {}  # process, task and device by what `wait` waits for
-    failed, end = 0, time.monotonic() + seconds
+    failed = 0
     with StopRequest() as stop:
         try:
-            while (waiting or running) and not stop.requested and time.monotonic() < end:
+            while (waiting or running) and not stop.requested:
                 while waiting and free:
                     task, device = waiting.popleft(), free.pop(0)
                     is_shared = devices.count(device) > 1

@@ -17,7 +17,6 @@ from selfens.experiments.tables import Cell, Table
 from selfens.report.figures import epochs_chart
 from selfens.report.render import mean_and_deviation, render, shown
 
-TEMPLATES = Path(__file__).parent / "templates"
 FIGURE = "label-noise.svg"
 MARK = "Written by selfens reproduce"
 """Each file of a report contains it, in Markdown with backticks, and nobody else's file does."""
@@ -75,7 +74,7 @@ def write_report(store: Store, tables: Sequence[Table], *, quick: bool = False) 
         "figure": figure,
         "quick": quick,
     }
-    contents = {"README.md": render("report.md", folder=TEMPLATES, **values)}
+    contents = {"README.md": render("reproduce.md", **values)}
     if figure is not None:
         contents[FIGURE] = f"{figure.rstrip()}\n<!-- {MARK} -->\n"
     with writable(store.root):

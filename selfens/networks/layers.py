@@ -111,16 +111,9 @@ class NormalizedConv2d(NormalizedLayer):
     """A convolution as a `NormalizedLayer`, stride 1, padding "same" or "valid"."""
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        size: int,
-        *,
-        padding: str = "same",
-        momentum: float = 0.999,
-        slope: float = LEAKY_SLOPE,
+        self, in_channels: int, out_channels: int, size: int, *, padding: str = "same", momentum: float = 0.999
     ) -> None:
-        super().__init__((out_channels, in_channels, size, size), momentum, slope)
+        super().__init__((out_channels, in_channels, size, size), momentum, LEAKY_SLOPE)
         self.padding = size // 2 if padding == "same" else 0
         self.fused = False
 
@@ -163,21 +156,20 @@ class BatchNormConv2d(nn.Module):
         padding: str = "same",
         stride: int = 1,
         momentum: float = 0.99,
-        slope: float = LEAKY_SLOPE,
     ) -> None:
         super().__init__()
-        self.padding, self.stride, self.slope = size // 2 if padding == "same" else 0, stride, slope
+        self.padding, self.stride = size // 2 if padding == "same" else 0, stride
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, size, size))
         self.norm = BatchNorm(out_channels, momentum)
         self.fused = False
         if not self.weight.is_meta:
-            nn.init.kaiming_normal_(self.weight, a=slope)
+            nn.init.kaiming_normal_(self.weight, a=LEAKY_SLOPE)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self._convolve(x)
         if self.training and self.uses_kernels(x):
             return self._normalize_fused(y, pool=False)
-        return functional.leaky_relu(self.norm(y), self.slope)
+        return functional.leaky_relu(self.norm(y), LEAKY_SLOPE)
 
     def uses_kernels(self, x: Tensor) -> bool:
         """Return True if this pass may use our kernels; those for evaluation have no gradients."""
@@ -199,13 +191,13 @@ class BatchNormConv2d(nn.Module):
         if self.training:
             return self._normalize_fused(y, pool=True)
         norm = self.norm
-        out: Tensor = evaluate(y, norm.gain, norm.shift, norm.running_mean, norm.running_variance, self.slope)
+        out: Tensor = evaluate(y, norm.gain, norm.shift, norm.running_mean, norm.running_variance, LEAKY_SLOPE)
         return out
 
     def _normalize_fused(self, y: Tensor, pool: bool) -> Tensor:
         from selfens.networks.batch_norm_kernels import normalize
 
-        out, mean, variance = normalize(y, self.norm.gain, self.norm.shift, self.slope, pool)
+        out, mean, variance = normalize(y, self.norm.gain, self.norm.shift, LEAKY_SLOPE, pool)
         self.norm.follow(mean, variance, pixels=y.numel() // y.shape[1])
         return out
 

@@ -14,12 +14,11 @@ TEMPLATES = Path(__file__).parent / "templates"
 ISOLATE, END_ISOLATE = "\u2068", "\u2069"  # of Unicode, because <bdi> is not possible in a chart or an attribute
 
 
-def render(template: str, *, folder: Path | None = None, **values: Any) -> str:
-    """Render a template from `folder`, or from those shared by all pages."""
+def render(template: str, **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=template.endswith(".html"),
         undefined=StrictUndefined,
         trim_blocks=True,
