@@ -142,7 +142,7 @@ def _for_other_method(config: Config, peek: Peek, method: str, on_gpu: bool) -> 
 
 
 def explain(peek: Peek, chosen: Config, used: Config, *, timed: bool = False) -> str:
-    """Say in one line which settings were chosen and why, and which of them the user has changed.
+    """Say in one line which settings were chosen and why, besides those that the user has changed.
 
     Parameters
     ----------
@@ -151,23 +151,15 @@ def explain(peek: Peek, chosen: Config, used: Config, *, timed: bool = False) ->
     """
     is_images = peek.image_side is not None and not ENCODERS.find(chosen.encoder.name).needs_images
     where = "on a GPU" if resolve_device(used.training.device).type == "cuda" else "without a GPU"
-    reasons = {
-        "method.name": f"method {chosen.method.name}",
-        "network.name": f"network {chosen.network.name}, for {'images' if is_images else 'vectors'} {where}",
-        "schedule.epochs": "" if timed else f"{chosen.schedule.epochs:,} epochs, for this number of rows",
-    }
-    if is_images:
-        shift = chosen.views.translation
-        reasons["views.translation"] = f"shifts of up to {plural(shift, 'pixel')}" if shift else ""
-        reasons["views.flip"] = f"{'' if chosen.views.flip else 'no '}flips, {peek.why}"
-    scaled = chosen.with_epochs(used.schedule.epochs)
-    before, after = (
-        {f"{section}.{name}": value for section, values in config.to_dict().items() for name, value in values.items()}
-        for config in (scaled, used)
-    )
-    before["schedule.epochs"] = chosen.schedule.epochs
-    changed = [field for field, value in after.items() if before.get(field) != value]
-    ignored = ("source.", "encoder.", "labels.", "seed.", "training.device")
-    by_user = [f"{field}={after[field]}" for field in changed if not field.startswith(ignored)]
-    kept = [reason for field, reason in reasons.items() if reason and field not in changed]
-    return "chosen: " + "; ".join([*kept, *([f"set by you: {', '.join(by_user)}"] if by_user else [])])
+    reasons = []
+    if used.method.name == chosen.method.name:
+        reasons.append(f"method {chosen.method.name}")
+    if used.network.name == chosen.network.name:
+        reasons.append(f"network {chosen.network.name}, for {'images' if is_images else 'vectors'} {where}")
+    if used.schedule.epochs == chosen.schedule.epochs and not timed:
+        reasons.append(f"{chosen.schedule.epochs:,} epochs, for this number of rows")
+    if is_images and used.views.translation == chosen.views.translation > 0:
+        reasons.append(f"shifts of up to {plural(chosen.views.translation, 'pixel')}")
+    if is_images and used.views.flip == chosen.views.flip:
+        reasons.append(f"{'' if chosen.views.flip else 'no '}flips, {peek.why}")
+    return f"chosen: {'; '.join(reasons)}" if reasons else ""

@@ -32,8 +32,6 @@ REGISTRIES: dict[str, Registry] = {"source": SOURCES, "encoder": ENCODERS, "meth
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessConfig(Section):
-    """What is done to inputs before the network."""
-
     section: ClassVar[str] = "preprocess"
     kind: Literal["zca", "image", "channel", "none"] = setting(
         "none", "ZCA whitening, zero mean and unit variance per image, the same per channel or feature, or nothing."
@@ -52,8 +50,6 @@ class PreprocessConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig(Section):
-    """The network, from inputs to logits."""
-
     section: ClassVar[str] = "network"
     name: str = setting("conv13", "A name of `selfens.networks`, or a module:factory of (input_shape, num_classes).")
     noise: float = setting(0.15, "Standard deviation of the noise added to the inputs in training.", at_least=0)
@@ -69,8 +65,6 @@ class NetworkConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Section):
-    """How gradients change the weights."""
-
     section: ClassVar[str] = "optimizer"
     name: Literal["adam", "sgd", "adamw"] = setting("adam", "The authors' Adam, SGD with Nesterov momentum, or AdamW.")
     learning_rate: float = setting(0.003, "The largest learning rate, lambda_max.", above=0, at_most=1e38)
@@ -128,7 +122,7 @@ class ScheduleConfig(Section):
         for name, length in (("rampdown_epochs", self.rampdown), ("warmup_epochs", self.warmup_epochs)):
             if length > self.epochs:
                 raise ConfigError(
-                    f"schedule.{name} is {length!r}; expected from 0 to the number of epochs, {self.epochs}."
+                    f"schedule.{name} is {length!r}; expected from 0 to {self.epochs}, the number of epochs."
                 )
 
     def scaled(self, epochs: int) -> ScheduleConfig:
@@ -156,8 +150,6 @@ class ScheduleConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Section):
-    """How steps are carried out."""
-
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
     labeled_per_batch: int | None = setting(
@@ -198,10 +190,8 @@ class TrainingConfig(Section):
         if self.labeled_per_batch is None:
             return
         if self.labeled_per_batch >= self.batch_size:
-            raise ConfigError(
-                f"training.labeled_per_batch is {self.labeled_per_batch} and training.batch_size {self.batch_size}; "
-                "expected fewer, so that a batch has other rows too."
-            )
+            given = f"{self.labeled_per_batch} and training.batch_size {self.batch_size}"
+            raise ConfigError(f"training.labeled_per_batch is {given}; expected fewer labeled rows than rows.")
         if self.rows == "labeled":
             raise ConfigError("training.labeled_per_batch needs unlabeled rows; leave training.rows at all.")
         if self.unlabeled_per_epoch is not None:
@@ -225,8 +215,6 @@ class SeedConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All settings of a run."""
-
     source: SourceOptions = field(default_factory=lambda: SOURCES.options("digits"))
     encoder: EncoderOptions = field(default_factory=lambda: ENCODERS.options("identity"))
     labels: LabelsConfig = field(default_factory=LabelsConfig)

@@ -121,7 +121,7 @@ def say_result(run: Run, quiet: bool, lines: list[str]) -> None:
         say(f"no test rows, so it was not compared with simple methods{how}")
     elif run.error_margin is not None and len(run.labels.rows) > run.info.test_rows and by_folds:
         say(f"there are more labels than test rows, so cross-validation is more accurate: {by_folds}")
-    if run.config.views.flip and not run.is_public_data and run.device.type == "cpu":  # photos
+    if run.config.views.flip and not run.config.source.is_public and run.device.type == "cpu":  # photos
         say("features of a pretrained network usually do better on photos: --backbone timm:tf_efficientnet_lite0")
     if (run.path / REPORT).is_file():
         say(f"report in {run.path / REPORT}")

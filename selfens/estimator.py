@@ -173,12 +173,11 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy over the rows that have a label; those labeled -1 are left out."""
-        given = column_or_1d(_without_missing(y))
-        labeled = is_labeled(given)
+        labeled, truth = _known(column_or_1d(_without_missing(y)))
         if not labeled.any():
             raise DataError("no row has a label to compare with; every one of y is -1.")
         weights = None if sample_weight is None else np.asarray(sample_weight)[labeled]
-        return float(accuracy_score(_known(given, labeled), self.predict(X)[labeled], sample_weight=weights))
+        return float(accuracy_score(truth, self.predict(X)[labeled], sample_weight=weights))
 
     @property
     def encoder_(self) -> Encoder:
@@ -200,14 +199,14 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         else:
             raw, given = validate_data(self, X, y, allow_nd=True, ensure_min_samples=2)
         self._kind = "table" if is_frame(raw) else "matrix" if raw.ndim == 2 else "images"
-        labeled = is_labeled(given)
-        self.classes_, numbers = _numbered(_known(given, labeled))
+        labeled, known = _known(given)
+        self.classes_, numbers = _numbered(known)
         labels = np.full(len(given), UNLABELED)
         labels[labeled] = numbers
         names = [str(name) for name in self.classes_]
         if is_frame(raw):
-            known = [None if label == UNLABELED else int(label) for label in labels]
-            return Dataset.from_labels(raw, known, classes=names)
+            named = [None if label == UNLABELED else int(label) for label in labels]
+            return Dataset.from_labels(raw, named, classes=names)
         return Dataset.from_arrays(raw, labels, classes=names)
 
     def _config(self, dataset: Dataset) -> Config:
@@ -255,22 +254,18 @@ def _without_missing(y: Any) -> Any:
     return np.where(missing, UNLABELED, labels) if missing.any() else y
 
 
-def is_labeled(y: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return True for known labels: not -1, nor the "-1" that numpy makes of it in an array of strings, nor None, "" or NaN.
+def _known(y: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+    """Return which rows are labeled, and their labels; numbers among None are objects and become numbers again.
 
-    >>> is_labeled(np.array(["cat", -1, "dog"], dtype=object))
-    array([ True, False,  True])
+    >>> _known(np.array([3, -1, None, 2, float("nan")], dtype=object))
+    (array([ True, False, False,  True, False]), array([3, 2]))
     """
-    unknown = (UNLABELED, str(UNLABELED), None, "", "nan")  # numpy makes "nan" of NaN in an array of strings
-    return np.array([value not in unknown and value == value for value in y.tolist()], dtype=bool)
-
-
-def _known(y: NDArray[Any], labeled: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return the known labels; numbers among None are objects and become numbers again."""
+    unknown = (UNLABELED, str(UNLABELED), None, "", "nan")  # numpy makes text of -1 and NaN among strings
+    labeled = np.array([value not in unknown and value == value for value in y.tolist()], dtype=bool)
     labels = y[labeled]
-    if labels.dtype != object or any(isinstance(label, str) for label in labels):
-        return labels
-    return np.array(labels.tolist())
+    if labels.dtype == object and not any(isinstance(label, str) for label in labels):
+        labels = np.array(labels.tolist())
+    return labeled, labels
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -136,11 +136,13 @@ class Registry(dict[str, str]):
         return self.find(options.name)(options, **arguments)
 
 
-@functools.cache
-def field_types(section: Any) -> dict[str, Any]:
-    """Return the resolved type of each field of a dataclass."""
+def _field_types(section: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(section)
     return {item.name: hints[item.name] for item in fields(section)}
+
+
+field_types: Callable[[Any], dict[str, Any]] = functools.cache(_field_types)
+"""Return the resolved type of each field of a dataclass."""
 
 
 def parse(path: str, text: str, hint: Any, none: str = "none") -> Any:

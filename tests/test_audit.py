@@ -60,8 +60,8 @@ def test_a_score_is_the_margin_of_the_label_over_the_best_other_class(seed):
     [
         ([0, 1], PROBABILITIES, r"for each of 5 rows"),
         ([0.0, 1.0, 0.0, 0.0, 0.0], PROBABILITIES, "expected a class number"),
-        ([0, 1, 3, 0, 0], PROBABILITIES, "a class number from 0 to 2, or -1"),
-        ([0, 1, -2, 0, 0], PROBABILITIES, "a class number from 0 to 2, or -1"),
+        ([0, 1, 3, 0, 0], PROBABILITIES, "class numbers from 0 to 2, or -1"),
+        ([0, 1, -2, 0, 0], PROBABILITIES, "class numbers from 0 to 2, or -1"),
         ([False] * 5, PROBABILITIES, "expected a class number"),
         ([0], [[1.0]], "at least two classes"),
         ([0], [0.5, 0.5], r"expected \[rows, classes\]"),
@@ -162,7 +162,7 @@ def test_corrupted_labels_and_held_out_ones_are_audited_as_the_run_had_them(tmp_
 
 def test_a_run_on_arrays_needs_them_again_and_no_others(trained):
     run, _ = trained
-    with pytest.raises(RunError, match="pass the dataset again"):
+    with pytest.raises(RunError, match="pass it"):
         audit.audit_run(load_run(run.path))
     with pytest.raises(RunError, match="are not what"):
         audit.audit_run(run, features(rows=66))

@@ -484,7 +484,7 @@ def test_without_test_rows_nothing_is_claimed_until_folds_are_asked_for(typed, t
     typed("report", "run", "-o", "page.html")
     for page in ("page.html", "run/report.html"):
         assert "logistic regression on the same 3 folds" in (tmp_path / page).read_text()
-    refusal = "error: 50 folds were asked for; expected 2 to 20, the number of labels that can be hidden.\n"
+    refusal = "error: 50 folds were asked for; expected 2 to 20, as many as labels can be hidden.\n"
     assert typed("evaluate", "run", "--folds", 50) == (1, "", refusal)
 
 

@@ -339,7 +339,7 @@ def refused(answer, *fragments):
         ("digits --labels x", "labels.count is 'x'; expected a whole number or all"),
         ("digits --labels none", "--labels is 'none'; expected a whole number or 'all'"),
         ("digits --labels 0", "labels.count is 0; expected at least 1"),
-        ("digits --labels 5", "5 labels were asked for and there are 10 classes"),
+        ("digits --labels 5", "labels.count is 5 and there are 10 classes"),
         ("digits --labels 5000", "ask for at most"),
         ("digits --labels-file gone.json", "gone.json cannot be read"),
         ("digits --labels 50 --labels-file a.csv", "--labels and --labels-file were both given; leave one"),
@@ -744,7 +744,7 @@ def test_data_that_was_moved_is_found_by_its_new_path(typed, here, npz, trained,
     _, _, err = typed(*MOVED[command])
     said = err or (here / "report.html").read_text()
     assert f"the data of run cannot be loaded: there is no file {npz}" in said
-    assert "say where they are now (on the command line: --data PATH)" in said
+    assert "say where they are now (--data PATH)" in said
     code, _, err = typed(*MOVED[command], "--data", "moved.npz")
     assert (code, err) == (0, "")
     if command == "report":
@@ -769,6 +769,6 @@ def test_a_run_whose_data_was_moved_is_resumed(typed, here, npz, trained):
         patch.setattr(RunDirectory, "append_history", crash)
         assert typed("train", npz, "--run", "cut", *words)[0] == 130
     npz.rename(here / "moved.npz")
-    complains(typed("resume", "cut"), "say where they are now (on the command line: --data PATH).")
+    complains(typed("resume", "cut"), "say where they are now (--data PATH).")
     assert typed("resume", "cut", "--data", "moved.npz")[0] == 0
     assert load_run("cut").test_error == trained.test_error

@@ -1,9 +1,7 @@
 """Exported files: used without selfens, and compared with the run."""
 
 import csv
-import errno
 import json
-import os
 import shutil
 import signal
 import sys
@@ -226,7 +224,7 @@ def test_a_file_that_differs_from_the_run_is_not_put_in_place(trained, tmp_path,
     path = tmp_path / "model.onnx"
     path.write_text("what was there before")
     change_what_the_file_says(monkeypatch, lambda rows, found: wrong(found))
-    with pytest.raises(RunError, match="was not written: its probabilities differ from the run's by up to"):
+    with pytest.raises(RunError, match="was not written: probabilities differ from the run's by"):
         export_run(trained, path)
     assert contents(tmp_path) == {path.name: b"what was there before"}
 
@@ -310,19 +308,6 @@ def test_a_network_that_cannot_be_exported_is_one_sentence(network, tmp_path):
         export_run(run, tmp_path / "model.onnx")
     assert len(str(refused.value).splitlines()) == 1
     assert not (tmp_path / "model.onnx").exists()
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_disk_too_full_for_the_exporter_is_not_the_networks_fault(trained, tmp_path, monkeypatch, wrapped):
-    def full(*_, **__):
-        error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if not wrapped:
-            raise error
-        raise RuntimeError("conversion failed") from error
-
-    monkeypatch.setattr(torch.onnx, "export", full)
-    with pytest.raises(RunError, match=r"^\S*model.onnx could not be written because the disk is full; free some room"):
-        export_run(trained, tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("package", EXTRAS["onnx"])

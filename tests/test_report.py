@@ -399,7 +399,7 @@ def test_the_page_of_a_killed_run_ends_at_its_checkpoint(tmp_path, data, written
     assert page.charts == [*CHARTS[:2], *TEST_CHARTS]  # in one epoch nothing else has changed
     page = written(killed(tmp_path / "without checkpoint", data, epoch=0), dataset=data)
     assert "galleries are missing" in page.text
-    assert "has no checkpoint of a trained network; resume it" in page.text
+    assert "has no checkpoint; resume it" in page.text
     assert page.charts == CHARTS[:2]
     run = killed(tmp_path / "without epochs", data, epoch=0, after_writing=False)
     with pytest.raises(RunError, match="has not finished an epoch yet, so there is nothing to report"):
@@ -437,7 +437,7 @@ def test_a_damaged_last_line_of_the_history_is_left_out(trained, tmp_path, writt
 
 def test_a_run_on_arrays_needs_them_again_and_no_others(trained, written):
     page = written(trained.path)
-    assert "was trained on a dataset passed in Python; pass the dataset again" in page.text
+    assert "was trained on a dataset passed in Python; pass it" in page.text
     assert page.charts == CHARTS
     text = written(trained, dataset=images(rows=66)).text
     assert f"galleries are missing: the data of arrays are not what {trained.path} was trained on" in text

@@ -558,7 +558,7 @@ def test_a_dataset_that_was_passed_must_be_passed_again(done, tmp_path):
     with pytest.raises(ConfigError, match=r"dataset is 'w.npz' \(str\); expected a Dataset"):
         selfens.resume(path, dataset="w.npz")
     for again in (selfens.resume, lambda path: selfens.load_run(path).evaluate()):
-        with pytest.raises(RunError, match="was trained on a dataset passed in Python; pass the dataset again"):
+        with pytest.raises(RunError, match="was trained on a dataset passed in Python; pass it"):
             again(path)
     with pytest.raises(DataError, match=r"passed in Python; pass it to train\(..., dataset=...\)"):
         selfens.train(Config(source=SOURCES.options("memory")), tmp_path / "new")

@@ -43,12 +43,8 @@ def methods(name: Annotated[str | None, typer.Argument(help="List this method's 
 
 
 def demo(
-    directory: Annotated[
-        Path, typer.Option("--runs", help="Where the runs go; finished ones are not repeated.")
-    ] = Path("runs/demo"),
-    jobs: Annotated[
-        int | None, typer.Option(help="Parallel processes of one thread each; default: one per core.")
-    ] = None,
+    directory: Annotated[Path, typer.Option("--runs", help="Finished runs are not repeated.")] = Path("runs/demo"),
+    jobs: Annotated[int | None, typer.Option(help="Parallel processes; default: one per core.")] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
 ) -> None:
     """Compare four methods on real digits with 50 labels."""
@@ -60,10 +56,7 @@ def demo(
 def bench(
     device: Annotated[Device, typer.Option(help="Where to measure.")] = "auto",
     methods: Annotated[str, typer.Option(help="Which, separated by commas.")] = "temporal,pi,supervised",
-    modes: Annotated[
-        str | None,
-        typer.Option(help="Such as plain,compiled,compiled+captured+kernels; default: all that the device supports."),
-    ] = None,
+    modes: Annotated[str | None, typer.Option(help="Such as plain,compiled+captured; default: all.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to time; by default 500 on a GPU, 60 on a CPU.")] = None,
     batch: Annotated[int, typer.Option(help="Rows per step.")] = 100,

@@ -9,24 +9,12 @@ import typer
 
 Device = Literal["auto", "cpu", "cuda"]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
-TensorBoardOption = Annotated[
-    bool, typer.Option("--tensorboard", help="Write the history for TensorBoard too, into RUN/tensorboard.")
-]
+TensorBoardOption = Annotated[bool, typer.Option("--tensorboard", help="Write the history for TensorBoard too.")]
 BaselinesOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--baselines/--no-baselines",
-        help="Compare with simple methods on the same labels; by default on your own data.",
-    ),
+    bool | None, typer.Option(help="Compare with simple methods on the same labels; by default on your own data.")
 ]
 ReportOption = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html into the run at the end.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
-DataOption = Annotated[
-    Path | None, typer.Option("--data", metavar="PATH", help="Where the run's data is now, if it was moved.")
-]
-TrustOption = Annotated[
-    bool, typer.Option("--trust-code", help="Import the code that the run names for its network or backbone.")
-]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Any field of the config.")
-]
+DataOption = Annotated[Path | None, typer.Option("--data", metavar="PATH", help="Where the run's data is now.")]
+TrustOption = Annotated[bool, typer.Option("--trust-code", help="Import the code that the run names.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="A field to set.")]

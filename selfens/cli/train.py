@@ -36,8 +36,7 @@ MIN_REPORT, REPORT_SHARE = 6.0, 0.1  # of a time limit, for baselines and report
 
 def train(
     source: Annotated[
-        str,
-        typer.Argument(metavar="DATA", help="A preset, an .npz file, a folder or CSV of images, a table."),
+        str, typer.Argument(metavar="DATA", help="A preset, an .npz file, a folder or CSV of images, a table.")
     ],
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="A table's column of labels.")] = None,
     id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A table's column of ids.")] = None,
@@ -48,19 +47,16 @@ def train(
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for labels, split and training.")] = None,
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Number of epochs; ramps scale with it.")] = None,
     time_limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m: as many epochs as fit, including the report.")
+        str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m, including the report.")
     ] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or are downloaded to.")] = None,
     size: Annotated[int | None, typer.Option(help="Side in pixels that a folder's images are scaled to.")] = None,
     backbone: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Train on features of a pretrained network: timm:NAME or module:factory."),
+        str | None, typer.Option(metavar="NAME", help="timm:NAME or module:factory: train on features.")
     ] = None,
     weights: Annotated[str | None, typer.Option(metavar="FILE", help="The backbone's weights, if not its own.")] = None,
-    encoder: Annotated[
-        str | None, typer.Option(metavar="NAME", help="How examples become inputs; default: what suits the data.")
-    ] = None,
+    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="How examples become inputs.")] = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
     run: Annotated[
         Path | None, typer.Option("--run", "--run-dir", help="Where the run goes; default: in runs/.")
@@ -118,9 +114,9 @@ def train(
         afterward = max(MIN_REPORT, REPORT_SHARE * limit) if report or baselines is not False else 0.0
         spent = time.perf_counter() - began + STARTUP + afterward
         if spent >= limit:
+            needed = f"starting, comparing and reporting take {spent:.0f} s"
             raise ConfigError(
-                f"--time-limit is {limit:g} s, and starting, comparing and reporting take {spent:.0f} s; allow more, or add "
-                "--no-report --no-baselines."
+                f"--time-limit is {limit:g} s, and {needed}; allow more, or add --no-report --no-baselines."
             )
         return loop.train(config, directory, progress=show, time_limit=limit - spent, note=note)
 

@@ -17,10 +17,7 @@ from selfens.errors import ConfigError, DataError, plural
 def evaluate(
     run: RunArgument,
     data: DataOption = None,
-    folds: Annotated[
-        int | None,
-        typer.Option(help="Cross-validate in this many folds: hold out part of the labels each time and test on it."),
-    ] = None,
+    folds: Annotated[int | None, typer.Option(help="Cross-validate on this many parts of the labels.")] = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     trust_code: TrustOption = False,
     quiet: QuietOption = False,
@@ -58,13 +55,8 @@ def evaluate(
 def predict(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write: row or file, class, probability.")],
-    inputs: Annotated[
-        Path | None,
-        typer.Argument(metavar="INPUT", help="An .npz or .npy file, an image, a folder or CSV of images, or a table."),
-    ] = None,
-    training_rows: Annotated[
-        bool, typer.Option("--training-rows", help="The run's own training rows, from its ensemble.")
-    ] = False,
+    inputs: Annotated[Path | None, typer.Argument(metavar="INPUT", help="Arrays, images or a table.")] = None,
+    training_rows: Annotated[bool, typer.Option("--training-rows", help="The run's own training rows.")] = False,
     data: DataOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     trust_code: TrustOption = False,
@@ -120,12 +112,9 @@ def export(
 
 def audit(
     run: RunArgument,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The CSV to write, most suspicious rows first.")
-    ] = Path("issues.csv"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write.")] = Path("issues.csv"),
     folds: Annotated[
-        int | None,
-        typer.Option(help="Cross-validate in this many folds: judge each label by a run that did not see it."),
+        int | None, typer.Option(help="Judge each label by a run that did not see it: the number of runs.")
     ] = None,
     data: DataOption = None,
     trust_code: TrustOption = False,
@@ -161,9 +150,7 @@ def audit(
 def suggest(
     run: RunArgument,
     count: Annotated[int, typer.Option("-n", help="How many rows.")] = 50,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The CSV to write, with an empty column to fill in.")
-    ] = Path("suggestions.csv"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to fill in.")] = Path("suggestions.csv"),
     data: DataOption = None,
     trust_code: TrustOption = False,
 ) -> None:

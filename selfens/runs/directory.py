@@ -41,11 +41,9 @@ from selfens.runs.history import History, Record, is_record
 from selfens.runs.info import RunInfo
 
 FORMAT = "3"
-NOT_JSON = (ValueError, RecursionError)
-"""What parsing text that is not JSON may raise: too deeply nested, or numbers of thousands of digits."""
+NOT_JSON = (ValueError, RecursionError)  # what parsing text that is not JSON may raise
 REPORT = "report.html"
-PARTS = ("network", "optimizer", "step", "random")
-"""What a checkpoint must hold."""
+PARTS = ("network", "optimizer", "step", "random")  # what a checkpoint must hold
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,8 @@ class Checkpoint:
 
     epoch: int
     step: int
-    tensors: dict[str, dict[str, Tensor]]
-    """The `state_dict` of each part, by name: network, evaluated, method, targets, optimizer, step, random."""
-    seconds: float
-    """Spent in the epoch so far."""
+    tensors: dict[str, dict[str, Tensor]]  # the `state_dict` of each part, such as the network
+    seconds: float  # spent in the epoch so far
 
 
 class RunDirectory:
@@ -128,10 +124,8 @@ class RunDirectory:
             raise RunError(f"{self.path / 'config.json'} was changed after the run began; undo that, or train anew.")
         known, done = len(self.history()), self.position()[0]
         if known < done or (known and not self.has_checkpoint()):
-            raise RunError(
-                f"{self.path} has {known} epochs in history.jsonl and {done} in checkpoint.safetensors; put back the missing "
-                "file, or train again in another directory."
-            )
+            counts = f"{known} epochs in history.jsonl and {done} in checkpoint.safetensors"
+            raise RunError(f"{self.path} has {counts}; put back the missing file, or train anew.")
 
     def info(self) -> RunInfo:
         raw, path = self._read_json("run.json"), self.path / "run.json"
@@ -139,7 +133,7 @@ class RunDirectory:
             raise RunError(f"{path} is damaged.")
         if raw.get("format") != FORMAT:
             raise RunError(
-                f"{self.path} was written in format {raw.get('format')} by another version of selfens; use that one."
+                f"{self.path} was written in format {raw.get('format')}; use the version of selfens that wrote it."
             )
         try:
             return RunInfo.from_dict(raw)

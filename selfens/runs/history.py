@@ -8,23 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-LARGEST = 1e300
-"""Larger numbers were not measured."""
+LARGEST = 1e300  # larger numbers were not measured
 
 Record = dict[str, Any]
 History = Sequence[Record]
 
 
 class Field(NamedTuple):
-    title: str = ""
-    """Of its chart; empty if it has none."""
-    is_time: bool = False
-    """Depends on the machine, so that it differs between runs that are otherwise the same."""
+    title: str = ""  # of its chart; empty if it has none
+    is_time: bool = False  # depends on the machine
 
 
 TOTAL = "total"
-ERRORS = {"test_error": "test", "validation_error": "validation"}
-"""Errors in percent, and the rows they are measured on."""
+ERRORS = {"test_error": "test", "validation_error": "validation"}  # in percent, and the rows they are measured on
 
 FIELDS: Mapping[str, Field] = {
     "epoch": Field(),

@@ -24,11 +24,9 @@ from selfens.errors import RunError
 class Model:
     encoder: Encoder
     preprocess: nn.Module
-    network: nn.Module
-    """In evaluation mode: preprocessed inputs to logits."""
+    network: nn.Module  # in evaluation mode: preprocessed inputs to logits
     classes: tuple[str, ...]
-    input_shape: tuple[int, ...]
-    """Of an encoded row."""
+    input_shape: tuple[int, ...]  # of an encoded row
     precision: str = "fp32"
 
     @property
@@ -54,19 +52,15 @@ class Model:
     ) -> NDArray[Any]:
         """Return [rows, classes] probabilities for encoded inputs, all or only `rows`, a piece at a time."""
         if (shape := tuple(inputs.shape[1:])) != self.input_shape:
-            raise RunError(
-                f"the encoder makes inputs of shape {shape}, but the network takes {self.input_shape}; run.json or config.json "
-                "is damaged, so put it back."
-            )
-        parts = [self._predict_piece(piece, dtype) for piece in pieces(inputs, PIECE, rows)]
+            raise RunError(f"the encoder makes inputs of shape {shape}, but the network takes {self.input_shape}.")
+        parts = []
+        for piece in pieces(inputs, PIECE, rows):
+            prepared = preprocess.apply(self.preprocess, piece, self.device)
+            parts.append(network_probabilities(self.network, prepared, self.precision, dtype))
         empty: NDArray[Any] = torch.empty((0, len(self.classes)), dtype=dtype).numpy()
         probabilities = np.concatenate([empty, *parts])
         check_probabilities(probabilities, rows)
         return probabilities
-
-    def _predict_piece(self, piece: NDArray[Any], dtype: torch.dtype) -> NDArray[Any]:
-        prepared = preprocess.apply(self.preprocess, piece, self.device)
-        return network_probabilities(self.network, prepared, self.precision, dtype)
 
 
 def network_probabilities(

@@ -133,10 +133,8 @@ class Run:
             network.load_state_dict(tensors.get("evaluated") or tensors["network"])
         except RuntimeError as error:
             reason = str(error).splitlines()[-1].strip().rstrip(".")
-            raise RunError(
-                f"the weights in {self.path} do not fit the network '{self.config.network.name}' ({reason}); "
-                "put back the files of the run."
-            ) from None
+            name = self.config.network.name
+            raise RunError(f"the weights in {self.path} do not fit the network '{name}' ({reason}).") from None
         return network.to(self.device).eval()
 
     @cached_property
@@ -170,10 +168,8 @@ class Run:
     def check_code(self) -> None:
         """Refuse to import code that the run names, which may be anybody's, unless the caller trusts it."""
         for part, name in self.code.items() if not self._trust_code else ():
-            raise RunError(
-                f"{self.path} names code for its {part}, '{name}', which is imported only if you trust it (trust_code=True; "
-                "on the command line: --trust-code)."
-            )
+            advice = "which is imported only if you trust it (trust_code=True, or --trust-code)"
+            raise RunError(f"{self.path} names code for its {part}, '{name}', {advice}.")
 
     # Data
 
@@ -190,21 +186,17 @@ class Run:
         if self._data is not None and source is None and dataset in (None, self._data.dataset):
             return self._data
         if dataset is None and source is None and self.was_passed_data:
-            raise RunError(
-                f"{self.path} was trained on a dataset passed in Python; pass it again, or a file of it (--data)."
-            )
+            raise RunError(f"{self.path} was trained on a dataset passed in Python; pass it, or a file of it (--data).")
         try:
             dataset = dataset or self._load(source)
         except DataError as error:
+            advice = "put them back, or say where they are now (--data PATH)"
             reason = str(error).rstrip(".")
-            raise RunError(
-                f"the data of {self.path} cannot be loaded: {reason}; put them back, or say where they are now (--data PATH)."
-            ) from None
+            raise RunError(f"the data of {self.path} cannot be loaded: {reason}; {advice}.") from None
         data = EncodedDataset.make(dataset, self.encoder)
         if (data.fingerprint, data.num_rows) != (self.info.fingerprint, self.info.rows):
             raise RunError(
-                f"the data of {dataset.name} are not what {self.path} was trained on; files or extra rows have changed, or "
-                "they are other data."
+                f"the data of {dataset.name} are not what {self.path} was trained on; files or extra rows have changed."
             )
         self._data = data
         return data

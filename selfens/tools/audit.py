@@ -9,7 +9,7 @@ A CSV written by `write_audit` can be corrected in its `label` column and passed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -33,11 +33,8 @@ class Audit:
 
     rows: Rows
     labels: Labels
-    """The label each row was given."""
-    suggested: Labels
-    """The most probable class; the label is disputed if it is a different one."""
-    scores: NDArray[np.float64]
-    """From -1, certainly wrong, to 1, certainly right."""
+    suggested: Labels  # the most probable class; the label is disputed if it is a different one
+    scores: NDArray[np.float64]  # from -1, certainly wrong, to 1, certainly right
 
     @property
     def disputed(self) -> Rows:
@@ -51,8 +48,7 @@ class Suggestions:
 
     rows: Rows
     predicted: Labels
-    uncertainty: NDArray[np.float64]
-    """Entropy of the prediction over its largest possible value: 0 is certain, 1 means all classes are equally probable."""
+    uncertainty: NDArray[np.float64]  # see `uncertainty_of`
 
 
 # Functions of labels and probabilities
@@ -83,18 +79,12 @@ def suggest(labels: ArrayLike, probabilities: ArrayLike, count: int) -> Suggesti
     >>> suggest([-1, -1, -1], [[0.5, 0.5], [0.6, 0.4], [0.1, 0.9]], 2).rows
     array([0, 2])
     """
-    given, matrix = _checked(labels, probabilities)
-    rows = np.flatnonzero(given == UNLABELED)
-    return _in_turn([(rows, matrix[rows])], count)
-
-
-def _in_turn(parts: Iterable[tuple[Rows, Probabilities]], count: int) -> Suggestions:
-    """Return the `count` least certain rows, the predicted classes in turn; rows and probabilities come in parts."""
     check_type("count", count, Integral, "a whole number of rows")
     if count < 1:
         raise DataError(f"{count:,} rows were asked for; expected at least 1.")
-    made = [(rows, matrix.argmax(axis=1), uncertainty_of(matrix)) for rows, matrix in parts]
-    rows, predicted, uncertainty = (np.concatenate(arrays) for arrays in zip(*made, strict=True))
+    given, matrix = _checked(labels, probabilities)
+    rows = np.flatnonzero(given == UNLABELED)
+    predicted, uncertainty = matrix[rows].argmax(axis=1), uncertainty_of(matrix[rows])
     order = np.argsort(-uncertainty, kind="stable")
     turns = np.empty(len(order), dtype=np.int64)
     for number in np.unique(predicted):
@@ -114,16 +104,12 @@ def uncertainty_of(probabilities: Probabilities) -> NDArray[np.float64]:
 def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, Probabilities]:
     given, matrix = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[1] < 2 or not np.isfinite(matrix).all() or (matrix < 0).any():
-        raise DataError(
-            f"the probabilities have shape {matrix.shape}; expected [rows, classes] with at least two classes, none of them "
-            "negative, NaN or infinite."
-        )
+        expected = "[rows, classes] with at least two classes, none negative or NaN"
+        raise DataError(f"the probabilities have shape {matrix.shape}; expected {expected}.")
     has_labels = given.shape == matrix.shape[:1] and given.dtype.kind in "iu"
     if not has_labels or (len(given) and not (given.min() >= UNLABELED and given.max() < matrix.shape[1])):
-        raise DataError(
-            f"the labels are {given.dtype} of shape {given.shape}; expected a class number from 0 to {matrix.shape[1] - 1}, "
-            f"or -1 if unknown, for each of {len(matrix):,} rows."
-        )
+        expected = f"{len(matrix):,} class numbers from 0 to {matrix.shape[1] - 1}, or -1 if unknown"
+        raise DataError(f"the labels are {given.dtype} of shape {given.shape}; expected {expected}.")
     return given.astype(np.int64), matrix
 
 
@@ -148,11 +134,11 @@ def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
 def suggest_run(run: Run, count: int, dataset: Dataset | None = None) -> Suggestions:
     """Suggest rows that the run had no label for and is least certain about, spread over the classes it predicts."""
     check_type("run", run, Run, "a Run, such as load_run(path) returns")
-    labeled = run_labels(run) != UNLABELED
-    if labeled.all():
+    rows = np.flatnonzero(run_labels(run) == UNLABELED)
+    if not len(rows):
         raise DataError(f"every training row of {run.path} has a label, so there is none to label next.")
-    blocks = (block[~labeled[block]] for block in run.training_blocks())
-    return _in_turn(((rows, run.predict_training_rows(dataset, rows)) for rows in blocks), count)
+    found = suggest(np.full(len(rows), UNLABELED), run.predict_training_rows(dataset, rows), count)
+    return replace(found, rows=rows[found.rows])
 
 
 def run_labels(run: Run) -> Labels:
@@ -161,10 +147,7 @@ def run_labels(run: Run) -> Labels:
 
 
 def warning(audit: Audit, error: float | None) -> str:
-    """Return a sentence if the model that judges the labels is itself mostly wrong; else "".
-
-    `error` is the model's on rows that it did not learn from, in percent, if it is known.
-    """
+    """Return a sentence if the model that judges the labels, with this test error, is itself mostly wrong; else ""."""
     if error is not None and error > 50:
         return f"The model misclassifies {error:.2f} % of its test rows, so most labels that it disputes are probably right."
     if 2 * len(audit.disputed) > len(audit.rows):

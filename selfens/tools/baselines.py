@@ -128,9 +128,6 @@ class Comparison(Section):
         return "\n".join(self.lines)
 
 
-# Functions of arrays
-
-
 def predictions(
     inputs: Array, labels: Labels, test_inputs: Array, *, standardize: bool = True
 ) -> tuple[dict[str, Labels], list[str]]:
@@ -204,15 +201,10 @@ def compare(predicted: Mapping[str, Labels], truth: Labels, **about: Any) -> Com
     for name, theirs in wrong.items():
         only_ours, only_theirs = int((wrong[OURS] & ~theirs).sum()), int((theirs & ~wrong[OURS]).sum())
         difference = max(abs(only_ours - only_theirs) - 1, 0)
+        is_significant = difference**2 > SIGNIFICANT * (only_ours + only_theirs)
+        error = 100.0 * float(theirs.mean())
         balanced = float(np.mean([100.0 * theirs[truth == number].mean() for number in present]))
-        results.append(
-            Result(
-                name=name,
-                error=100.0 * float(theirs.mean()),
-                balanced_error=balanced,
-                is_significant=difference**2 > SIGNIFICANT * (only_ours + only_theirs),
-            )
-        )
+        results.append(Result(name=name, error=error, balanced_error=balanced, is_significant=is_significant))
     is_uneven = bool(counts.max() > UNEVEN * counts[present].min())
     return Comparison(results=tuple(results), rows=len(truth), is_uneven=is_uneven, **about)
 
@@ -227,10 +219,8 @@ def one_class(predicted: Labels, expected: Labels, classes: Sequence[str]) -> st
     if share <= 0.5 or 1 - share >= (1 - fair) / 2:
         return ""
     wanted = f"{100 * fair:.0f}" if fair >= 0.01 else "less than 1"
-    return (
-        f"The model predicts '{classes[largest]}' for {100 * share:.0f} % of the rows, while {wanted} % should be of that "
-        "class; it hardly tells the classes apart."
-    )
+    much = f"for {100 * share:.0f} % of the rows, while {wanted} % should be of that class"
+    return f"The model predicts '{classes[largest]}' {much}; it hardly tells the classes apart."
 
 
 # A run
@@ -253,14 +243,12 @@ def compare_run(run: Run, wanted: bool | None = None, *, can_load: bool = True) 
     if (found := stored(run)) is not None or not can_load:
         return found
     data = run.data()
-    if not run.finished or not len(data.test_labels) or not (wanted or not run.is_public_data):
+    if not run.finished or not len(data.test_labels) or not (wanted or not run.config.source.is_public):
         return None
     choice = run.labels
     seen = choice.visited(data.num_rows, run.config.training.rows)
-    labels = choice.training_labels(data.num_rows)[seen]
-    baselines, notes = predictions(
-        LazyRows([data.inputs], seen), labels, data.test_inputs, standardize=not data.encoder.is_scaled
-    )
+    inputs, labels = LazyRows([data.inputs], seen), choice.training_labels(data.num_rows)[seen]
+    baselines, notes = predictions(inputs, labels, data.test_inputs, standardize=not data.encoder.is_scaled)
     predicted = {OURS: run.test_probabilities().argmax(axis=1), **baselines}
     about = {"labels": len(choice.rows), "is_images": data.is_images, "notes": tuple(notes)}
     return compare(predicted, data.test_labels, **about)

@@ -10,9 +10,8 @@ import copy
 import json
 import logging
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,9 +24,8 @@ from selfens.data import preprocess
 from selfens.data.images import resize
 from selfens.data.rows import take
 from selfens.data.sources.official import DOWNLOADS
-from selfens.errors import ConfigError, RunError, SelfensError, require
+from selfens.errors import ConfigError, RunError, SelfensError, require, root_cause
 from selfens.files.tables import write_output
-from selfens.files.tensors import write_failure
 from selfens.runs.model import network_probabilities
 from selfens.runs.run import Run, load_run
 
@@ -37,15 +35,12 @@ TOLERANCE = 1e-4
 INPUT, OUTPUTS = "inputs", ("probabilities", "logits")
 
 
-@dataclass(frozen=True)
-class Export:
+class Export(NamedTuple):
     """A file that was written, and how it was checked."""
 
     path: Path
-    difference: float
-    """The largest difference between a probability of the file and the run's own."""
-    checked_on: str
-    """Which rows the two were compared on, in words."""
+    difference: float  # the largest between a probability of the file and the run's own
+    checked_on: str  # which rows the two were compared on, in words
 
 
 class ExportedModel(nn.Module):
@@ -85,29 +80,13 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
         content = _onnx(model, rows, entries)
         difference = _difference(content, model, rows)
     except Exception as error:  # a user's network may make the exporter raise anything
-        if system := _system_error(error):
-            raise RunError(write_failure(path, system)) from error
-        reason = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
-        raise RunError(
-            f"{run.path} could not be exported ({reason}); its network must take any number of rows and use "
-            "only operations that torch.export supports."
-        ) from error
+        advice = "its network must take any number of rows and use only what torch.export supports"
+        raise RunError(f"{run.path} could not be exported ({root_cause(error)}); {advice}.") from error
     if not difference <= TOLERANCE:
-        raise RunError(
-            f"{path} was not written: its probabilities differ from the run's by up to {difference:.2g} on {checked_on}; "
-            f"at most {TOLERANCE:g} was expected."
-        )
+        by = f"{difference:.2g} on {checked_on}"
+        raise RunError(f"{path} was not written: probabilities differ from the run's by {by}.")
     write_output(path, content)
     return Export(path, difference, checked_on)
-
-
-def _system_error(error: BaseException | None) -> OSError | None:
-    """Return the system's error if one made the exporter fail, which may write files of its own."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno is not None:  # not `inspect` failing to find source code
-            return error
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def model_card(run: Run) -> dict[str, Any]:
@@ -150,9 +129,6 @@ def _onnx(model: ExportedModel, rows: NDArray[Any], entries: dict[str, str]) -> 
     return bytes(exported.model_proto.SerializeToString())
 
 
-# The check
-
-
 def _difference(content: bytes, model: ExportedModel, rows: NDArray[Any]) -> float:
     """Return the largest difference of a probability between the file and the model, over batches of several sizes."""
     import onnxruntime
@@ -160,17 +136,13 @@ def _difference(content: bytes, model: ExportedModel, rows: NDArray[Any]) -> flo
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    found = [
-        np.abs(session.run(["probabilities"], {INPUT: batch})[0] - _expected(model, batch)).max()
-        for batch in np.split(rows, SPLITS)
-    ]
-    return float(np.max(found))  # NaN if one of them is
-
-
-def _expected(model: ExportedModel, rows: NDArray[Any]) -> NDArray[np.float32]:
-    with torch.no_grad():
-        inputs = rows if model.encoder is None else model.encoder(torch.from_numpy(rows)).float().numpy()
-    return network_probabilities(model.network, preprocess.apply(model.preprocess, inputs, "cpu"))
+    differences = []
+    for batch in np.split(rows, SPLITS):
+        with torch.no_grad():
+            inputs = batch if model.encoder is None else model.encoder(torch.from_numpy(batch)).float().numpy()
+        expected = network_probabilities(model.network, preprocess.apply(model.preprocess, inputs, "cpu"))
+        differences.append(np.abs(session.run(["probabilities"], {INPUT: batch})[0] - expected).max())
+    return float(np.max(differences))  # NaN if one of them is
 
 
 def _rows_to_check(run: Run) -> tuple[NDArray[Any], str]:

@@ -31,26 +31,21 @@ def predict_file(run: Run, inputs: Path, output: Path, *, progress: bool = False
         raise DataError(f"{inputs} is a table, but {run.path} was trained on arrays; give an .npz or .npy file.")
     raw = run.encoder.accept(data.raw, str(run.path), f"the inputs of {inputs}")
     encoded = run.encoder.transform(raw, progress=progress)
-    columns: dict[str, Any] = dict(_columns(run, run.model.predict_inputs(encoded.inputs)))
+    columns = _columns(run, run.model.predict_inputs(encoded.inputs))
     ids = {data.id_header: data.ids} if data.ids else {}
     write_csv(output, ids | columns if has_files else {"row": data.row_numbers()} | columns | ids)
     return len(data.labels), [*(f"left out: {failure}" for failure in data.skipped), *data.notes, *encoded.notes]
 
 
-def _columns(run: Run, probabilities: NDArray[np.float32]) -> dict[str, list[str]]:
+def _columns(run: Run, probabilities: NDArray[np.float32]) -> dict[str, Any]:
     predicted = [run.classes[best] for best in probabilities.argmax(axis=1)]
     return {"class": predicted, "probability": cells(probabilities.max(axis=1))}
 
 
 def predict_training_rows(run: Run, dataset: Dataset | None, output: Path) -> int:
     """Write row, class and probability of each training row, by the run's ensemble if it has one and has seen the row."""
-    columns: dict[str, Any] = {"row": [], "class": [], "probability": []}
-    check_replaceable(output, list(columns))
-    data = run.data(dataset).dataset
-    for rows in run.training_blocks():
-        columns["row"] += rows.tolist()
-        for name, texts in _columns(run, run.predict_training_rows(rows=rows)).items():
-            columns[name] += texts
-    numbers, ids = data.identify(np.array(columns["row"]))
-    write_csv(output, columns | {"row": numbers} | ids)
+    check_replaceable(output, ["row", "class", "probability"])
+    probabilities = run.predict_training_rows(dataset)
+    numbers, ids = run.data(dataset).dataset.identify(np.arange(len(probabilities)))
+    write_csv(output, {"row": numbers, **_columns(run, probabilities), **ids})
     return len(numbers)

@@ -55,9 +55,7 @@ class TensorBoard(Progress):
         try:
             self._append(_scalars(record))
         except OSError as error:  # which ends the logging, not the run
-            self.warn(
-                f"TensorBoard gets no more epochs of this run: {write_failure(self.directory.path / FOLDER, error)}"
-            )
+            self.warn(f"TensorBoard gets no more epochs: {write_failure(self.directory.path / FOLDER, error)}")
             self.file = None
         self.shown.epoch(record)
 
