@@ -72,9 +72,9 @@ def _run(task: Task, device: str, store: Store, location: DataLocation, is_share
     os.setpgrp()  # Ctrl-C reaches only the pool, which passes it on once: a second signal would skip the checkpoint
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     if device != "cpu":  # torch, which has not started yet, will see only this one of the GPUs that are visible now
-        visible_now, number = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","), int(device)
-        is_listed = any(visible_now) and number < len(visible_now)
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible_now[number] if is_listed else device
+        allowed, number = os.environ.get("CUDA_VISIBLE_DEVICES"), int(device)
+        names = allowed.split(",") if allowed else []
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[number] if number < len(names) else str(number)
     try:
         run_cell(task, device, store, location, is_shared=is_shared)
     except SelfensError as error:

@@ -142,8 +142,6 @@ def current_commit() -> str | None:
     if stated or not (repository / ".git").exists():
         return stated or None
     words = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(words, cwd=repository, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(words, cwd=repository, capture_output=True, text=True, timeout=30).stdout.strip() or None
+    return None

@@ -102,9 +102,7 @@ class NormalizedLayer(nn.Module, ABC):
     @staticmethod
     def _per_unit(values: Tensor, ndim: int, dim: int = 1) -> Tensor:
         """Reshape one value per unit to broadcast over a tensor with units in dimension `dim`."""
-        shape = [1] * ndim
-        shape[dim] = -1
-        return values.view(shape)
+        return values.view(-1, *[1] * (ndim - 1 - dim))
 
 
 class NormalizedConv2d(NormalizedLayer):

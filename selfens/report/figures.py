@@ -31,6 +31,20 @@ NAME_LIMIT = 16
 FEW_EPOCHS = 8  # a line through fewer has dots
 BINS = 10  # of the calibration
 
+STYLE = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "text.parse_math": False,  # a class may be called $x$
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.13,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+}
+
 Numbers = NDArray[np.float64]
 Values = Sequence[float | None]
 """One value per epoch; at a None, the line continues to the next value."""
@@ -49,9 +63,11 @@ def svg(draw: Callable[[Figure], None], title: str, size: tuple[float, float] = 
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
+    style: Any = STYLE | dict.fromkeys(inked, INK) | {"svg.hashsalt": title}  # matplotlib enumerates its keys in a type
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # whatever a user's own settings are
-        matplotlib.rcParams.update(_style(title))
+        matplotlib.rcParams.update(style)
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # only measured here, drawn by the browser
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
@@ -64,24 +80,6 @@ def svg(draw: Callable[[Figure], None], title: str, size: tuple[float, float] = 
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)  # would affect the whole page
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     return "\n".join(map(str.strip, text.replace(INK, "currentColor").splitlines())) + "\n"
-
-
-def _style(title: str) -> Any:  # matplotlib enumerates its keys in a type
-    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
-    return dict.fromkeys(inked, INK) | {
-        "svg.hashsalt": title,
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.sans-serif": ["DejaVu Sans"],
-        "font.size": 9,
-        "text.parse_math": False,  # a class may be called $x$
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.alpha": 0.13,
-        "lines.linewidth": 1.6,
-        "legend.frameon": False,
-    }
 
 
 def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str = "") -> Chart:
