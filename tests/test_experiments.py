@@ -174,10 +174,9 @@ def test_one_seed_of_every_cell_comes_before_the_next_seed_of_any(asked):
 
 def test_a_run_sees_the_device_it_was_given_and_no_other(tmp_path, monkeypatch):
     assert parse_devices("cpu,cpu", quick=False) == ["cpu", "cpu"]
-    with pytest.raises(ConfigError, match="--devices is 'gpu'"):
-        parse_devices("gpu", quick=False)
-    with pytest.raises(ConfigError, match="GPU 99 was asked for"):
-        parse_devices("99", quick=False)
+    for text in ("gpu", "99"):
+        with pytest.raises(ConfigError, match=f"--devices is '{text}'; expected cpu, or numbers .* of the GPUs"):
+            parse_devices(text, quick=False)
     monkeypatch.setattr(pool, "CONTEXT", multiprocessing.get_context("fork"))
     monkeypatch.setattr(pool, "run_cell", use_and_tell)
     for allowed, expected in (("", "1"), ("4,7", "7"), ("GPU-a,GPU-b", "GPU-b")):

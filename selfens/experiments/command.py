@@ -120,10 +120,9 @@ def parse_devices(text: str | None, *, quick: bool) -> list[str]:
     default = ["cpu"] * 2 if quick else [str(number) for number in range(gpus)] or ["cpu"]
     names = default if text is None else [name.strip() for name in text.split(",")]
     for name in names:
-        if name != "cpu" and not name.isdecimal():
-            raise ConfigError(f"--devices is '{text}'; expected numbers of GPUs such as 0,1, or cpu.")
-        if name != "cpu" and int(name) >= gpus:
-            raise ConfigError(f"GPU {name} was asked for, but torch sees {gpus}, numbered from 0; name others, or cpu.")
+        if name != "cpu" and not (name.isdecimal() and int(name) < gpus):
+            expected = f"cpu, or numbers such as 0,1 of the GPUs, of which torch sees {gpus}"
+            raise ConfigError(f"--devices is '{text}'; expected {expected}.")
     return names
 
 
