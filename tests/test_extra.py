@@ -148,7 +148,7 @@ def test_a_public_data_set_is_looked_for_in_the_folder_of_the_main_one(monkeypat
         (bytes_like((0, 3, 8, 8)), "which is empty"),
         (np.zeros((5, 3, 8, 8), bool), "type bool, .*expected the same"),
         (np.zeros((5, 3, 8, 8), np.float32), "type float32, the training inputs .* and uint8"),
-        (np.full((5, 3, 8, 8), 256), "type int64, .*integers from 0 to 255 are bytes"),
+        (np.full((5, 3, 8, 8), 256), "type int64, .*images of integers from 0 to 255 are bytes"),
         (np.full((5, 3, 8, 8), "a"), "type <U1"),
     ],
 )
@@ -338,7 +338,7 @@ def test_an_extra_row_may_be_given_a_label(tmp_path):
 
 def test_a_dataset_passed_without_the_extra_rows_asked_for_is_refused(tmp_path):
     settings = config("temporal", "source.extra=more.npy")
-    with pytest.raises(ConfigError, match=r"more.npy, but a dataset was passed, which has no extra rows; .*with_extra"):
+    with pytest.raises(ConfigError, match="source.extra is set, but the dataset passed has no extra rows; .*with_extra"):
         train(settings, tmp_path / "run", dataset=features())
     train(settings, tmp_path / "run", dataset=extended())
 

@@ -6,7 +6,7 @@ import os
 import platform
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -77,13 +77,14 @@ def float32_mode(precision: str) -> Iterator[None]:
     backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
     products, convolutions = (backends.cuda.matmul, backends.mkldnn.matmul), (backends.cudnn.conv, backends.mkldnn.conv)
     with TORCH_GLOBALS_LOCK:
-        older, general = _older_setting(), backends.fp32_precision
+        older, general = "highest", backends.fp32_precision
+        with suppress(RuntimeError):  # the caller's settings disagree
+            older = torch.get_float32_matmul_precision()
         before = [(part, part.fp32_precision) for part in products]
         torch.set_float32_matmul_precision("high" if mode == "tf32" else "highest")
         backends.fp32_precision = mode
-        before += [
-            (part, part.fp32_precision) for part in convolutions if part.fp32_precision != mode
-        ]  # the others follow
+        # the others follow the general setting
+        before += [(part, part.fp32_precision) for part in convolutions if part.fp32_precision != mode]
         for part, _ in before:
             part.fp32_precision = mode
         try:
@@ -93,13 +94,6 @@ def float32_mode(precision: str) -> Iterator[None]:
             for part, setting in before:
                 part.fp32_precision = setting
             backends.fp32_precision = general
-
-
-def _older_setting() -> str:
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:  # the caller's settings disagree
-        return "highest"
 
 
 def prediction_settings(precision: str, device: torch.device) -> AbstractContextManager[None]:

@@ -9,27 +9,27 @@ from selfens.errors import ConfigError
 
 def rank() -> int:
     """Return the number of this process among all."""
-    return _number("RANK", 0)
+    return int(os.environ.get("RANK", 0))
 
 
 def world_size() -> int:
     """Return how many processes train together."""
-    return _number("WORLD_SIZE", 1)
+    return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def local_rank() -> int:
     """Return the number of this process among those on its machine."""
-    return _number("LOCAL_RANK", 0)
+    return int(os.environ.get("LOCAL_RANK", 0))
 
 
 def local_world_size() -> int:
     """Return how many of the processes are on this machine."""
-    return _number("LOCAL_WORLD_SIZE", 1)
+    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 def restarts() -> int:
     """Return how many times all processes were started again because one had failed."""
-    return _number("TORCHELASTIC_RESTART_COUNT", 0)
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def check_single_process(what: str) -> None:
@@ -38,7 +38,3 @@ def check_single_process(what: str) -> None:
         raise ConfigError(
             f"{what} trains in one process, and torchrun has started {world_size()}; start it without, or use selfens.train."
         )
-
-
-def _number(name: str, default: int) -> int:
-    return int(os.environ.get(name, default))

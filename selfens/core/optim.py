@@ -24,7 +24,11 @@ _FLAT: Any = WeakTensorKeyDictionary()
 
 def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
     """Flatten `parameters` into one tensor and make each a view of it. Return the existing tensor if they share one."""
-    check_parameters(parameters)
+    if not parameters:
+        raise ConfigError("the network has no trainable parameters; nothing could be learned.")
+    kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
+    if kinds != {(torch.float32, parameters[0].device)}:
+        raise ConfigError(f"the network's parameters are of {kinds}; expected float32, all on one device.")
     sizes = [parameter.numel() for parameter in parameters]
     known = _FLAT.get(parameters[0])
     if known is not None and known.numel() == sum(sizes):
@@ -100,7 +104,6 @@ class _Moments(Optimizer):
         self.steps = self.flat.new_zeros(())  # t
         self.rates["beta1"] = self.flat.new_full((), 0.9)
         self.beta2, self.epsilon = beta2, epsilon
-        self.log_beta2 = math.log(beta2) if beta2 else -math.inf
 
     def _average(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Update the averages; return what undoes their start at zero, 1 - beta1^t and 1 - beta2^t."""
@@ -109,7 +112,8 @@ class _Moments(Optimizer):
         self.first.lerp_(gradient, 1 - beta1)
         self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
         # -expm1(t log beta) keeps its digits in float32; 1 - beta^t would lose half of them.
-        return -torch.expm1(self.steps * beta1.log()), -torch.expm1(self.steps * self.log_beta2)
+        log_beta2 = math.log(self.beta2) if self.beta2 else -math.inf
+        return -torch.expm1(self.steps * beta1.log()), -torch.expm1(self.steps * log_beta2)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"first": self.first, "second": self.second, "steps": self.steps}
@@ -154,22 +158,13 @@ class Sgd(Optimizer):
         return {"velocity": self.velocity}
 
 
-def check_parameters(parameters: Sequence[nn.Parameter]) -> None:
-    """Refuse parameters that cannot share one tensor."""
-    if not parameters:
-        raise ConfigError("the network has no trainable parameters; nothing could be learned.")
-    kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
-    if kinds != {(torch.float32, parameters[0].device)}:
-        raise ConfigError(f"the network's parameters are of {kinds}; expected float32, all on one device.")
-
-
 def _multipliers(names: Sequence[str], wanted: Mapping[str, float]) -> list[float]:
     """Return the multiplier of each parameter: that of the longest prefix of its name, else 1."""
     for prefix in wanted:
         if not any(name.startswith(prefix) for name in names):
+            some = ", ".join(names[:6])
             raise ConfigError(
-                f"optimizer.multipliers names '{prefix}', but no parameter's name begins so; they are {', '.join(names[:6])}"
-                f"{', ...' if len(names) > 6 else ''}."
+                f"optimizer.multipliers names '{prefix}', but no parameter's name begins so, as in {some}."
             )
     by_length = sorted(wanted, key=len, reverse=True)
     return [next((wanted[prefix] for prefix in by_length if name.startswith(prefix)), 1.0) for name in names]

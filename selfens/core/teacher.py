@@ -63,6 +63,4 @@ class EmaTeacher:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.steps.copy_(state["steps"])
-        self.network.load_state_dict(
-            {key.removeprefix("network."): value for key, value in state.items() if key.startswith("network.")}
-        )
+        self.network.load_state_dict({key.removeprefix("network."): state[key] for key in {*state} - {"steps"}})

@@ -81,13 +81,12 @@ class Views:
         flip, shift = self.options.flip, self.options.translation
         if not self.is_images and (flip or shift):
             raise ConfigError(
-                f"views.flip={flip} and views.translation={shift} need images, but the inputs have shape "
-                f"{tuple(self.input_shape)}; set them to false and 0."
+                f"views.flip and views.translation need images, but the inputs have shape {tuple(self.input_shape)}."
             )
         if shift and shift >= min(self.input_shape[1:]):
+            size = "x".join(map(str, self.input_shape[1:]))
             raise ConfigError(
-                f"views.translation is {shift}, but the images are {self.input_shape[1]}x{self.input_shape[2]}; a shift must "
-                "be smaller than the image."
+                f"views.translation is {shift}, but the images are {size}; expected less than a side."
             )
 
     @property
@@ -101,9 +100,7 @@ class Views:
                 raise ConfigError(unknown_name("view", name, VIEWS))
             if len(self.input_shape) not in VIEWS[name].dimensions:
                 needed = "images (channels, height, width)" + (" or vectors" if 1 in VIEWS[name].dimensions else "")
-                raise ConfigError(
-                    f"the view '{name}' was asked for with inputs of shape {self.input_shape}; expected {needed}."
-                )
+                raise ConfigError(f"the view '{name}' is for {needed}, but the inputs have shape {self.input_shape}.")
 
     def make(self, inputs: Tensor, names: Sequence[str]) -> tuple[Tensor, ...]:
         """Return the views of these names, in their order."""
@@ -127,7 +124,7 @@ class Views:
 
     def _flips(self, uniform: Tensor) -> Tensor:
         """Return [rows] True for images to mirror, from a number between 0 and 1 each."""
-        return (uniform < 0.5) if self.options.flip else torch.zeros_like(uniform, dtype=torch.bool)
+        return uniform < (0.5 if self.options.flip else 0.0)
 
     def _shifts(self, uniform: Tensor) -> Tensor:
         """Return -k..k with equal probability, from a number between 0 and 1 each."""
@@ -136,17 +133,11 @@ class Views:
     def _noisy(self, inputs: Tensor) -> Tensor:
         return inputs + self.options.noise * torch.randn_like(inputs)
 
-    def _strong_vector(self, inputs: Tensor) -> Tensor:
-        return functional.dropout(self._noisy(inputs), self.options.feature_dropout)
-
-    def _strong(self, inputs: Tensor) -> Tensor:
-        return self._strong_image(inputs) if self.is_images else self._strong_vector(inputs)
-
-    def _strong_image(self, images: Tensor) -> Tensor:
-        count, device = len(images), images.device
-        chosen = torch.randint(
-            len(OPERATIONS if self.pixels else GEOMETRIC), (self.options.operations, count), device=device
-        )
+    def _strong(self, images: Tensor) -> Tensor:
+        if not self.is_images:
+            return functional.dropout(self._noisy(images), self.options.feature_dropout)
+        count, device, operations = len(images), images.device, OPERATIONS if self.pixels else GEOMETRIC
+        chosen = torch.randint(len(operations), (self.options.operations, count), device=device)
         strengths = torch.rand(self.options.operations, count, device=device) * 2 - 1
         for which, strength in zip(chosen, strengths, strict=True):
             images = apply_operations(images, which, strength, self.pixels)
@@ -262,10 +253,6 @@ def _gray(images: Tensor) -> Tensor:
     return sum(part * images[:, i : i + 1] for i, part in enumerate(GRAY))  # type: ignore[return-value]
 
 
-def _blur(images: Tensor) -> Tensor:
-    return _mean_of_three(_mean_of_three(images, dim=2), dim=3)
-
-
 def _mean_of_three(images: Tensor, dim: int) -> Tensor:
     """Average each pixel and its two neighbors, borders repeated. (torch 2.13's compiler fails on padding.)"""
     size = images.shape[dim]
@@ -307,7 +294,7 @@ COLORS: dict[str, Operation] = {
     "brightness": _away_from(lambda images: 0.0),
     "contrast": _away_from(lambda images: _gray(images).mean(dim=(2, 3), keepdim=True)),
     "saturation": _away_from(_gray),
-    "sharpness": _away_from(_blur),
+    "sharpness": _away_from(lambda images: _mean_of_three(_mean_of_three(images, dim=2), dim=3)),
     "posterize": posterize,
     "solarize": solarize,
     "autocontrast": autocontrast,

@@ -157,6 +157,5 @@ class Method(ABC):
 
     def stateful(self) -> dict[str, Any]:
         """Return the attributes that have a `state_dict`, except the ensemble."""
-        return {
-            name: part for name, part in vars(self).items() if hasattr(part, "state_dict") and part is not self.ensemble
-        }
+        parts = vars(self).items()
+        return {name: part for name, part in parts if hasattr(part, "state_dict") and part is not self.ensemble}

@@ -28,7 +28,7 @@ from selfens.runs.run import Run
 from selfens.tools.audit import Audit, Probabilities, rank
 from selfens.tools.baselines import CHANCE, OURS, Comparison, compare, predictions
 from selfens.training.loop import train
-from selfens.training.progress import NoProgress, Progress, WarningsOnly, duration
+from selfens.training.progress import Progress, WarningsOnly, duration
 
 DEFAULT_FOLDS = 5
 IDENTITY = "identity"
@@ -158,7 +158,7 @@ def _trained(
     with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
         path = Path(folder) / f"fold-{fold + 1}-of-{folds}"
         try:
-            show = NoProgress() if fold else _Warnings(shown)  # the others would warn about the same
+            show = Progress() if fold else _Warnings(shown)  # the others would warn about the same
             run = train(config, path, dataset=dataset, network=network, progress=show)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped in fold {fold + 1} of {folds}; nothing was written.") from None
@@ -174,9 +174,7 @@ def _fold_numbers(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
     if limit < 2:
         raise DataError("no class has more than one labeled row, so there can be no folds; label more rows.")
     if not 2 <= folds <= limit:
-        raise DataError(
-            f"{folds} folds were asked for; expected 2 to {limit:,}, the number of labels that can be hidden."
-        )
+        raise DataError(f"{folds} folds were asked for; expected 2 to {limit:,}, as many as labels can be hidden.")
     random, numbers, dealt = stream(seed, FOLDS), np.full(len(labels), -1), 0
     for number in np.unique(labels[can_be_hidden]):
         members = random.permutation(np.flatnonzero(labels == number))

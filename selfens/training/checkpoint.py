@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,8 +39,7 @@ class Checkpointer:
         parts = self.components
         if changed := {*self._checked_shapes().items()} ^ {*self.shapes.items()}:
             raise ConfigError(
-                f"{min(changed)[0]} is not as it was when training began, so no checkpoint could be loaded; tensors of a "
-                "network or method must keep name, type and shape."
+                f"{min(changed)[0]} has changed since training began; what is saved must keep its name, type and shape."
             )
         if step:
             average_over_processes(parts)
@@ -48,7 +48,7 @@ class Checkpointer:
         random = {kind: each.get_state() for kind, each in _generators(parts).items()}
         every = parts.group.gather((parts.rows.owned, targets, random))
         if parts.group.is_first:
-            tensors = _states(parts) | {"targets": _all_targets(parts, every)}
+            tensors = _states(parts) | {"targets": _all_targets(every)}
             tensors["random"] = {f"{kind}{rank}": own[kind] for rank, (_, _, own) in enumerate(every) for kind in own}
             directory.save_checkpoint(Checkpoint(epoch, step, tensors, seconds))
         parts.group.barrier()  # a process that continued while the first one writes would run into a timeout
@@ -72,17 +72,15 @@ class Checkpointer:
             if step == checkpoint.step:
                 parts.step.load_state_dict(tensors["step"])
             if ensemble:
-                ensemble.load_state_dict(_own_targets(parts, tensors["targets"]))
+                own = {name: each[parts.rows.owned] if each.ndim else each for name, each in tensors["targets"].items()}
+                ensemble.load_state_dict(own)
             _restore_random_states(parts, random if same_processes else {}, checkpoint.epoch)
         except (RuntimeError, KeyError, ValueError, TypeError) as error:
             raise RunError(
                 f"the checkpoint does not fit the run ({str(error).splitlines()[0]}); it is damaged, or of another run."
             ) from None
         if step >= parts.loader.steps_per_epoch:
-            raise RunError(
-                f"the checkpoint is of epoch {checkpoint.epoch}, step {checkpoint.step}, beyond the end of the run; it is "
-                "damaged."
-            )
+            raise RunError(f"the checkpoint is damaged: step {step} is beyond the end of an epoch.")
         return Position(checkpoint.epoch, step, checkpoint.seconds if step else 0.0)
 
     def _checked_shapes(self) -> dict[str, str]:
@@ -90,14 +88,15 @@ class Checkpointer:
         parts = self.components
         evaluated = parts.method.evaluated(parts.network)
         check_type("what the method's `evaluated` returns", evaluated, nn.Module, "a network")
-        states = _states(parts)
-        tensors = {
-            f"{part}/{name}": each for part in ("network", "evaluated", "method") for name, each in states[part].items()
-        }
-        for name, each in tensors.items():
-            if not isinstance(each, Tensor) or each.layout != torch.strided:
-                raise ConfigError(f"{name} cannot be saved with the run; expected a tensor that is not sparse.")
-        return _described(tensors)
+        states, found = _states(parts), {}
+        for part in ("network", "evaluated", "method"):
+            for name, each in states[part].items():
+                if not isinstance(each, Tensor) or each.layout != torch.strided:
+                    raise ConfigError(
+                        f"{part}/{name} cannot be saved with the run; expected a tensor that is not sparse."
+                    )
+                found[f"{part}/{name}"] = _kind(each)
+        return found
 
 
 def average_over_processes(parts: Components) -> None:
@@ -112,12 +111,8 @@ def average_over_processes(parts: Components) -> None:
     parts.group.mean(parts.step.sums)
 
 
-# What is the same in all processes
-
-
-def _described(tensors: State) -> dict[str, str]:
-    """Return type and shape of each tensor."""
-    return {name: f"{each.dtype} {tuple(each.shape)}" for name, each in tensors.items()}
+def _kind(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
 def _states(parts: Components) -> dict[str, State]:
@@ -136,39 +131,28 @@ def _check_fits(parts: Components, tensors: dict[str, State]) -> None:
     wanted, ensemble = _states(parts), parts.method.ensemble
     if ensemble:
         begun = {name: each for name, each in ensemble.arrays.items() if name in tensors.get("targets", {})}
-        wanted["targets"] = _empty(ensemble.state_dict() | begun, len(parts.rows.kinds), "meta")
+        wanted["targets"] = {
+            name: each.new_empty((len(parts.rows.kinds), *each.shape[1:]), device="meta") if each.ndim else each
+            for name, each in (ensemble.state_dict() | begun).items()
+        }
     for part in {*wanted, *tensors} - {"random"}:
-        expected, found = (_described(states.get(part, {})) for states in (wanted, tensors))
+        expected, found = (
+            {name: _kind(each) for name, each in states.get(part, {}).items()} for states in (wanted, tensors)
+        )
         for name in sorted({*expected, *found}):
             if expected.get(name) != found.get(name):
                 raise ValueError(f"{part}/{name} is {found.get(name)}, expected {expected.get(name)}")
 
 
-# Targets: each process has those of its rows
-
-
-def _all_targets(parts: Components, every: list[tuple[Rows, State, State]]) -> State:
+def _all_targets(every: list[tuple[Rows, State, State]]) -> State:
+    """Put the targets of each process's rows in the order of all rows; the decay has no rows."""
     if len(every) == 1:
         return every[0][1]
-    whole = _empty(every[0][1], len(parts.rows.kinds), "cpu")
-    for rows, targets, _ in every:
-        for name, each in targets.items():
-            whole[name][rows if each.ndim else ...] = each
-    return whole
-
-
-def _own_targets(parts: Components, whole: State) -> State:
-    rows = ... if parts.group.size == 1 else parts.rows.owned
-    return {name: each[rows] if each.ndim else each for name, each in whole.items()}
-
-
-def _empty(targets: State, rows: int, device: str) -> State:
-    """Return targets of the same types and classes for another number of rows; the decay has no rows."""
-    shapes = {name: (rows, *each.shape[1:]) if each.ndim else () for name, each in targets.items()}
-    return {name: torch.empty(shapes[name], dtype=each.dtype, device=device) for name, each in targets.items()}
-
-
-# Random states: each process has its own
+    order = np.argsort(np.concatenate([rows for rows, _, _ in every]))
+    return {
+        name: torch.cat([targets[name] for _, targets, _ in every])[order] if first.ndim else first
+        for name, first in every[0][1].items()
+    }
 
 
 def _generators(parts: Components) -> dict[str, torch.Generator]:

@@ -32,11 +32,10 @@ from selfens.methods.base import Method, TrainingRows, WeightedOptions
 from selfens.runs.info import RunInfo
 from selfens.training.distributed import MIN, Group
 from selfens.training.evaluate import EvaluatedRows, misclassified
-from selfens.training.overrides import Overrides, check_ensemble, check_output, check_saved, check_shareable
+from selfens.training.overrides import Overrides, check_output, check_shareable, check_state
 from selfens.training.prepare import Prepared
 from selfens.training.step import Step, start_compiler
 
-Rates = Callable[[float], dict[str, float]]
 LABELED, WITHOUT_LABEL, HELD_OUT = range(3)
 
 
@@ -104,17 +103,14 @@ class Components:
             capture=on_gpu and config.training.capture != "off",
             warn=warn,
         )
-        self._rates = make_rates(config, self.weight_max)
+        self.rates = make_rates(config, self.weight_max)
+        """Returns what `step.set` takes, at a progress in epochs."""
         self.evaluated = _evaluated_rows(prepared, group)
         """The rows on which the network is evaluated, by the name of the error in the history."""
 
     @property
     def config(self) -> Config:
         return self.prepared.config
-
-    def rates(self, progress: float) -> dict[str, float]:
-        """Return what `step.set` takes, at this progress in epochs."""
-        return self._rates(progress)
 
     def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
         """Yield the rows of each step of an epoch, each when its inputs are available."""
@@ -123,7 +119,7 @@ class Components:
     def set_epochs(self, epochs: int) -> None:
         """Train for another number of epochs, ramps in proportion."""
         self.prepared = replace(self.prepared, config=self.config.with_epochs(epochs))
-        self._rates = make_rates(self.config, self.weight_max)
+        self.rates = make_rates(self.config, self.weight_max)
 
     def errors(self) -> dict[str, float | None]:
         """Return the current errors in percent, by their name in the history."""
@@ -216,14 +212,17 @@ def _loader(prepared: Prepared, rows: RowShare, sampler: Sampler, group: Group, 
 def _evaluated_rows(prepared: Prepared, group: Group) -> dict[str, EvaluatedRows]:
     data, labels, device = prepared.data, prepared.labels, prepared.device
     own = slice(group.rank, None, group.size)
-
-    def rows(inputs: Any, row_labels: NDArray[np.int64]) -> EvaluatedRows:
-        prepared_inputs = preprocess.apply(prepared.preprocess, inputs, device)
-        return EvaluatedRows(prepared_inputs, torch.from_numpy(row_labels[own]).to(device), len(row_labels))
-
+    sets = {
+        "validation_error": (data.inputs[labels.validation[own]], labels.validation_labels),
+        "test_error": (data.test_inputs[own], data.test_labels),
+    }
     return {
-        "validation_error": rows(data.inputs[labels.validation[own]], labels.validation_labels),
-        "test_error": rows(data.test_inputs[own], data.test_labels),
+        name: EvaluatedRows(
+            preprocess.apply(prepared.preprocess, inputs, device),
+            torch.from_numpy(all_labels[own]).to(device),
+            len(all_labels),
+        )
+        for name, (inputs, all_labels) in sets.items()
     }
 
 
@@ -264,7 +263,7 @@ def _weight_max(method: Method, rows: RowShare, *, split: bool) -> float:
     return options.weight_max * rows.num_labeled / len(rows.visited)
 
 
-def make_rates(config: Config, weight_max: float) -> Rates:
+def make_rates(config: Config, weight_max: float) -> Callable[[float], dict[str, float]]:
     """Return a function from progress in epochs to everything that changes with time."""
     schedule, optimizer = config.schedule, config.optimizer
     found: dict[str, schedules.Schedule] = {}
@@ -301,13 +300,12 @@ def _set_up_method(
         inputs=partial(_all_inputs, prepared, rows),
     )
     method.setup(network, own)
-    check_saved(method)
+    check_state(method, own)
     if group.size > 1:
         check_shareable(method, {data.num_rows, own.num_rows} - {data.num_classes}, group.size)
     group.broadcast([*method.state_dict().values()])  # each process drew different values
     if method.teacher is not None:
         group.broadcast([*method.teacher.network.state_dict().values()])
-    check_ensemble(method, own)
 
 
 def _all_inputs(prepared: Prepared, rows: RowShare) -> Iterable[Tensor]:

@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import nn
 
@@ -35,7 +35,7 @@ from selfens.training.interrupt import StopRequest
 from selfens.training.limit import fit_schedule
 from selfens.training.overrides import Overrides, check_passed_again
 from selfens.training.prepare import Prepared, prepare, prepare_again
-from selfens.training.progress import NoProgress, Progress, WarningsOnly
+from selfens.training.progress import Progress, WarningsOnly
 
 SECONDS_BETWEEN_CHECKPOINTS = 10  # with one process, if an epoch takes less
 STEPS_BETWEEN_STOP_CHECKS = 8  # after which several processes ask each other whether one was told to stop
@@ -116,11 +116,15 @@ def _run(
     with ExitStack() as stack:
         stack.enter_context(TORCH_GLOBALS_LOCK)
         group = stack.enter_context(distributed.process_group(device))
-        show = (progress or WarningsOnly()) if group.is_first else NoProgress()
+        show = (progress or WarningsOnly()) if group.is_first else Progress()
         if resumed:
             stack.enter_context(directory.locked() if group.is_first else nullcontext())
         prepared = _prepare(path, config, overrides, resumed, group, show)
-        threads, seed = _threads(config, resumed), _process_seed(config, group)
+        threads, seed = config.training.threads, config.seed.of("training")
+        if resumed and threads is None and resumed.info.processes == group.size:
+            threads = int(resumed.info.environment["threads"])  # the order of summation changes the last bits
+        if not group.is_first:
+            seed = int(stream(seed, PROCESS, group.rank).integers(2**62))
         stack.enter_context(torch_settings(config.training.precision, threads, device, seed))
         components = Components(prepared, overrides, group, show.warn)
         checkpointer = Checkpointer(components)
@@ -156,19 +160,6 @@ def _prepare(
     return prepared
 
 
-def _threads(config: Config, resumed: Run | None) -> int | None:
-    """Reuse the original thread count: the order of summation changes the last bits."""
-    if resumed and config.training.threads is None and resumed.info.processes == launcher.world_size():
-        return int(resumed.info.environment["threads"])
-    return config.training.threads
-
-
-def _process_seed(config: Config, group: Group) -> int:
-    """Return the seed itself for the first process, and another one for each of the others."""
-    seed = config.seed.of("training")
-    return seed if group.is_first else int(stream(seed, PROCESS, group.rank).integers(2**62))
-
-
 def _create(path: Path, components: Components) -> None:
     """Create the directory of a new run. The first process writes it, and all must see it, because all read it later."""
     group, prepared = components.group, components.prepared
@@ -178,10 +169,7 @@ def _create(path: Path, components: Components) -> None:
     if not group.all_reduce_int(int((path / "config.json").is_file()), MIN):
         if group.is_first:
             shutil.rmtree(path)  # created a moment ago, and useless
-        raise RunError(
-            f"{path.absolute()} is not seen by all processes; give the run's directory a path that is the same folder for "
-            "all."
-        )
+        raise RunError(f"{path.absolute()} is not seen by all processes; give a path that is the same folder for all.")
 
 
 def _train_epochs(
@@ -208,23 +196,31 @@ def _train_epochs(
                 steps_start = time.perf_counter()
                 for number, rows in enumerate(components.visit(epoch, first_step), start=first_step):
                     if _stop_requested(components, stop, number):
-                        _stop(components, checkpointer, directory, epoch, number, time.perf_counter() - epoch_start)
+                        if _is_finite(components, float(components.step.sums[-1])):
+                            spent = time.perf_counter() - epoch_start if number else 0.0
+                            checkpointer.save(directory, epoch, number, spent)
+                        size = components.group.size
+                        again = "" if size == 1 else f" by torchrun in {size} processes, as before"
+                        raise KeyboardInterrupt(
+                            f"stopped in epoch {epoch + 1}; {directory.path} can be resumed{again}."
+                        )
                     components.step.set(**components.rates(epoch + number / steps))
                     components.step(rows)
                     progress.step(epoch, number)
                 components.method.end_epoch()
                 average_over_processes(components)
-                losses = {
-                    name: float(mean) for name, mean in components.step.take_means().items()
-                }  # waits for the device
+                means = components.step.take_means()
+                losses = {name: float(mean) for name, mean in means.items()}  # waits for the device
                 images = (steps - first_step) * components.loader.batch_size * components.group.size
                 images_per_second = images / (time.perf_counter() - steps_start)
                 first_step = 0
-                _check_finite(components, directory, epoch, losses["total"])
+                if not _is_finite(components, losses["total"]):
+                    raise _diverged(components, directory, epoch)
+                is_due = (epoch + 1) % components.config.training.evaluate_every == 0 or epoch == epochs - 1
                 record: dict[str, Any] = {
                     "epoch": epoch,
                     **losses,
-                    **_errors(components, epoch + 1),
+                    **(components.errors() if is_due else dict.fromkeys(components.evaluated)),
                     **components.rates(epoch),
                     "ensemble_variance": _ensemble_variance(components),
                     "images_per_second": images_per_second,
@@ -246,13 +242,6 @@ def _train_epochs(
 # The end of an epoch
 
 
-def _errors(components: Components, done: int) -> dict[str, float | None]:
-    """Return the errors after `done` epochs; None if they are not due, which depends on nothing else."""
-    if done % components.config.training.evaluate_every and done < components.config.schedule.epochs:
-        return dict.fromkeys(components.evaluated)
-    return components.errors()
-
-
 def _ensemble_variance(components: Components) -> float | None:
     if components.method.ensemble is None:
         return None
@@ -260,16 +249,14 @@ def _ensemble_variance(components: Components) -> float | None:
     return spread if math.isfinite(spread) else None
 
 
-def _check_finite(components: Components, directory: RunDirectory, epoch: int, loss: float) -> None:
-    if _is_finite(components, loss):
-        return
+def _diverged(components: Components, directory: RunDirectory, epoch: int) -> DivergedError:
     good, step = directory.position()
     where = "no checkpoint was reached"
     if good or step:
         steps = f" and {step} steps" if step else ""
         where = f"the last good checkpoint, after epoch {good}{steps}, is in {directory.path}"
     rampup = 2 * components.config.schedule.rampup
-    raise DivergedError(
+    return DivergedError(
         f"the loss stopped being finite in epoch {epoch + 1}; {where}. Try a lower optimizer.learning_rate, a slower ramp-up "
         f"(schedule.rampup_epochs={rampup:g}; with the cosine schedule warmup_epochs) or, with adam and adamw, "
         "optimizer.beta2=0.99."
@@ -292,27 +279,9 @@ def _is_checkpoint_due(components: Components, epoch: int, since_last: float) ->
     return done % (every or 1) == 0
 
 
-# Stopping
-
-
 def _stop_requested(components: Components, stop: StopRequest, step: int) -> bool:
     """Several processes ask each other every few steps, so that all stop at the same one."""
     if components.group.size == 1:
         return stop.requested
     due = step % STEPS_BETWEEN_STOP_CHECKS == 0
     return due and bool(components.group.all_reduce_int(int(stop.requested), MAX))
-
-
-def _stop(
-    components: Components,
-    checkpointer: Checkpointer,
-    directory: RunDirectory,
-    epoch: int,
-    step: int,
-    seconds: float,
-) -> NoReturn:
-    if _is_finite(components, float(components.step.sums[-1])):
-        checkpointer.save(directory, epoch, step, seconds if step else 0.0)
-    size = components.group.size
-    again = "" if size == 1 else f" by torchrun in {size} processes, as before"
-    raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; {directory.path} can be resumed{again}.")

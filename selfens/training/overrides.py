@@ -33,11 +33,10 @@ class Overrides(NamedTuple):
     def check(self, config: Config) -> None:
         """Refuse objects of the wrong type, such as the name or the class of a method, and options that have no effect."""
         if self.dataset is not None:
-            check_type("dataset", self.dataset, Dataset, "a Dataset, such as Dataset.from_npz(path) reads")
+            check_type("dataset", self.dataset, Dataset, "a Dataset, such as Dataset.from_arrays makes")
             if config.source.extra is not None and not self.dataset.extra_rows:
                 raise ConfigError(
-                    f"source.extra is {config.source.extra}, but a dataset was passed, which has no extra rows; give it "
-                    "some: dataset.with_extra(...)."
+                    "source.extra is set, but the dataset passed has no extra rows; use dataset.with_extra."
                 )
         if self.network is not None:
             check_type("network", self.network, nn.Module, "a module from inputs to logits")
@@ -73,56 +72,40 @@ def check_passed_again(run: Run, overrides: Overrides) -> None:
             raise RunError(
                 f"{run.path} was started {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
             )
-    options = repr(overrides.method.options) if overrides.method is not None else ""
-    if options != run.info.custom_options:
-        raise RunError(
-            f"{run.path} was started with a method of {run.info.custom_options}; resume it with the same, not {options}."
-        )
+    options, before = repr(overrides.method.options) if overrides.method is not None else "", run.info.custom_options
+    if options != before:
+        raise RunError(f"{run.path} was started with a method of {before}; resume it with the same, not {options}.")
 
 
 def check_output(network: nn.Module, inputs: Tensor, num_classes: int) -> None:
     """Refuse a user's network that does not return logits. Lazy layers get their shapes here."""
+    shape = tuple(inputs.shape)
     try:
         with torch.no_grad(), evaluation_mode(network):
             made = network(inputs)
     except Exception as error:  # a user's network may raise anything
-        raise ConfigError(
-            f"the network cannot take inputs of shape {tuple(inputs.shape)} ({root_cause(error)})."
-        ) from error
+        raise ConfigError(f"the network cannot take inputs of shape {shape} ({root_cause(error)}).") from error
     found = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
     wanted = f"shape {(len(inputs), num_classes)}"
     if found != wanted:
-        raise ConfigError(
-            f"the network returned {found} for inputs of shape {tuple(inputs.shape)}; expected logits of {wanted}."
-        )
+        raise ConfigError(f"the network returned {found} for inputs of shape {shape}; expected logits of {wanted}.")
 
 
-def check_saved(method: Method) -> None:
-    """Refuse state that would not be saved: tensors, teachers and the like in a list or dict."""
-    check_type(
-        f"{type(method).__name__}.teacher", method.teacher, EmaTeacher | None, "an EmaTeacher; give it another name"
-    )
+def check_state(method: Method, rows: TrainingRows) -> None:
+    """Refuse state that would not be saved (in a list or dict), or an ensemble for other rows or another device."""
+    own = type(method).__name__
+    check_type(f"{own}.teacher", method.teacher, EmaTeacher | None, "an EmaTeacher; give it another name")
     for name, value in vars(method).items():
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
         if any(isinstance(part, Tensor) or hasattr(part, "state_dict") for part in inside):
-            raise ConfigError(
-                f"{type(method).__name__} keeps '{name}' in a {type(value).__name__}, which is not saved with the run; make "
-                "each part its own attribute."
-            )
-
-
-def check_ensemble(method: Method, rows: TrainingRows) -> None:
-    """Refuse an ensemble for other rows or another device than the method's."""
-    if method.ensemble is None:
+            kind = type(value).__name__
+            raise ConfigError(f"{own}.{name} is a {kind}, which is not saved; make each part its own attribute.")
+    if (ensemble := method.ensemble) is None:
         return
-    if method.ensemble.device.type != rows.device.type:
+    if (ensemble.num_rows, ensemble.device.type) != (rows.num_rows, rows.device.type):
         raise ConfigError(
-            f"the method's ensemble is for the {method.ensemble.device.type}; expected {rows.device.type}, so make it with "
-            "device=rows.device."
-        )
-    if method.ensemble.num_rows != rows.num_rows:
-        raise ConfigError(
-            f"the method's ensemble has {method.ensemble.num_rows} rows; expected {rows.num_rows}, the number that `setup` got."
+            f"the method's ensemble has {ensemble.num_rows} rows on the {ensemble.device.type}; expected {rows.num_rows} on "
+            f"the {rows.device.type}, so make it with rows.num_rows and rows.device."
         )
 
 

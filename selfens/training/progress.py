@@ -44,10 +44,6 @@ class Progress:
         pass
 
 
-class NoProgress(Progress):
-    """A display that shows nothing, for all processes but the first."""
-
-
 class WarningsOnly(Progress):
     """A display that forwards only warnings, as Python warnings: the library's default."""
 

@@ -119,32 +119,28 @@ class Step:
 
     def _body(self, rows: Tensor) -> None:
         losses = self.losses(rows)
-        reported = self._parts(losses)
+        parts = [part.detach() for part in (*self._parts(losses), losses.total)]
         gradients = torch.autograd.grad(losses.total, self.optimizer.parameters, materialize_grads=True)
-        parts = [part.detach() for part in (*reported, losses.total)]
         self.update(rows, parts, losses.predictions, self.group.means(gradients))
 
-    def _parts(self, losses: Losses) -> list[Tensor]:
-        is_made = isinstance(losses, Losses) and isinstance(losses.parts, dict) and isinstance(losses.total, Tensor)
-        if is_made and (losses.total.ndim or not losses.total.requires_grad):
-            raise ConfigError("`Losses.total` must be a 0-d tensor with a gradient.")
-        if not is_made:
-            raise ConfigError(
-                f"the method's losses are a {type(losses).__name__}; expected Losses(total, parts, predictions), the total a "
-                "0-d tensor with a gradient."
-            )
-        missing = [name for name in self.method.parts if name not in losses.parts]
-        if missing:
-            raise ConfigError(f"`Losses.parts` lacks '{missing[0]}', which the method's `parts` lists; return it too.")
-        reported = [losses.parts[name] for name in self.method.parts]
-        if not all(isinstance(each, Tensor) and not each.ndim for each in reported):
-            wrong = next(name for name, each in losses.parts.items() if not isinstance(each, Tensor) or each.ndim)
-            kind = type(losses.parts[wrong]).__name__
-            raise ConfigError(f"each value of `Losses.parts` must be a 0-d tensor; '{wrong}' is a {kind}.")
-        rows = self.loader.batch_size
+    def _parts(self, losses: Any) -> list[Tensor]:
+        """Return the parts of the loss that are reported; refuse losses that a step cannot use."""
+        if not isinstance(losses, Losses) or not isinstance(losses.parts, dict):
+            kind = type(losses).__name__
+            raise ConfigError(f"the method's losses are a {kind}; expected Losses(total, parts, predictions).")
+        total, parts, rows = losses.total, losses.parts, self.loader.batch_size
+        if not isinstance(total, Tensor) or total.ndim or not total.requires_grad:
+            kind = type(total).__name__
+            raise ConfigError(f"`Losses.total` is a {kind}; expected a 0-d tensor with a gradient.")
+        for name in self.method.parts:
+            if not isinstance(parts.get(name), Tensor) or parts[name].ndim:
+                kind = f"a {type(parts[name]).__name__}" if name in parts else "missing"
+                raise ConfigError(
+                    f"`Losses.parts['{name}']` is {kind}; expected a 0-d tensor, as the method's `parts` lists it."
+                )
         if not isinstance(losses.predictions, Tensor) or losses.predictions.shape[:1] != (rows,):
             raise ConfigError(f"`Losses.predictions` must be a tensor of {rows} rows, one for each input.")
-        return reported
+        return [parts[name] for name in self.method.parts]
 
     def _losses(self, rows: Tensor) -> Losses:
         batch = self.loader.batch(rows, self.method.views)
@@ -153,12 +149,11 @@ class Step:
             return self.method.losses(self.network, batch, targets, self.weight)
 
     def _update(self, rows: Tensor, parts: list[Tensor], predictions: Tensor, gradients: Sequence[Tensor]) -> None:
+        unlabeled = slice(self.loader.num_labeled, None)
         with torch.no_grad():
             self.optimizer.step(gradients)
             update_running_means(self.network)
-            self.method.after_step(
-                self.network, rows[self.loader.num_labeled :], predictions[self.loader.num_labeled :]
-            )
+            self.method.after_step(self.network, rows[unlabeled], predictions[unlabeled])
             self.sums += torch.stack(parts)
 
     # How it is carried out
@@ -210,8 +205,13 @@ class Step:
 
     def _replay(self, rows: Tensor) -> None:
         self.graph_rows.copy_(rows)
-        if self.warm_up:
-            self._warm_up()
+        if self.warm_up:  # on a side stream, as capturing requires
+            stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(stream):
+                self._take(self.graph_rows)
+            torch.cuda.current_stream(self.device).wait_stream(stream)
+            self.warm_up -= 1
             return
         if self.graph is None:
             self._capture()
@@ -219,15 +219,6 @@ class Step:
             self.graph.replay()
         else:
             self._take(self.graph_rows)
-
-    def _warm_up(self) -> None:
-        """Take a real step on a side stream, as capturing requires."""
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            self._take(self.graph_rows)
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        self.warm_up -= 1
 
     def _capture(self) -> None:
         """Record the body without running it; if that fails, steps run without a graph."""
