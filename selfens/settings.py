@@ -197,7 +197,7 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
         raise ConfigError(f"{path} is {value!r} ({type(value).__name__}); expected {words}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{path} is {value!r}; expected a finite number.")
-    if isinstance(value, int | float) and not _bounds(item).contains(value):
+    if isinstance(value, int | float) and not item.metadata.get("bounds", Bounds()).contains(value):
         raise ConfigError(f"{path} is {value!r}; expected {_expected(hint, item)}.")
     if item.metadata.get("is_path") and value is not None:
         object.__setattr__(section, item.name, absolute(path, value))
@@ -206,13 +206,8 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
 def _expected(hint: Any, item: Field[Any]) -> str:
     """Describe the allowed values in words."""
     kinds = _alternatives(hint)
-    words = ", ".join(_choices(hint)) or str(_bounds(item)) or TYPE_NAMES.get(kinds[0], str(kinds[0]))
+    words = ", ".join(_choices(hint)) or str(item.metadata.get("bounds", "")) or TYPE_NAMES.get(kinds[0], str(kinds[0]))
     return f"{words}, or {item.metadata.get('none', 'none')}" if type(None) in kinds else words
-
-
-def _bounds(item: Field[Any]) -> Bounds:
-    found: Bounds = item.metadata.get("bounds", Bounds())
-    return found
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

@@ -58,11 +58,11 @@ def test_a_score_is_the_margin_of_the_label_over_the_best_other_class(seed):
 @pytest.mark.parametrize(
     ("labels", "probabilities", "sentence"),
     [
-        ([0, 1], PROBABILITIES, r"for each of 5 rows"),
-        ([0.0, 1.0, 0.0, 0.0, 0.0], PROBABILITIES, "expected a class number"),
+        ([0, 1], PROBABILITIES, r"expected 5 class numbers"),
+        ([0.0, 1.0, 0.0, 0.0, 0.0], PROBABILITIES, "expected . class numbers"),
         ([0, 1, 3, 0, 0], PROBABILITIES, "class numbers from 0 to 2, or -1"),
         ([0, 1, -2, 0, 0], PROBABILITIES, "class numbers from 0 to 2, or -1"),
-        ([False] * 5, PROBABILITIES, "expected a class number"),
+        ([False] * 5, PROBABILITIES, "expected . class numbers"),
         ([0], [[1.0]], "at least two classes"),
         ([0], [0.5, 0.5], r"expected \[rows, classes\]"),
         ([0], [[np.nan, 1]], "NaN"),

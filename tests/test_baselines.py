@@ -408,7 +408,7 @@ def test_the_estimator_compares_by_folds_if_asked_to():
     few = SelfEnsemblingClassifier(baselines=True, **fast).fit(x, np.where(np.arange(60) < 5, y, ""))
     assert (few.baselines_.folds, few.baselines_.rows) == (4, 4)  # the only Eel is always trained on
     one = SelfEnsemblingClassifier(baselines=True, **fast)
-    with pytest.raises(DataError, match="no class has more than one labeled row, .* leave baselines out"):
+    with pytest.raises(DataError, match="no class has more than one labeled row; leave baselines out"):
         one.fit(x, np.where(np.arange(60) < 3, y, ""))
     assert not hasattr(one, "model_")
 

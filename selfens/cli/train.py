@@ -148,9 +148,7 @@ def resume(
 
         console.run_training(go_on, run, baselines, report, tensorboard, quiet)
         return
-    comparison = stored(before)
-    lacks = report or (comparison is None and baselines is not False)
-    lacks = lacks and not (before.path / REPORT).is_file() and not before.was_passed_data  # the page comes last
+    lacks = report and not (before.path / REPORT).is_file() and not before.was_passed_data  # the page comes last
     if not quiet:
         say(f"{run} is complete; {'writing what is missing' if lacks else 'there is nothing to resume'}.")
     if lacks:
@@ -161,6 +159,7 @@ def resume(
             return
         except SelfensError as error:
             show.warn(f"this could not be written: {error}")
+    comparison = stored(before)
     console.say_result(before, quiet, comparison.lines if comparison else [])
 
 

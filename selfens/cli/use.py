@@ -113,9 +113,7 @@ def export(
 def audit(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write.")] = Path("issues.csv"),
-    folds: Annotated[
-        int | None, typer.Option(help="Judge each label by a run that did not see it: the number of runs.")
-    ] = None,
+    folds: Annotated[int | None, typer.Option(help="Judge each label by a fold that did not see it.")] = None,
     data: DataOption = None,
     trust_code: TrustOption = False,
     quiet: QuietOption = False,
