@@ -165,9 +165,6 @@ class TrainingConfig(Section):
     residence: Literal["auto", "device", "ram", "file"] = setting(
         "auto", "Where the inputs are; auto: on the device if they fit.", affects_result=False
     )
-    means: Literal["own", "joint"] = setting(
-        "own", "With several processes: batch means over each process's batch, or over all of them together."
-    )
     device: Literal["auto", "cpu", "cuda"] = setting(
         "auto", "Where to train; auto: a GPU if there is one.", affects_result=False
     )
