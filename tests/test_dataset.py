@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfens import encoders
-from selfens.data import arrays
+from selfens.data import arrays, sources
 from selfens.data.arrays import standard_inputs
 from selfens.data.dataset import Dataset
 from selfens.encoders import ENCODERS
@@ -164,8 +164,8 @@ def test_labels_can_be_read_back_through_the_class_names(labels):
         ([0, 1], "training labels are 2 for 6 rows; expected one label per row"),
         (np.zeros((6, 2)), "training labels are 6 x 2 for 6 rows; expected one label per row"),
         (3, "training labels are a single value"),
-        ([0, 1, 2, -2, 0, 0], "hold -2; expected class numbers from 0, or -1"),
-        ([0, 1, 0.5, 0, 0, 0], r"hold 0\.5 of type float; expected integers or strings"),
+        ([0, 1, 2, -2, 0, 0], "hold -2 of type int; expected integers from 0 or strings, -1"),
+        ([0, 1, 0.5, 0, 0, 0], r"hold 0\.5 of type float; expected integers from 0 or strings"),
         ([0, 1, "cat", 0, 0, 0], "mix integers and strings"),
         ([0, 1, [2], 0, 0, 0], r"hold \[2\] of type list"),
         ([0, 1, float("inf"), 0, 0, 0], "hold inf of type float"),
@@ -210,9 +210,9 @@ def test_without_a_test_set_there_are_no_test_rows():
         ((None, [0]), "test set needs both inputs and labels"),
         ((np.zeros((1, 3)), [0]), r"test inputs have shape \(3,\) per row and the training inputs \(2,\)"),
         ((FEATURES, [0]), "the test labels are 1 for 6 rows"),
-        ((FEATURES[:2], [0, -1]), "1 test row has no label"),
-        ((FEATURES[:2], [-1, None]), r"2 test rows have no label \(-1, NaN and empty mean unknown\); give each"),
-        ((FEATURES[:4], [0, 9, -1, 9]), "2 test rows have the label '9', which no training row has; give each"),
+        ((FEATURES[:2], [0, -1]), "1 test row with no label"),
+        ((FEATURES[:2], [-1, None]), r"2 test rows with no label; give each"),
+        ((FEATURES[:4], [0, 9, -1, 9]), "2 test rows with the label '9', which no training row has; give each"),
         ((np.full((1, 2), np.nan), [0]), "the test inputs hold NaN"),
     ],
 )
@@ -283,11 +283,15 @@ def test_the_fingerprint_changes_with_the_content(changes):
 # Files
 
 
+def read(path):
+    return sources.load(sources.options_for(path))
+
+
 def test_an_npz_file_gives_what_its_arrays_give(tmp_path):
     x, y = pixels(4, 2, 2, 3), np.array(["a", "b", "", "a"])
     test_x, test_y = pixels(2, 2, 2, 3), np.array(["b", "a"])
     np.savez(tmp_path / "d.npz", x_train=x, y_train=y, x_test=test_x, y_test=test_y)
-    data, direct = Dataset.from_npz(tmp_path / "d.npz"), Dataset.from_arrays(x, y, test_x, test_y)
+    data, direct = read(tmp_path / "d.npz"), Dataset.from_arrays(x, y, test_x, test_y)
     assert encoded(data).fingerprint == encoded(direct).fingerprint
     assert (data.classes, data.name) == (("a", "b"), str(tmp_path / "d.npz"))
 
@@ -295,7 +299,7 @@ def test_an_npz_file_gives_what_its_arrays_give(tmp_path):
 def test_an_npz_file_may_hold_classes(tmp_path):
     y = np.array([0, 1, -1, 0, 1, 1])
     np.savez_compressed(tmp_path / "d.npz", x_train=FEATURES, y_train=y, classes=["cat", "dog", "cow"])
-    data = Dataset.from_npz(str(tmp_path / "d.npz"))
+    data = read(str(tmp_path / "d.npz"))
     assert data.classes == ("cat", "dog", "cow")
     assert data.labels.tolist() == y.tolist()
 
@@ -309,7 +313,7 @@ class Bomb:
 def test_python_objects_are_refused_unread(tmp_path, thing):
     np.savez(tmp_path / "d.npz", x_train=FEATURES, y_train=np.array([thing] * 6, dtype=object))
     with pytest.raises(DataError, match="it holds Python objects, and reading them could run code"):
-        Dataset.from_npz(tmp_path / "d.npz")
+        read(tmp_path / "d.npz")
 
 
 def test_files_that_hold_no_dataset_are_refused(tmp_path):
@@ -320,15 +324,15 @@ def test_files_that_hold_no_dataset_are_refused(tmp_path):
     for name, content in {"cut": whole[: len(whole) // 2], "empty": b"", "text": b"hello", "broken": broken}.items():
         (tmp_path / f"{name}.npz").write_bytes(content)
         with pytest.raises(DataError, match="is not a readable .npz file"):
-            Dataset.from_npz(tmp_path / f"{name}.npz")
+            read(tmp_path / f"{name}.npz")
     np.savez(tmp_path / "other.npz", images=FEATURES, y_train=[0] * 6)
     with pytest.raises(DataError, match="holds images, y_train; expected x_train and y_train"):
-        Dataset.from_npz(tmp_path / "other.npz")
+        read(tmp_path / "other.npz")
     with pytest.raises(DataError, match="there is no file .*nowhere.npz"):
-        Dataset.from_npz(tmp_path / "nowhere.npz")
+        read(tmp_path / "nowhere.npz")
     np.save(tmp_path / "one.npy", FEATURES)
-    with pytest.raises(DataError, match="it is a single array"):
-        Dataset.from_npz(tmp_path / "one.npy")
+    with pytest.raises(DataError, match="is a single array"):
+        read(tmp_path / "one.npy")
 
 
 # Pixels

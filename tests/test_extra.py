@@ -338,7 +338,7 @@ def test_an_extra_row_may_be_given_a_label(tmp_path):
 
 def test_a_dataset_passed_without_the_extra_rows_asked_for_is_refused(tmp_path):
     settings = config("temporal", "source.extra=more.npy")
-    with pytest.raises(ConfigError, match="source.extra is set, but the dataset passed has no extra rows; .*with_extra"):
+    with pytest.raises(ConfigError, match="source.extra is set, but the dataset has no extra rows; .*with_extra"):
         train(settings, tmp_path / "run", dataset=features())
     train(settings, tmp_path / "run", dataset=extended())
 

@@ -159,7 +159,7 @@ def test_validation_rows_are_a_share_of_each_class_held_out_of_training(fraction
 @pytest.mark.parametrize(
     ("count", "message"),
     [
-        (1, "1 label was asked for and there are 2 classes; ask for at least one each"),
+        (1, "labels.count is 1 and there are 2 classes; ask for at least one each"),
         (8, "8 labels .* 4 of them of class 'y', which has only 3; ask for at most 6"),
     ],
 )
@@ -179,7 +179,7 @@ def test_too_few_and_too_many_labels_are_refused_with_what_would_do(kind, count,
         (labels_only([-1, -1, -1]), {"count": 10, "choice": "original"}, "no training row of arrays has a label"),
         (labels_only([0, 1, 1], classes=["x", "y", "z"]), {}, "class 'z' has no labeled row"),
         (labels_only([0, 0, 0], classes=["x", "y", "z"]), {}, "classes 'y', 'z' have no labeled row"),
-        (dataset(), {"count": 8, "validation": 0.1}, r"validation fraction of 0\.1 of 8 labeled rows leaves none"),
+        (dataset(), {"count": 8, "validation": 0.1}, r"labels.validation is 0\.1, which is no row of 8 labeled ones"),
     ],
 )
 def test_labels_that_cannot_be_learned_from_are_refused(data, options, message):
@@ -251,9 +251,9 @@ def test_files_are_found_by_whole_paths_or_below_the_datas_folder(tmp_path, text
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,label\n/photos/a/9.png,a\n", "names the file '/photos/a/9.png', which is not among the training images"),
-        ("file,label\n/old/a/0.png,a\n", "'/old/a/0.png', which is not among .* relative to /photos"),
-        ("file,label\n/photos/a/3.png,a\n", "'/photos/a/3.png', which is not among the training images.*seed.split"),
+        ("file,label\n/photos/a/9.png,a\n", "names '/photos/a/9.png'; expected the path of a training image"),
+        ("file,label\n/old/a/0.png,a\n", "'/old/a/0.png'; expected .* relative to /photos"),
+        ("file,label\n/photos/a/3.png,a\n", "'/photos/a/3.png'; expected the path of a training image.*seed.split"),
         ("file,class\n/photos/2.png,b\n", "has the columns file, class; expected one of them to be label"),
     ],
 )
@@ -265,17 +265,17 @@ def test_a_file_that_is_not_a_training_image_is_named(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("200\n", "names row 200; the training set has rows 0 to 199"),
-        ("-1\n", "names '-1'; expected a row number"),
-        ("3\n4\n3\n", "names row 3 twice"),
-        ("3,a\n3,\n", "names row 3 twice"),
-        ("row,label\n3,a\nrow,label\n4,b\n", "names 'row'; expected a row number"),
+        ("200\n", "names '200'; expected the number of a training row, 0 to 199"),
+        ("-1\n", "names '-1'; expected the number of a training row"),
+        ("3\n4\n3\n", "names '3' twice"),
+        ("3,a\n3,\n", "names '3' twice"),
+        ("row,label\n3,a\nrow,label\n4,b\n", "names 'row'; expected the number of a training row"),
         ("3,zebra\n", "gives the label 'zebra'; expected one of a, b, c, d"),
         ("3,4\n", "gives the label '4'"),
         ("3,-1\n", "gives the label '-1'"),
-        ("3\nthree\n", "names 'three'; expected a row number"),
-        ("1.5\n", r"names '1\.5'; expected a row"),
-        ("[1, 2]", r"names '\[1'; expected a row number"),
+        ("3\nthree\n", "names 'three'; expected the number of a training row"),
+        ("1.5\n", r"names '1\.5'; expected the number of a training row"),
+        ("[1, 2]", r"names '\[1'; expected the number of a training row"),
         ('{"rows": [1], "labels": [9]}', "cannot be read as a CSV of row,label"),
         ("file,label\nx.png,a\n", "has a column file, but these data have no files"),
         ("1" * 200_000, "labels.txt"),
@@ -289,7 +289,7 @@ def test_what_a_file_cannot_mean_is_refused(tmp_path, text, message):
 
 def test_a_row_without_any_label_is_refused(tmp_path):
     data = labels_only([0, 1, -1])
-    with pytest.raises(DataError, match="names row 2 without a label, and the data set has none"):
+    with pytest.raises(DataError, match="names '2' without a label, and the data set has none"):
         from_file(tmp_path, "2\n", data)
     assert from_file(tmp_path, "2,1\n", data) == ([2], [1])
 

@@ -29,6 +29,7 @@ from selfens.data.loader import Loader
 from selfens.data.prefetch import Prefetch
 from selfens.data.rows import LazyRows, is_mapped, pieces, take
 from selfens.data.sampler import Sampler
+from selfens.data.sources import load, options_for
 from selfens.errors import ConfigError, DataError
 
 CPU = torch.device("cpu")
@@ -50,6 +51,10 @@ def write_npy(folder, dataset, layout="NCHW"):
         np.save(folder / f"y_{split}.npy", dataset.labels[rows])
     np.save(folder / "classes.npy", np.array(dataset.classes))
     return folder
+
+
+def load_npy(folder):
+    return load(options_for(folder))
 
 
 def batches(loader, epoch=0, first=0, views=("weak", "weak")):
@@ -243,7 +248,7 @@ def test_pieces_may_be_written_to_and_cover_every_row(tmp_path):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_a_folder_of_npy_files_is_a_data_set_that_stays_there(tmp_path, layout):
     plain = Dataset.from_arrays(raw_images(), np.arange(ROWS) % 3, raw_images(30), np.arange(30) % 3)
-    data = Dataset.from_npy(write_npy(tmp_path / "big", plain, layout))
+    data = load_npy(write_npy(tmp_path / "big", plain, layout))
     assert is_mapped(encoded(data).inputs)
     assert encoded(data).fingerprint == encoded(plain).fingerprint
     assert data.test_fingerprint() == plain.test_fingerprint()
@@ -255,13 +260,13 @@ def test_floats_stay_in_their_file_and_are_checked_there(tmp_path):
     folder.mkdir()
     np.save(folder / "y_train.npy", np.arange(ROWS) % 3)
     np.save(folder / "x_train.npy", x)
-    assert is_mapped(Dataset.from_npy(folder).raw)
+    assert is_mapped(load_npy(folder).raw)
     np.save(folder / "x_train.npy", x.astype(np.float64))
-    assert not is_mapped(Dataset.from_npy(folder).raw)
+    assert not is_mapped(load_npy(folder).raw)
     x[7, 0, 0, 0] = np.nan
     np.save(folder / "x_train.npy", x)
     with pytest.raises(DataError, match=r"NaN.* in 1 row \(the first is row 7\)"):
-        Dataset.from_npy(folder)
+        load_npy(folder)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +284,7 @@ def test_a_damaged_folder_is_one_sentence(tmp_path, name, content, sentence):
     if content is not None:
         (folder / name).write_bytes(content)
     with pytest.raises(DataError, match=sentence):
-        Dataset.from_npy(folder)
+        load_npy(folder)
 
 
 def test_the_fingerprint_of_large_inputs_takes_some_of_their_rows(monkeypatch):
@@ -379,6 +384,7 @@ MEMORY_SCRIPT = """
 import sys
 from selfens import Dataset, train
 from selfens.config import Config
+from selfens.data.sources import load, options_for
 from selfens.training.progress import WarningsOnly
 
 def private():
@@ -390,7 +396,7 @@ class Watch(WarningsOnly):
         seen.append(private())
 
 seen = []
-data = Dataset.from_npy(sys.argv[1])
+data = load(options_for(sys.argv[1]))
 config = Config().with_overrides(sys.argv[3:])
 before = private()
 train(config, sys.argv[2], dataset=data, progress=Watch())

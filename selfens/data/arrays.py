@@ -1,8 +1,4 @@
-"""A user's arrays in the two forms that the rest of the library knows, or an error that says what is wrong.
-
-Images become [rows, channels, height, width], uint8 or float32; feature vectors [rows, features], float32. An .npy file
-of one of these types stays on disk and is read as needed.
-"""
+"""A user's arrays as [rows, channels, height, width], uint8 or float32, or [rows, features], float32; and their files."""
 
 from __future__ import annotations
 
@@ -33,11 +29,7 @@ Range = tuple[float, float]
 def read_npy(path: Path) -> NDArray[Any]:
     """Return the array in an .npy file, memory-mapped."""
     with _file_errors(path):
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            array.close()
-            raise ValueError("it is an .npz archive with the wrong extension")
-        return array
+        return np.lib.format.open_memmap(path, mode="r")
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -72,20 +64,8 @@ def _file_errors(path: Path) -> Iterator[None]:
         reason = str(error).rstrip(".")
         if "allow_pickle" in reason:
             reason = "it holds Python objects, and reading them could run code"
-        raise DataError(
-            f"{path} is not a readable {path.suffix or 'numpy'} file of numbers or strings ({reason}); save labels as "
-            "integers, -1 for unknown, or as an array of strings, '' for unknown."
-        ) from None
-
-
-def read_inputs(path: Path) -> NDArray[Any]:
-    """Return the inputs in an .npy or .npz file: its array `x`, or its only array."""
-    if path.suffix == ".npy":
-        return read_npy(path)
-    arrays = read_npz(path)
-    if "x" not in arrays and len(arrays) != 1:
-        raise DataError(f"{path} holds {', '.join(sorted(arrays)) or 'no arrays'}; name the inputs 'x'.")
-    return arrays["x"] if "x" in arrays else next(iter(arrays.values()))
+        kind = path.suffix or "numpy"
+        raise DataError(f"{path} is not a readable {kind} file of numbers or strings ({reason}).") from None
 
 
 # Ranges of values
@@ -145,9 +125,7 @@ def standard_inputs(
     except ValueError:
         raise DataError(f"{what} have mixed shapes; every row must have the same shape.") from None
     if x.dtype.kind not in "buif":
-        raise DataError(
-            f"{what} have type {x.dtype}; expected numbers (uint8 images, or floats), in rows of one shape."
-        )
+        raise DataError(f"{what} have type {x.dtype}; expected numbers, in rows of one shape.")
     channels_last = is_channels_last(x.shape, layout, what)
     kind = np.uint8 if x.ndim > 2 and bytes_allowed and fits_bytes(x) else np.float32
     if x.ndim == 3 or (channels_last and x.shape[3] == 1):
@@ -182,11 +160,11 @@ def as_trained(
     """
     given_shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), shape
     layout = {shape: "NCHW", (*sides, channels): "NHWC"}.get(given_shape, "auto")
-    if len(given_shape) == 3 and layout == "auto":
+    if len(given_shape) != 3 or layout != "auto":
+        raw = standard_inputs(inputs, layout=layout, what=what)
+        given_shape = tuple(raw.shape[1:])
+    if given_shape != shape:
         raise DataError(f"{what} have shape {given_shape} per row; {where} was trained on {shape}.")
-    raw = standard_inputs(inputs, layout=layout, what=what)
-    if tuple(raw.shape[1:]) != shape:
-        raise DataError(f"{what} have shape {tuple(raw.shape[1:])} per row; {where} was trained on {shape}.")
     if limits is None:
         return raw.astype(np.float32, copy=False)
     limits = PIXELS if of_bytes else limits
@@ -199,28 +177,22 @@ def as_trained(
     elif same_scale(limits, given):
         return raw
     trained = "bytes, or floats from 0 to 1" if pixels else f"images from {limits[0]:g} to {limits[1]:g}"
-    raise DataError(
-        f"{what} range from {given[0]:g} to {given[1]:g}, but {where} was trained on {trained}; use the same scale."
-    )
+    ours = f"{given[0]:g} to {given[1]:g}"
+    raise DataError(f"{what} range from {ours}, but {where} was trained on {trained}; use the same scale.")
 
 
 def is_channels_last(shape: tuple[int, ...], layout: str = "auto", what: str = "the inputs") -> bool:
     """Return True if inputs of this shape are images with channels last; refuse a shape that cannot be trained on."""
-    if len(shape) not in (2, 3, 4):
-        raise DataError(
-            f"{what} have shape {shape}; expected [rows, features], or images [rows, height, width(, channels)]."
-        )
-    if 0 in shape:
-        raise DataError(f"{what} have shape {shape}, which is empty; expected at least one row of at least one number.")
+    if len(shape) not in (2, 3, 4) or 0 in shape:
+        found = f"{shape}{', which is empty' if 0 in shape else ''}"
+        raise DataError(f"{what} have shape {found}; expected [rows, features] or [rows, height, width(, channels)].")
     if layout not in ("auto", "NHWC", "NCHW"):
         raise DataError(f"layout is '{layout}'; expected NHWC, NCHW or auto.")
     if len(shape) < 4 or layout != "auto":
         return len(shape) == 4 and layout == "NHWC"
     if shape[3] not in CHANNEL_COUNTS and shape[1] not in CHANNEL_COUNTS:
-        raise DataError(
-            f"{what} have shape {shape}, and neither the second nor the last number is a channel count (1, 3 or 4); "
-            "pass layout='NHWC' or layout='NCHW' to Dataset.from_arrays, in Python."
-        )
+        unclear = f"{shape}, and neither the second nor the last number is a channel count (1, 3 or 4)"
+        raise DataError(f"{what} have shape {unclear}; pass layout='NHWC' or layout='NCHW' to Dataset.from_arrays.")
     return shape[3] in CHANNEL_COUNTS
 
 
@@ -239,16 +211,12 @@ def matching(extra: Array, main: Array, name: str) -> Array:
         layout = "NHWC" if channels_last else "NCHW"
         extra = standard_inputs(extra, layout=layout, what=name, bytes_allowed=is_bytes)
     if mixed or extra.dtype != main.dtype or extra.shape[1:] != main.shape[1:]:
-        raise DataError(
-            f"{name} holds rows of shape {extra.shape[1:]} and type {given}, the training inputs {main.shape[1:]} and "
-            f"{main.dtype}; expected the same: arrays are not resized (image files are), and integers from 0 to 255 "
-            "are bytes, which are scaled to 0..1, while floats are not."
-        )
+        ours = f"the training inputs {main.shape[1:]} and {main.dtype}"
+        hint = "expected the same (arrays are not resized, and images of integers from 0 to 255 are bytes)"
+        raise DataError(f"{name} holds rows of shape {extra.shape[1:]} and type {given}, {ours}; {hint}.")
     if main.ndim == 4 and len(extra) and not same_scale(limits := value_range(main), others := value_range(extra)):
-        raise DataError(
-            f"{name} holds images from {others[0]:g} to {others[1]:g}, and the training images range from "
-            f"{limits[0]:g} to {limits[1]:g}; use the same scale."
-        )
+        ours = f"the training images range from {limits[0]:g} to {limits[1]:g}"
+        raise DataError(f"{name} holds images from {others[0]:g} to {others[1]:g}, and {ours}; use the same scale.")
     return extra
 
 
@@ -261,6 +229,5 @@ def refuse_rows(bad: NDArray[np.bool_], found: str, numbers: Rows | None = None)
     """Raise an error that names the bad rows, if there are any."""
     rows = np.flatnonzero(bad) if numbers is None else numbers[bad]
     if len(rows):
-        raise DataError(
-            f"{found} in {plural(len(rows), 'row')} (the first is row {rows[0]}); fill, remove or rescale them."
-        )
+        first = f"{plural(len(rows), 'row')} (the first is row {rows[0]})"
+        raise DataError(f"{found} in {first}; fill, remove or rescale them.")

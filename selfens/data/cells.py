@@ -35,18 +35,11 @@ def as_text(cells: Any, missing: Collection[str] = MISSING) -> Any:
     elif cells.dtype == object or cells.dtype.kind == "c":
         for cell in cells:
             if isinstance(cell, list | dict | set | bytes | complex | np.ndarray):
-                raise DataError(
-                    f"column '{cells.name}' holds a {type(cell).__name__}; expected numbers, strings or dates."
-                )
+                found = type(cell).__name__
+                raise DataError(f"column '{cells.name}' holds a {found}; expected numbers, strings or dates.")
     is_text = isinstance(cells.dtype, pandas.StringDtype)  # much faster
     text = cells.fillna("") if is_text else cells.astype(object).where(cells.notna(), "").map(str)
     return text.str.strip().where(lambda stripped: ~stripped.isin(missing), "")
-
-
-def all_differ(cells: Any) -> bool:
-    """Return True if no cell is empty and no two are the same."""
-    text = as_text(cells)
-    return bool(text.is_unique and (text != "").all())
 
 
 def as_numbers(cells: Any, date_format: str, comma: bool) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -65,9 +58,9 @@ def as_numbers(cells: Any, date_format: str, comma: bool) -> tuple[NDArray[np.fl
         known = cells != ""
         if not date_format and cells.str.contains(",", regex=False).any():
             pattern, dropped = (DECIMAL_COMMA, ".") if comma else (THOUSANDS, ",")
-            cells = cells.str.replace(
-                pattern, lambda found: found[0].replace(dropped, "").replace(",", "."), regex=True
-            )
+            marked = cells.str.fullmatch(pattern)
+            plain = cells.str.replace(dropped, "", regex=False).str.replace(",", ".", regex=False)
+            cells = cells.mask(marked, plain)
         cells = cells if date_format else pandas.to_numeric(cells.where(known), errors="coerce")
     if date_format:
         dates = pandas.to_datetime(cells, format=date_format, errors="coerce", utc=True)
@@ -95,34 +88,31 @@ def kind_of(cells: Any, comma: bool) -> tuple[Kind, str]:
 
 def is_identifier(cells: Any, kind: Kind) -> bool:
     """Return True if the cells all differ and the column is named like an id, or is a column of strings."""
-    return (bool(IDENTIFIER.fullmatch(cells.name)) or kind == "category") and all_differ(cells)
+    if not IDENTIFIER.fullmatch(cells.name) and kind != "category":
+        return False
+    text = as_text(cells)
+    return bool(text.is_unique and (text != "").all())
 
 
 def find_identifier(frame: Frame) -> str | None:
     """Return the column that tells rows apart: the first one named like an id, else the first of strings."""
     import pandas
 
-    found = None
-    for name in frame.columns:
-        cells = frame[name]
-        if is_identifier(cells, kind_of(cells, has_decimal_comma(frame))[0]):
-            if IDENTIFIER.fullmatch(name):
-                return str(name)
-            if found is None and not isinstance(cells.dtype, pandas.IntervalDtype | pandas.PeriodDtype):
-                found = str(name)
-    return found
+    comma = has_decimal_comma(frame)
+    differ = [name for name in frame.columns if is_identifier(frame[name], kind_of(frame[name], comma)[0])]
+    named = [name for name in differ if IDENTIFIER.fullmatch(name)]
+    spans = (pandas.IntervalDtype, pandas.PeriodDtype)
+    return next(iter(named or [name for name in differ if not isinstance(frame[name].dtype, spans)]), None)
 
 
 def unit_notes(frame: Frame, names: Sequence[str]) -> tuple[str, ...]:
     """Return a note if some of these columns, which count as strings, hold numbers with a unit."""
-    units = [f"'{name}'" for name in names if has_unit(frame[name])]
-    columns = f"column{'s' * (len(units) > 1)} {listed(units)}"
+    found = []
+    for name in names:
+        text = as_text(frame[name]).loc[lambda cells: cells != ""]
+        units = text[text.str.fullmatch(WITH_UNIT)].str.replace(r"[\d.,'\s+-]", "", regex=True)
+        if len(text) and len(units) >= MOSTLY * len(text) and units.nunique() <= MAX_UNITS:
+            found.append(f"'{name}'")
+    columns = f"column{'s' * (len(found) > 1)} {listed(found)}"
     note = f"{columns}: numbers with a unit count as strings; to use them as numbers, remove the unit."
-    return (note,) if units else ()
-
-
-def has_unit(cells: Any) -> bool:
-    """Return True if most cells are numbers with a unit, such as '5 kg'."""
-    text = as_text(cells).loc[lambda cells: cells != ""]
-    units = text[text.str.fullmatch(WITH_UNIT)].str.replace(r"[\d.,'\s+-]", "", regex=True)
-    return bool(len(text) and len(units) >= MOSTLY * len(text) and units.nunique() <= MAX_UNITS)
+    return (note,) if found else ()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from selfens.data.arrays import PIECE, fits_bytes, matching, read_npy, read_npz, standard_inputs
+from selfens.data.arrays import PIECE, fits_bytes, matching, standard_inputs
 from selfens.data.frames import COMMA, is_frame
-from selfens.data.rows import Array, Labels, LazyRows, Rows, pieces, take
+from selfens.data.rows import Labels, LazyRows, Rows, pieces, take
 from selfens.errors import DataError, listed, plural
 
 UNLABELED = -1
@@ -82,22 +81,20 @@ class Dataset:
         bytes_only = fits_bytes(inputs) and (test_inputs is None or fits_bytes(test_inputs))
         x = standard_inputs(inputs, layout=layout, what="the training inputs", bytes_allowed=bytes_only)
         train = label_values(labels, rows=len(x), what="the training labels")
-        if (test_inputs is None) != (test_labels is None):
+        if test_inputs is None and test_labels is None:
+            return cls.from_labels(x, train, classes=classes, name=name)
+        if test_inputs is None or test_labels is None:
             raise DataError("a test set needs both inputs and labels, but only one of them was given.")
-        test: list[Any] = []
-        raw: Array = x
-        if test_inputs is not None and test_labels is not None:
-            test_x = standard_inputs(test_inputs, layout=layout, what="the test inputs", bytes_allowed=bytes_only)
-            test = label_values(test_labels, rows=len(test_x), what="the test labels")
-            if test_x.shape[1:] != x.shape[1:]:
-                raise DataError(
-                    f"the test inputs have shape {test_x.shape[1:]} per row and the training inputs {x.shape[1:]}; "
-                    "they must agree."
-                )
-            _check_same_kind(inputs, test_inputs)
-            raw = LazyRows([x, test_x])
-        is_test = np.arange(len(raw)) >= len(x)
-        return cls.from_labels(raw, [*train, *test], is_test, classes=classes, name=name)
+        test_x = standard_inputs(test_inputs, layout=layout, what="the test inputs", bytes_allowed=bytes_only)
+        test = label_values(test_labels, rows=len(test_x), what="the test labels")
+        if test_x.shape[1:] != x.shape[1:]:
+            shapes = f"{test_x.shape[1:]} per row and the training inputs {x.shape[1:]}"
+            raise DataError(f"the test inputs have shape {shapes}; they must agree.")
+        kind, test_kind = np.asarray(inputs).dtype, np.asarray(test_inputs).dtype
+        if x.ndim > 2 and (kind.kind in "iu") != (test_kind.kind in "iu"):  # bytes are divided by 255, floats are not
+            raise DataError(f"the training images are {kind} and the test images {test_kind}; use one type for both.")
+        is_test = np.arange(len(x) + len(test_x)) >= len(x)
+        return cls.from_labels(LazyRows([x, test_x]), [*train, *test], is_test, classes=classes, name=name)
 
     @classmethod
     def from_labels(
@@ -115,39 +112,16 @@ class Dataset:
         unknown = np.flatnonzero(test & (numbers == UNLABELED)).tolist()
         if names and unknown:
             strange = next((labels[row] for row in unknown if labels[row] is not None), None)
-            lacks = "no label (-1, NaN and empty mean unknown)"
-            lacks = lacks if strange is None else f"the label '{strange}', which no training row has"
-            count = sum(labels[row] == strange for row in unknown)
-            raise DataError(
-                f"{plural(count, 'test row')} {'has' if count == 1 else 'have'} {lacks}; give each a label of the "
-                "training rows, or leave it out."
-            )
+            lacks = "no label" if strange is None else f"the label '{strange}', which no training row has"
+            count = plural(sum(labels[row] == strange for row in unknown), "test row")
+            raise DataError(f"{count} with {lacks}; give each a label of the training rows, or leave it out.")
         return cls(raw=raw, labels=numbers, is_test=test, classes=names, **about)
 
     @classmethod
-    def from_npz(cls, path: str | Path) -> Dataset:
-        """Read an .npz file with x_train, y_train; x_test, y_test and classes are optional."""
-        return cls._from_named_arrays(read_npz(Path(path)), Path(path))
-
-    @classmethod
-    def from_npy(cls, folder: str | Path) -> Dataset:
-        """Read a folder with x_train.npy, y_train.npy; x_test.npy, y_test.npy and classes.npy are optional.
-
-        Inputs of type uint8 or float32 stay in their files and may be larger than memory; others are converted.
-        """
-        paths = [Path(folder) / f"{name}.npy" for name in ("x_train", "y_train", "x_test", "y_test", "classes")]
-        return cls._from_named_arrays({path.stem: read_npy(path) for path in paths if path.exists()}, Path(folder))
-
-    @classmethod
-    def _from_named_arrays(cls, arrays: dict[str, NDArray[Any]], path: Path) -> Dataset:
-        if not {"x_train", "y_train"} <= set(arrays):
-            raise missing_arrays(arrays, path)
-        names = arrays.get("classes")
-        if names is not None and names.ndim != 1:
-            raise DataError(f"classes in {path} have shape {names.shape}; expected one name for each class.")
-        classes = None if names is None else [str(name) for name in names]
-        given = (arrays.get(name) for name in ("x_train", "y_train", "x_test", "y_test"))
-        return cls.from_arrays(*given, classes=classes, name=str(path))  # type: ignore[arg-type]
+    def unlabeled(cls, raw: Any, **about: Any) -> Dataset:
+        """Make a dataset of rows to predict on, whose labels do not matter."""
+        rows = raw.shape[0] if raw.shape else 0
+        return cls(raw=raw, labels=np.full(rows, UNLABELED), is_test=np.zeros(rows, bool), classes=(), **about)
 
     def with_extra(self, raw: Any, *, ids: Sequence[str] = (), name: str = "the extra rows") -> Dataset:
         """Return this dataset with more unlabeled rows of the same kind after its own."""
@@ -165,21 +139,20 @@ class Dataset:
         else:
             raw = matching(raw if isinstance(raw, LazyRows) else np.asarray(raw), self.raw, name)
             joined = LazyRows([self.raw, raw])
-        own = self.ids or numbered(self.name, range(len(self.labels)))
+        numbers = self.numbers
+        if numbers is not None:
+            numbers = np.concatenate([numbers, 1 + numbers.max(initial=-1) + np.arange(len(raw))])
+        own = self.ids or [f"{self.name}:{row}" for row in range(len(self.labels))]
         return replace(
             self,
             raw=joined,
             labels=np.concatenate([self.labels, np.full(len(raw), UNLABELED)]),
             is_test=np.concatenate([self.is_test, np.zeros(len(raw), bool)]),
-            ids=(*own, *(ids or numbered(name, range(len(raw))))),
-            numbers=None if self.numbers is None else np.concatenate([self.numbers, self._numbers_after(len(raw))]),
+            ids=(*own, *(ids or [f"{name}:{row}" for row in range(len(raw))])),
+            numbers=numbers,
             extra_rows=self.extra_rows + len(raw),
             extra_name=f"{self.extra_name}, {name}" if self.extra_name else name,
         )
-
-    def _numbers_after(self, count: int) -> Rows:
-        assert self.numbers is not None
-        return np.asarray(1 + self.numbers.max(initial=-1) + np.arange(count))
 
     def with_train_labels(self, labels: Labels) -> Dataset:
         """Return this dataset with other labels for its training rows."""
@@ -253,17 +226,15 @@ class Dataset:
 
         Files are hashed by name and size, so that the result does not depend on the size they are decoded to.
         """
-        digest, rows = hashlib.sha256(), self.test_rows
+        digest, raw = hashlib.sha256(), take(self.raw, self.test_rows)
         files = self.row_ids(test=True)
         if files and self.id_header == "file" and all(map(os.path.isfile, files)):
             digest.update(repr([(os.path.basename(file), os.path.getsize(file)) for file in files]).encode())
             return hash_arrays(digest, self.test_labels)
-        if is_frame(self.raw):
+        if is_frame(raw):
             from pandas.util import hash_pandas_object
 
-            raw: Any = hash_pandas_object(take(self.raw, rows).astype(str), index=False).to_numpy()
-        else:
-            raw = take(self.raw, rows)
+            raw = hash_pandas_object(raw.astype(str), index=False).to_numpy()
         return hash_arrays(digest, raw, self.test_labels)
 
 
@@ -274,27 +245,6 @@ def hash_arrays(digest: Any, *arrays: Any) -> str:
         for piece in pieces(array, PIECE, None if every == 1 else np.arange(0, len(array), every)):
             digest.update(piece.data)
     return str(digest.hexdigest())
-
-
-def missing_arrays(names: Iterable[str], path: Path) -> DataError:
-    """Return the error for a file or folder without training arrays."""
-    held = ", ".join(sorted(names)) or "no arrays"
-    return DataError(f"{path} holds {held}; expected x_train and y_train (and x_test, y_test for a test set).")
-
-
-def numbered(name: str, rows: Iterable[int]) -> list[str]:
-    """Name rows that have no ids."""
-    return [f"{name}:{row}" for row in rows]
-
-
-def _check_same_kind(inputs: ArrayLike, test_inputs: ArrayLike) -> None:
-    """Refuse integers beside floats: bytes are divided by 255 and floats are not, so the scales would differ."""
-    train, test = np.asarray(inputs), np.asarray(test_inputs)
-    if train.ndim > 2 and (train.dtype.kind in "iu") != (test.dtype.kind in "iu"):
-        raise DataError(
-            f"the training images are {train.dtype} and the test images {test.dtype}; integers are taken as bytes "
-            "and scaled to 0..1, floats are not, so use one type for both."
-        )
 
 
 # Labels
@@ -328,13 +278,10 @@ def _label_value(value: Any, what: str) -> int | str | None:
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, int | np.integer):
-        if value < UNLABELED:
-            raise DataError(f"{what} hold {value}; expected class numbers from 0, or -1 for unknown.")
+    if isinstance(value, int | np.integer) and value >= UNLABELED:
         return None if value == UNLABELED else int(value)
-    raise DataError(
-        f"{what} hold {value!r} of type {type(value).__name__}; expected integers or strings, -1 or None for unknown."
-    )
+    found = f"{value!r} of type {type(value).__name__}"
+    raise DataError(f"{what} hold {found}; expected integers from 0 or strings, -1 or None for unknown.")
 
 
 def number_classes(
@@ -345,16 +292,16 @@ def number_classes(
     kinds = {type(value) for value in known}
     if len(kinds) > 1:
         raise DataError("the labels mix integers and strings; use one of the two.")
-    if classes is not None:
-        names = tuple(str(name) for name in classes)
-        if len(set(names)) != len(names):
-            raise DataError(f"the class names {', '.join(names[:8])} contain a duplicate; names must be unique.")
-        keys: list[Any] = list(names) if kinds == {str} else list(range(len(names)))
-        if strange := sorted(known - set(keys), key=str):
-            raise DataError(f"the label {strange[0]!r} is not one of the {len(names)} classes {', '.join(names[:8])}.")
-    else:
+    if classes is None:
         train = (value for value, tested in zip(labels, is_test, strict=True) if not tested and value is not None)
-        keys = sorted(set(train))  # all of one kind
-        names = tuple(str(key) for key in keys)
+        keys: list[Any] = sorted(set(train))  # all of one kind
+        names = tuple(map(str, keys))
+    else:
+        names = tuple(map(str, classes))
+        keys = list(names) if kinds == {str} else list(range(len(names)))
+        if len(set(names)) != len(names):
+            raise DataError(f"the class names {listed(names, 8)} contain a duplicate; names must be unique.")
+        if strange := sorted(known - set(keys), key=str):
+            raise DataError(f"the label {strange[0]!r} is not one of the {len(names)} classes {listed(names, 8)}.")
     number = {key: position for position, key in enumerate(keys)}
     return names, np.array([number.get(value, UNLABELED) for value in labels], dtype=np.int64)

@@ -80,10 +80,8 @@ def read_frame(path: Path) -> Frame:
 
 def _decimal_commas(frame: Frame) -> bool:
     """Return True if some number has a decimal comma rather than commas between thousands."""
-    return any(
-        (cells.str.fullmatch(DECIMAL_COMMA) & ~cells.str.fullmatch(THOUSANDS)).any()
-        for cells in (frame.iloc[:, number].astype(str).str.strip() for number in range(frame.shape[1]))
-    )
+    columns = (frame.iloc[:, number].str for number in range(frame.shape[1]))
+    return any((cells.fullmatch(DECIMAL_COMMA) & ~cells.fullmatch(THOUSANDS)).any() for cells in columns)
 
 
 @contextmanager
@@ -112,9 +110,5 @@ def check_frame(frame: Frame) -> Frame:
         raise DataError(f"a {kind} was given as a table; expected a pandas DataFrame, so convert it (to_pandas).")
     names = [str(name).strip() for name in frame.columns]
     if len(set(names)) < len(names):
-        twice = max(names, key=names.count)
-        raise DataError(f"the table has two columns named '{twice}'; give each its own name.")
-    checked = frame.set_axis(names, axis=1)
-    ours = (COMMA, NOTES)  # what others put there means nothing to us
-    checked.attrs = {key: value for key, value in frame.attrs.items() if key in ours}
-    return checked
+        raise DataError(f"the table has two columns named '{max(names, key=names.count)}'; give each its own name.")
+    return frame.set_axis(names, axis=1)

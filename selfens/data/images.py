@@ -20,7 +20,6 @@ from selfens.files import check_regular
 
 SIDE: dict[str, Any] = {"at_least": 4, "at_most": 1024}
 """The bounds of the side of images, in pixels."""
-DEFAULT_SIZE, SMALLEST_SIZE = 32, 8
 DRAFT = 2  # a JPEG may be decoded at a fraction of its size, but at least this many times ours
 EXTENSIONS = {
     ".png",
@@ -88,13 +87,10 @@ def decode_all(
     failures = [f"{paths[row]}: {images.failures[row]}" for row in failed]
     damaged, num_readable = sum(os.path.isfile(paths[row]) for row in failed), len(paths) - len(failed)
     if failed and (not num_readable or damaged > num_readable):
-        raise DataError(
-            f"{len(failures)} of {len(paths)} images in {source} cannot be read (the first: {failures[0]}); "
-            "are they images?"
-        )
+        first = f"the first: {failures[0]}"
+        raise DataError(f"{len(failed)} of {len(paths)} images in {source} cannot be read ({first}); are they images?")
     readable = np.delete(np.arange(len(paths)), failed)
-    whole: Array = pixels if keep else images
-    return (take(whole, readable) if failed else whole), readable, failures
+    return take(pixels if keep else images, readable), readable, failures
 
 
 def track(steps: range, words: str, show: bool) -> Any:
@@ -108,12 +104,12 @@ def track(steps: range, words: str, show: bool) -> Any:
 
 
 def suggested_size(paths: Sequence[Path]) -> int:
-    """Return 32 pixels, or the images' own side if they are smaller, judging by about fifty of them."""
+    """Return 32 pixels, or the images' own side if it is from 8 to 32, judging by about fifty of them."""
     sides = []
     for path in paths[:: max(1, len(paths) // 50)]:
         with suppress(Exception), _opened(path) as image:  # unreadable files are reported when they are decoded
             sides.append(min(image.size))
-    return max(SMALLEST_SIZE, min(DEFAULT_SIZE, int(np.median(sides)))) if sides else DEFAULT_SIZE
+    return int(np.clip(np.median(sides), 8, 32)) if sides else 32
 
 
 def _opened(path: Path) -> Any:
@@ -139,27 +135,24 @@ def decode(path: Path, size: int) -> Pixels:
 
 def resize(images: NDArray[Any], size: int) -> Pixels:
     """Return [rows, 3, size, size] bytes of images in memory, [rows, channels, height, width], bytes or floats in 0..1."""
+    from PIL import Image
+
     if images.dtype == np.uint8 and images.shape[1:] == (3, size, size):
         return images
     whole = images if images.dtype == np.uint8 else np.rint(images * 255).astype(np.uint8)
+
+    def resized(pixels: Pixels) -> Pixels:
+        last = pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))
+        return _square(Image.fromarray(last), size)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return np.stack([*pool.map(lambda pixels: _resize(pixels, size), whole)])
-
-
-def _resize(pixels: Pixels, size: int) -> Pixels:
-    from PIL import Image
-
-    return _square(
-        Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))), size
-    )
+        return np.stack([*pool.map(resized, whole)])
 
 
 def _square(image: Any, size: int) -> Pixels:
     from PIL import Image, ImageOps
 
     if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     square = ImageOps.fit(image.convert("RGB"), (size, size), method=Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))

@@ -30,34 +30,26 @@ class LabelsConfig(Section):
 
     section: ClassVar[str] = "labels"
     count: int | None = setting(
-        None,
-        "How many labels to use, the same number per class; all: all that the data set has.",
-        none="all",
-        at_least=1,
+        None, "How many labels to use, the same number per class; all: all that there are.", none="all", at_least=1
     )
     choice: Literal["balanced", "original", "file", "added"] = setting(
         "balanced",
-        "How labeled rows are chosen: drawn per class, drawn like the authors' code, read from labels.file, or drawn per class "
-        "with those of labels.file added.",
+        "How labeled rows are chosen: drawn per class, drawn like the authors' code, read from labels.file, or drawn per "
+        "class with those of labels.file added.",
     )
     file: str | None = setting(None, "Rows, or row,label pairs, to use as the labels (text or CSV).", is_path=True)
     noise: float = setting(
         0.0, "Percentage of the labels in use that are redrawn uniformly over all classes.", at_least=0, at_most=100
     )
     validation: float = setting(
-        0.0,
-        "Fraction of the labeled rows held out of training to estimate the error without the test set.",
-        at_least=0,
-        below=1,
+        0.0, "Fraction of the labeled rows held out, to estimate the error without the test set.", at_least=0, below=1
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.choice in ("file", "added")) != (self.file is not None):
-            raise ConfigError(
-                f"labels.choice is '{self.choice}' and labels.file is {self.file!r}; a file goes with choice=file or added, "
-                "and only with them."
-            )
+            both = f"labels.choice is '{self.choice}' and labels.file is {self.file!r}"
+            raise ConfigError(f"{both}; a file goes with choice=file or added, and only with them.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,12 +113,14 @@ class LabelChoice:
 def choose_labels(dataset: Dataset, options: LabelsConfig, *, label_seed: int, split_seed: int) -> LabelChoice:
     """Choose the labeled rows that the options ask for."""
     rows, labels = _chosen(dataset, options, label_seed) if dataset.num_classes else (NO_ROWS, NO_ROWS)
-    if len(rows) == 0:
-        raise DataError(
-            f"no training row of {dataset.name} has a label; label at least one row per class "
-            "(a label is a class; -1, None, NaN and an empty string mean unknown)."
-        )
-    _check_every_class(dataset, labels)
+    counts = np.bincount(labels, minlength=dataset.num_classes)
+    if not len(rows):
+        raise DataError(f"no training row of {dataset.name} has a label; label at least one row per class.")
+    if len(counts) < 2:
+        raise DataError(f"all labels are of one class ('{dataset.classes[0]}'); expected at least two classes.")
+    if empty := [f"'{name}'" for name, count in zip(dataset.classes, counts, strict=True) if not count]:
+        has = f"class {empty[0]} has" if len(empty) == 1 else f"classes {listed(empty, 8)} have"
+        raise DataError(f"{has} no labeled row; label at least one of each class, or leave the class out.")
     held_out = _held_out(labels, options.validation, split_seed)
     kept = np.setdiff1d(np.arange(len(rows)), held_out)
     corrupted, noisy = _corrupt(labels[kept], dataset.num_classes, options.noise, label_seed)
@@ -198,8 +192,7 @@ def original_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: in
 
 def _check_enough(labels: Labels, classes: tuple[str, ...], wanted: NDArray[Any], count: int) -> None:
     if count < len(classes):
-        asked = "1 label was" if count == 1 else f"{count} labels were"
-        raise DataError(f"{asked} asked for and there are {len(classes)} classes; ask for at least one each.")
+        raise DataError(f"labels.count is {count} and there are {len(classes)} classes; ask for at least one each.")
     have = np.bincount(labels[labels != UNLABELED], minlength=len(classes))
     short = np.flatnonzero(have < wanted)
     if len(short):
@@ -208,19 +201,6 @@ def _check_enough(labels: Labels, classes: tuple[str, ...], wanted: NDArray[Any]
             f"{count} labels were asked for, {wanted[number]} of them of class '{classes[number]}', which has only "
             f"{have[number]}; ask for at most {int(have.min()) * len(classes)}, or for all."
         )
-
-
-def _check_every_class(dataset: Dataset, labels: Labels) -> None:
-    counts = np.bincount(labels, minlength=dataset.num_classes)
-    if dataset.num_classes < 2:
-        raise DataError(
-            f"all labels are of one class ('{dataset.classes[0]}'); expected at least two (-1, NaN and empty mean unlabeled)."
-        )
-    if (counts == 0).any():
-        empty = [f"'{dataset.classes[number]}'" for number in np.flatnonzero(counts == 0)]
-        if len(empty) == 1:
-            raise DataError(f"class {empty[0]} has no labeled row; label at least one, or leave the class out.")
-        raise DataError(f"classes {listed(empty, 8)} have no labeled row; label at least one each, or leave them out.")
 
 
 def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
@@ -235,8 +215,7 @@ def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
     held_out = np.sort(np.concatenate(picked))
     if len(held_out) == 0:
         raise DataError(
-            f"a validation fraction of {fraction} of {len(labels)} labeled rows leaves none to validate on; use more labels "
-            "per class or a larger fraction."
+            f"labels.validation is {fraction}, which is no row of {len(labels)} labeled ones; use a larger fraction."
         )
     return held_out
 

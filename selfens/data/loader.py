@@ -1,8 +1,4 @@
-"""Loader: the training set in batches, in a different order every epoch.
-
-The order is a function of the seed and the epoch only (see `sampler`), so a resumed run needs to know nothing about earlier
-epochs. The inputs are on the device, or are prefetched to it (see `prefetch`); a step gets its batch in the same way.
-"""
+"""Loader: the training set in batches, in a different order every epoch (see `sampler`)."""
 
 from __future__ import annotations
 
@@ -60,18 +56,12 @@ class Loader:
     def batch(self, rows: Tensor, views: Sequence[str]) -> Batch:
         """Return the batch of a step with these views; if inputs are prefetched, of the current step of `visit`."""
         inputs = self.inputs[rows] if self.prefetch is None else self.inputs
-        labels = self._labels(rows)
-        return Batch(rows, self._views(inputs, views), labels, labels != UNLABELED, self.num_labeled)
-
-    def _views(self, inputs: Tensor, names: Sequence[str]) -> tuple[Tensor, ...]:
-        if self.preprocess is None:
-            return self.views.make(inputs, names)
-        return tuple(self.preprocess(view) for view in self.views.make(as_float(inputs), names))
-
-    def _labels(self, rows: Tensor) -> Tensor:
-        """Return the labels; after the labeled rows at the beginning of a batch, they are hidden."""
         labels = self.labels[rows]
-        if not self.num_labeled:
-            return labels
-        hidden = torch.full_like(labels[self.num_labeled :], UNLABELED)
-        return torch.cat([labels[: self.num_labeled], hidden])
+        if self.num_labeled:  # the labels of the other rows are hidden
+            hidden = torch.full_like(labels[self.num_labeled :], UNLABELED)
+            labels = torch.cat([labels[: self.num_labeled], hidden])
+        if self.preprocess is None:
+            made = self.views.make(inputs, views)
+        else:
+            made = tuple(self.preprocess(view) for view in self.views.make(as_float(inputs), views))
+        return Batch(rows, made, labels, labels != UNLABELED, self.num_labeled)

@@ -39,10 +39,8 @@ def choose_residence(wanted: str, source: Array, name: str, device: torch.device
         )
     if wanted != "auto":
         return wanted
-    if (
-        math.prod(source.shape) * (source.dtype.itemsize if raw else torch.float32.itemsize)
-        <= memory.available(device) // 2
-    ):
+    size = math.prod(source.shape) * (source.dtype.itemsize if raw else torch.float32.itemsize)
+    if size <= memory.available(device) // 2:
         return "device"
     return "file" if is_mapped(source) else "ram"
 

@@ -37,7 +37,7 @@ class NoPreprocess(nn.Module):
 
 
 class PerImage(nn.Module):
-    """Scale each image to zero mean and unit variance, over all its channels and pixels together."""
+    """Scale each image to zero mean and unit variance, over all channels and pixels; a blank one stays blank."""
 
     def forward(self, raw: Tensor) -> Tensor:
         x = as_float(raw)
@@ -45,9 +45,7 @@ class PerImage(nn.Module):
         flat = flat - flat.mean(dim=1, keepdim=True)
         deviation = flat.square().mean(dim=1, keepdim=True).sqrt()
         varies = deviation > ROUNDING * x.flatten(1).square().mean(dim=1, keepdim=True).sqrt()
-        return (torch.where(varies, flat, 0.0) / torch.where(varies, deviation, 1.0)).view(
-            x.shape
-        )  # a blank image stays blank
+        return (torch.where(varies, flat, 0.0) / torch.where(varies, deviation, 1.0)).view(x.shape)
 
 
 class PerChannel(nn.Module):
@@ -55,10 +53,7 @@ class PerChannel(nn.Module):
 
     def __init__(self, mean: Tensor, deviation: Tensor) -> None:
         super().__init__()
-        self.mean: Tensor
-        self.deviation: Tensor
-        self.register_buffer("mean", mean)
-        self.register_buffer("deviation", deviation)
+        self.mean, self.deviation = nn.Buffer(mean), nn.Buffer(deviation)
 
     def forward(self, raw: Tensor) -> Tensor:
         shape = (1, -1) + (1,) * (raw.ndim - 2)
@@ -70,10 +65,7 @@ class Zca(nn.Module):
 
     def __init__(self, mean: Tensor, matrix: Tensor) -> None:
         super().__init__()
-        self.mean: Tensor
-        self.matrix: Tensor
-        self.register_buffer("mean", mean)
-        self.register_buffer("matrix", matrix)
+        self.mean, self.matrix = nn.Buffer(mean), nn.Buffer(matrix)
 
     def forward(self, raw: Tensor) -> Tensor:
         x = as_float(raw)
@@ -83,10 +75,8 @@ class Zca(nn.Module):
 def fit(kind: str, inputs: Array, device: torch.device | str = "cpu", rows: Rows | None = None) -> nn.Module:
     """Fit the preprocessing `kind` on all training inputs, or only on `rows`."""
     if kind == "zca":
-        return fit_zca(inputs, device, rows).to(device)
-    if kind == "channel":
-        return _fit_channels(inputs, rows).to(device)
-    return (PerImage() if kind == "image" else NoPreprocess()).to(device)
+        return _fit_zca(inputs, device, rows)
+    return _fit_channels(inputs, rows).to(device) if kind == "channel" else KINDS[kind]()
 
 
 def check_range(preprocess: nn.Module, sets: Mapping[str, Array], device: torch.device | str) -> None:
@@ -102,10 +92,8 @@ def apply(preprocess: nn.Module | None, inputs: Array, device: torch.device | st
     """Return all inputs on the device, preprocessed; raw, as bytes or float32, if `preprocess` is None."""
     kind = torch.uint8 if preprocess is None and inputs.dtype == np.uint8 else torch.float32
     result = torch.empty(inputs.shape, dtype=kind, device=device)
-    start = 0
-    for piece in pieces(inputs, CHUNK):
-        result[start : start + len(piece)] = transform(preprocess, torch.from_numpy(piece).to(device))
-        start += len(piece)
+    for start, piece in zip(range(0, len(inputs), CHUNK), pieces(inputs, CHUNK), strict=True):
+        result[start : start + CHUNK] = transform(preprocess, torch.from_numpy(piece).to(device))
     return result
 
 
@@ -124,15 +112,13 @@ def _fit_channels(inputs: Array, rows: Rows | None) -> PerChannel:
     scale = 255.0 if inputs.dtype == np.uint8 else 1.0
     count = (len(inputs) if rows is None else len(rows)) * int(np.prod(inputs.shape[2:]))
     mean = sum(piece.sum(axis=axes, dtype=np.float64) for piece in pieces(inputs, CHUNK, rows)) / count
-    squares = (
-        sum(np.square(piece - mean.reshape(shape)).sum(axis=axes) for piece in pieces(inputs, CHUNK, rows)) / count
-    )
-    deviation = (np.sqrt(squares) / scale).astype(np.float32)
+    squares = sum(np.square(piece - mean.reshape(shape)).sum(axis=axes) for piece in pieces(inputs, CHUNK, rows))
+    deviation = (np.sqrt(squares / count) / scale).astype(np.float32)
     deviation[deviation == 0] = 1.0  # a constant feature stays zero
     return PerChannel(torch.from_numpy(mean / scale).float(), torch.from_numpy(deviation))
 
 
-def fit_zca(inputs: Array, device: torch.device | str = "cpu", rows: Rows | None = None) -> Zca:
+def _fit_zca(inputs: Array, device: torch.device | str, rows: Rows | None) -> Zca:
     """Fit ZCA by the eigenvectors of the covariance, accumulated in float64."""
     features, count = int(np.prod(inputs.shape[1:])), len(inputs) if rows is None else len(rows)
     total = torch.zeros(features, dtype=torch.float64, device=device)

@@ -1,8 +1,4 @@
-"""Rows that are not one array in memory: a selection of rows, or several arrays one after another. Plain numpy.
-
-`LazyRows` has the parts of an array that inputs need (`shape`, `dtype`, `len`, indexing by row) and reads rows only
-when they are asked for, so a data set larger than memory is used like any other.
-"""
+"""Rows that are not one array in memory: a selection of rows, or several arrays one after another. Plain numpy."""
 
 from __future__ import annotations
 
@@ -21,7 +17,10 @@ Labels = NDArray[np.int64]
 
 
 class LazyRows:
-    """The rows of several arrays of the same shape and type; with `rows`, only these, in this order."""
+    """The rows of several arrays of the same shape and type; with `rows`, only these, in this order.
+
+    It has the parts of an array that inputs need, and reads rows when they are asked for, so data may exceed memory.
+    """
 
     def __init__(self, parts: Sequence[Array], rows: Rows | None = None) -> None:
         self.parts, self.rows = tuple(parts), rows
@@ -82,15 +81,12 @@ def take(raw: Any, rows: Rows) -> Any:
 def _range(array: Array, start: int, stop: int) -> Array:
     if isinstance(array, np.ndarray):
         return array[start:stop]
-    if array.rows is not None or len(array.parts) < 2 or start == stop:
-        return LazyRows([array], np.arange(start, stop))
-    ends = [0, *array.ends.tolist()]
-    inside = [
-        _range(part, max(start - first, 0), min(stop, last) - first)
-        for part, first, last in zip(array.parts, ends, ends[1:], strict=False)
-        if first < stop and last > start
-    ]
-    return inside[0] if len(inside) == 1 else LazyRows(inside)
+    end = 0
+    for part in array.parts if array.rows is None else ():
+        begin, end = end, end + len(part)
+        if begin <= start < stop <= end:
+            return _range(part, start - begin, stop - begin)
+    return LazyRows([array], np.arange(start, stop))
 
 
 def is_mapped(array: Array) -> bool:

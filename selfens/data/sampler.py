@@ -42,15 +42,11 @@ class Sampler:
     def __post_init__(self) -> None:
         known = int(self.labeled.sum())
         if self.per_epoch is not None and self.per_epoch > len(self.visited) - known:
-            raise ConfigError(
-                f"training.unlabeled_per_epoch is {self.per_epoch}, but there are only {len(self.visited) - known} unlabeled "
-                "rows, extra ones included; ask for fewer, or leave it out to visit them all."
-            )
+            unlabeled = f"{len(self.visited) - known} unlabeled rows, extra ones included"
+            raise ConfigError(f"training.unlabeled_per_epoch is {self.per_epoch}, but there are only {unlabeled}.")
         if self.num_labeled > known:
-            raise ConfigError(
-                f"training.labeled_per_batch is {self.num_labeled}, but there are only {known} labeled rows "
-                "(of several processes, each has its own); expected at most that many."
-            )
+            labeled = f"{known} labeled rows (each process has its own)"
+            raise ConfigError(f"training.labeled_per_batch is {self.num_labeled}, but there are only {labeled}.")
         object.__setattr__(self, "batch_size", min(self.batch_size, self.num_labeled + self.rows_per_epoch))
 
     @property
@@ -62,9 +58,8 @@ class Sampler:
 
     @property
     def steps(self) -> int:
-        steps = max(
-            self.rows_per_epoch // (self.batch_size - self.num_labeled), self.min_steps if self.num_labeled else 1
-        )
+        fewest = self.min_steps if self.num_labeled else 1
+        steps = max(self.rows_per_epoch // (self.batch_size - self.num_labeled), fewest)
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def of_epoch(self, epoch: int) -> Rows:

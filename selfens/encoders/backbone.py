@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -29,17 +29,13 @@ class BackboneEncoder(Encoder):
     class Options(EncoderOptions):
         name: ClassVar[str] = "backbone"
         model: str = setting(
-            "", "timm:NAME, or package.module:factory, which is called without arguments and returns a module."
+            "", "timm:NAME, or package.module:factory, which is called without arguments for a module."
         )
         weights: str | None = setting(
-            None,
-            "File of the weights (.safetensors, or a state_dict saved by torch); none: those the model comes with.",
-            is_path=True,
+            None, "File of weights (.safetensors, or a state_dict saved by torch); none: the model's own.", is_path=True
         )
         size: int | None = setting(None, "Side of its input images; none: what its own config says.", **SIDE)
-        cache: bool = setting(
-            True, "Keep features in the user's cache, so that each image's are computed once.", affects_result=False
-        )
+        cache: bool = setting(True, "Keep features in the user's cache.", affects_result=False)
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -62,15 +58,14 @@ class BackboneEncoder(Encoder):
             raise ConfigError("encoder.model is empty; name a backbone, such as timm:tf_efficientnet_lite0.")
         self.module = self.backbone = build(self.options.model, self.options.weights, self.options.size).to(self.device)
         self.about, self.image_side, self.key = self.backbone.about, self.backbone.size, self.backbone.about["key"]
-        self.known: dict[bytes, Features] = {}
-        """The features of all images seen, by the hashes of their pixels."""
+        self.known: dict[bytes, Features] = {}  # by the hashes of the images' pixels
         self.cache = FeatureCache(self.backbone) if self.options.cache else None
 
     def fit(self, raw: Any, rows: Rows) -> None:
         if assumed := self.about["assumed"]:
             values = ", ".join(f"{key} {self.about['size' if key == 'input_size' else key]}" for key in assumed)
-            note = f"the backbone '{self.about['name']}' has no pretrained_cfg that describes its inputs; assumed: {values}."
-            self.notes = (note,)
+            name = self.about["name"]
+            self.notes = (f"the backbone '{name}' has no pretrained_cfg that describes its inputs; assumed: {values}.",)
 
     def accept(self, given: Any, where: str, what: str = "the images") -> Any:
         raw = standard_inputs(given, what=what)
@@ -81,28 +76,24 @@ class BackboneEncoder(Encoder):
         """Compute the features of images of any size, a few at a time, so that not all need to be in memory at once."""
         if len(raw):
             _check_pixels(raw)
-        size, name = self.backbone.size, self.about["name"]
-        digests = np.empty((len(raw), 32), np.uint8)
-        computed, began = 0, time.perf_counter()
+        keys, computed, began = list[bytes](), 0, time.perf_counter()
         for start in track(range(0, len(raw), AT_ONCE), "computing features", progress):
-            digests[start : start + AT_ONCE], new = self._digests(resize(raw[start : start + AT_ONCE], size))
-            computed += new
-        different = {row.tobytes() for row in digests}
+            images = resize(raw[start : start + AT_ONCE], self.backbone.size)
+            some = [digest(image) for image in images]
+            computed += self._compute(some, images)
+            keys += some
         seconds = f" in {time.perf_counter() - began:.0f} s" if computed else ""
-        work = f"features of {computed:,} images computed{seconds}, {len(different) - computed:,} known before"
-        made = [self.known[row.tobytes()] for row in digests]
-        features = np.array(made, np.float32).reshape(len(made), self.about["features"])
-        if len(different) > 1 and bool((features == features[0]).all()):
+        work = f"features of {computed:,} images computed{seconds}, {len({*keys}) - computed:,} known before"
+        features = np.array([self.known[key] for key in keys], np.float32).reshape(len(keys), self.about["features"])
+        if len({*keys}) > 1 and bool((features == features[0]).all()):
             raise DataError(
-                f"the backbone '{name}' returns the same features for all images, so there is nothing to learn from; "
-                "check its weights and statistics."
+                f"the backbone '{self.about['name']}' returns the same features for all images; check its weights."
             )
         trouble = (self.cache.trouble,) if self.cache and self.cache.trouble else ()
-        return Encoded(features, trouble, digests, work)
+        return Encoded(features, trouble, np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), 32), work)
 
-    def _digests(self, images: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
-        """Make the features of these images known. Returns the hash of each image's pixels, and how many were computed."""
-        keys = [digest(image) for image in images]
+    def _compute(self, keys: Sequence[bytes], images: NDArray[np.uint8]) -> int:
+        """Make the features of these images known. Returns how many had to be computed."""
         if self.cache:
             self.known |= self.cache.read(key for key in keys if key not in self.known)
         missing = {key: row for row, key in enumerate(keys) if key not in self.known}
@@ -111,7 +102,7 @@ class BackboneEncoder(Encoder):
             self.known |= added
             if self.cache:
                 self.cache.write(added)
-        return np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1), len(missing)
+        return len(missing)
 
     def show(self, raw: Any, rows: Rows) -> Shown:
         return Shown(images=raw[rows])
@@ -133,13 +124,9 @@ class BackboneEncoder(Encoder):
 def _check_pixels(images: Any) -> None:
     """Refuse what is not images of bytes, or of floats from 0 to 1."""
     if images.ndim != 4 or images.shape[1] not in CHANNEL_COUNTS:
-        raise DataError(
-            f"a backbone takes images of 1, 3 or 4 channels, but the inputs have shape {tuple(images.shape[1:])} per row."
-        )
-    if images.dtype != np.uint8:
-        low, high = value_range(images)
-        if low < 0 or high > 1:
-            raise DataError(
-                f"the images are {images.dtype} from {low:g} to {high:g}, but a backbone needs pixels; pass bytes, or floats "
-                "from 0 to 1."
-            )
+        shape = tuple(images.shape[1:])
+        raise DataError(f"a backbone takes images of 1, 3 or 4 channels, but the inputs have shape {shape} per row.")
+    low, high = value_range(images)
+    if images.dtype != np.uint8 and (low < 0 or high > 1):
+        found = f"{images.dtype} from {low:g} to {high:g}"
+        raise DataError(f"the images are {found}, but a backbone needs pixels; pass bytes, or floats from 0 to 1.")

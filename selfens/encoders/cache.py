@@ -1,9 +1,8 @@
 """The features of images that a backbone has made, in the user's cache, by the hash of the pixels.
 
 The cache is a folder that only the user can enter. Each backbone has its own folder in it, named by a hash of weights, input
-size and statistics, with files of some features each (.npz, which has checksums) that are written whole or not at all; a
-damaged file counts as missing. The features of a test image are among them: if the backbone makes others of it now, its
-code has changed, and all are computed again.
+size and statistics, with .npz files of some features each. The features of a test image are among them: if the backbone
+makes others of it now, its code has changed, and all are computed again.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.encoders.pretrained import Backbone, is_close
+from selfens.encoders.pretrained import Backbone, is_close, noise
 from selfens.errors import SelfensError
 from selfens.files import check_regular
 from selfens.files.tensors import write_atomically
 
 USER = os.getuid() if hasattr(os, "getuid") else 0  # Windows says 0 of every file
 
-Digests = NDArray[np.uint8]
 Features = NDArray[np.float32]
 
 
@@ -47,7 +45,7 @@ class FeatureCache:
         self.folder = cache_folder() / backbone.about["key"]
         self.width, self.trouble = backbone.about["features"], ""
         self.files: dict[bytes, Path] = {}
-        image = np.random.default_rng(0).integers(0, 256, (1, 3, backbone.size, backbone.size), dtype=np.uint8)
+        image = noise(1, backbone.size)
         key, expected = digest(image[0]), backbone.features(image)[0]
         try:
             files = sorted(self.folder.glob("*.npz"))
@@ -58,7 +56,7 @@ class FeatureCache:
                     raise OSError(f"other users could have written to {path}; remove it")
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.parent.chmod(0o700)
-            self.files = {row.tobytes(): path for path in files for row in _pixels(path)}
+            self.files = {row.tobytes(): path for path in files for row in _array(path, "pixels", 32, np.uint8)}
             found = self.read([key]).get(key)
             if found is None or not is_close(found, expected):
                 for path in files:
@@ -88,29 +86,23 @@ class FeatureCache:
 
     def _load(self, path: Path) -> dict[bytes, Features]:
         """Return the features of a file; a damaged file is removed, so that new features are found instead."""
-        pixels, features = _pixels(path), _array(path, "features")
-        is_whole = features.dtype == np.float32 and features.shape == (len(pixels), self.width)
-        if not is_whole or not np.isfinite(features).all():
-            with suppress(OSError):
-                path.unlink()
-            return {}
-        return {key.tobytes(): row for key, row in zip(pixels, features, strict=True)}
+        pixels, features = _array(path, "pixels", 32, np.uint8), _array(path, "features", self.width, np.float32)
+        if len(pixels) == len(features) and np.isfinite(features).all():
+            return {key.tobytes(): row for key, row in zip(pixels, features, strict=True)}
+        with suppress(OSError):
+            path.unlink()
+        return {}
 
     def _give_up(self, error: Exception) -> None:
         self.trouble = f"features are not cached ({str(error).rstrip('.')})."
 
 
-def _pixels(path: Path) -> Digests:
-    """Return the hashes of the images whose features are in a file; none if it is damaged."""
-    found = _array(path, "pixels")
-    return found if found.dtype == np.uint8 and found.shape[1:] == (32,) else np.empty((0, 32), np.uint8)
-
-
-def _array(path: Path, name: str) -> NDArray[Any]:
-    """Return an array of a file; empty if the file is damaged, or was removed."""
-    try:
+def _array(path: Path, name: str, width: int, kind: type) -> NDArray[Any]:
+    """Return an array [rows, width] of a file; without rows if the file is damaged, or was removed."""
+    with suppress(Exception):  # zipfile, zlib and numpy raise a dozen kinds
         check_regular(path)
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return np.asarray(arrays[name])
-    except Exception:  # zipfile, zlib and numpy raise a dozen kinds
-        return np.empty(0)
+            found = np.asarray(arrays[name])
+            if found.dtype == kind and found.shape == (len(found), width):
+                return found
+    return np.empty((0, width), kind)

@@ -101,17 +101,17 @@ class ColumnsEncoder(Encoder):
 
     def accept(self, given: Any, where: str, what: str = "the inputs") -> Any:
         """Take a DataFrame, or an array with the columns of the training table in their order."""
-        has_names, shape = is_frame(given) or hasattr(given, "columns"), np.shape(given)
-        if shape and not shape[0]:
-            raise DataError(f"{what} are empty; expected at least one row.")
-        if has_names:
-            return check_frame(given)
         from pandas import DataFrame
 
+        shape = np.shape(given)
+        if shape and not shape[0]:
+            raise DataError(f"{what} are empty; expected at least one row.")
+        if hasattr(given, "columns"):
+            return check_frame(given)
         if len(shape) != 2 or shape[1] != len(self.names):
+            columns = f"{plural(len(self.names), 'column')} ({listed(self.names)})"
             raise DataError(
-                f"{what} have shape {shape}; {where} was trained on a table of {plural(len(self.names), 'column')} "
-                f"({listed(self.names)}); pass a DataFrame with these."
+                f"{what} have shape {shape}; {where} was trained on a table of {columns}; pass a DataFrame."
             )
         return DataFrame(given, columns=list(self.names))
 
@@ -128,15 +128,12 @@ class ColumnsEncoder(Encoder):
             with np.errstate(over="ignore"):  # what overflows float32 becomes infinite and is refused, with its row
                 made, unreadable, large = column.encode(raw[column.name], has_decimal_comma(raw))
                 inputs[:, start : start + column.width] = made
-            if column.kind == "category" and not inputs[:, start : start + len(column.values)].any():
+            if column.kind == "category" and not made[:, : len(column.values)].any():
                 unseen.append(f"'{column.name}'")
             start += column.width
-            for count, one, many in (
-                (unreadable, f"not a {column.kind}", f"not {KINDS[column.kind]}"),
-                (large, LARGE, LARGE),
-            ):
-                cells = f"1 cell is {one} and counts" if count == 1 else f"{count:,} cells are {many} and count"
-                notes += [f"column '{column.name}': {cells} as missing."] if count else []
+            for count, what in ((unreadable, f"not a {column.kind}"), (large, LARGE)):
+                if count:
+                    notes.append(f"column '{column.name}': {plural(count, 'cell')} ({what}) taken as missing.")
         if unseen and len(raw):
             columns = f"column{'s' * (len(unseen) > 1)} {listed(unseen)}"
             notes.append(f"none of the values in {columns} occurred in training; are they written differently?")
@@ -175,11 +172,8 @@ class ColumnsEncoder(Encoder):
         used = []
         for kind, several in KINDS.items():
             if names := [column.name for column in self.columns if column.kind == kind]:
-                used.append(f"{len(names)} {several if len(names) > 1 else kind} ({listed(names, MAX_NAMES)})")
-        others = [
-            f"'{name}' {reason}" if name else f"a column without a name {reason}"
-            for name, reason in self.unused.items()
-        ]
+                used.append(f"{plural(len(names), kind, several)} ({listed(names, MAX_NAMES)})")
+        others = [f"{repr(name) if name else 'a column without a name'} {why}" for name, why in self.unused.items()]
         return "; ".join([f"inputs: {', '.join(used) or 'none'}", *others])
 
 

@@ -32,15 +32,9 @@ class EncodedDataset:
         inputs, notes, keys, work = encoder.transform(dataset.raw, progress=progress)
         train, test = dataset.train_rows, dataset.test_rows
         hashed = inputs if keys is None else keys
-        return cls(
-            dataset,
-            encoder,
-            take(inputs, train),
-            take(inputs, test),
-            (take(hashed, train), take(hashed, test)),
-            tuple(dict.fromkeys((*dataset.notes, *encoder.notes, *notes))),
-            work,
-        )
+        keys_of = take(hashed, train), take(hashed, test)
+        every = tuple(dict.fromkeys((*dataset.notes, *encoder.notes, *notes)))
+        return cls(dataset, encoder, take(inputs, train), take(inputs, test), keys_of, every, work)
 
     @property
     def labels(self) -> Labels:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-import numpy as np
-
 from selfens.data.arrays import Range, as_trained, value_range
 from selfens.data.frames import is_frame
 from selfens.data.rows import Rows, take
@@ -54,14 +52,11 @@ class Identity(Encoder):
             }:
                 self.shape, self.type = tuple(sides), kind
                 self.range = None if limits is None else (float(limits[0]), float(limits[1]))
-                has_shape = len(sides) in (1, 2, 3) and all(type(side) is int and side > 0 for side in sides)
-                if has_shape and np.dtype(kind).kind in "buif":
+                if len(sides) in (1, 2, 3) and all(type(side) is int and side > 0 for side in sides):
                     return
         raise ValueError("shape, type and range")
 
 
 def _check_array(raw: Any) -> None:
     if is_frame(raw):
-        raise DataError(
-            "the encoder 'identity' takes arrays, but the rows are those of a table; use the encoder 'columns'."
-        )
+        raise DataError("the encoder 'identity' takes arrays, but the rows are of a table; use the encoder 'columns'.")

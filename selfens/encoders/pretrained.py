@@ -78,22 +78,17 @@ class Backbone(nn.Module):
         name, width = self.about["name"], self.about.get("features")
         with _as_config_error(f"the backbone '{name}' failed on images of {self.size} x {self.size} pixels"):
             made = self(batch)
-            if not isinstance(made, Tensor) or made.ndim != 2 or len(made) != len(batch) or not made.shape[1]:
-                what = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"type {type(made).__name__}"
+            shape = tuple(made.shape) if isinstance(made, Tensor) and not made.is_complex() else ()
+            if len(shape) != 2 or shape != (len(batch), width or shape[1]) or not shape[1]:
+                what = f"shape {shape}" if shape else f"type {getattr(made, 'dtype', type(made).__name__)}"
                 raise ConfigError(
-                    f"the backbone '{name}' returns features of {what} for {len(batch)} images; expected [rows, features]: "
-                    "pool over height and width, or choose one of several outputs."
+                    f"the backbone '{name}' returns features of {what} for {len(batch)} images; expected real numbers "
+                    f"[{len(batch)}, {width or 'features'}], such as those after pooling."
                 )
-            if made.is_complex():
-                raise ConfigError(f"the backbone '{name}' returns complex features; expected real numbers.")
-            if width not in (None, made.shape[1]):
-                raise ConfigError(
-                    f"the backbone '{name}' returned {width} features per image, then {made.shape[1]}; expected a fixed number."
-                )
-            made = made.float()
-            if not bool(made.isfinite().all()):
+            features: Tensor = made.float()
+            if not bool(features.isfinite().all()):
                 raise DataError(f"the backbone '{name}' returned NaN or infinite features; check its weights.")
-        return made
+        return features
 
 
 @contextmanager
@@ -145,8 +140,7 @@ def _checked(module: Any, name: str, weights: str | None, size: int | None) -> B
     decisive = json.dumps([about[key] for key in ("name", "sha256", "size", "mean", "std")])
     about["key"] = hashlib.sha256(decisive.encode()).hexdigest()[:40]
     backbone = Backbone(module, about)
-    noise = np.random.default_rng(0).integers(0, 256, (3, 3, backbone.size, backbone.size), dtype=np.uint8)
-    images = torch.from_numpy(noise)
+    images = torch.from_numpy(noise(3, backbone.size))
     with torch.no_grad():
         expected = backbone.checked(images[:2])[0]
         about["features"] = len(expected)
@@ -159,6 +153,11 @@ def _checked(module: Any, name: str, weights: str | None, size: int | None) -> B
     return backbone
 
 
+def noise(rows: int, size: int) -> NDArray[np.uint8]:
+    """Return random images."""
+    return np.random.default_rng(0).integers(0, 256, (rows, 3, size, size), dtype=np.uint8)
+
+
 def is_close(found: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:
     """Return True if features are the same up to rounding, which depends on the machine and the number of threads."""
     return bool(np.abs(found - expected).max() <= TOLERANCE * np.abs(expected).max())
@@ -169,12 +168,9 @@ def _timm(name: str, pretrained: bool) -> Any:
     import timm
 
     short = name.removeprefix(TIMM)
-    if not re.fullmatch(r"[\w.]+", short) or not timm.is_model(
-        short
-    ):  # other spellings name files and other people's hubs
-        raise ConfigError(
-            f"there is no backbone '{name}'{did_you_mean(short, timm.list_models())} See timm.list_models()."
-        )
+    if not re.fullmatch(r"[\w.]+", short) or not timm.is_model(short):  # others name files and other people's hubs
+        hint = did_you_mean(short, timm.list_models())
+        raise ConfigError(f"there is no backbone '{name}'{hint} See timm.list_models().")
     return functools.partial(timm.create_model, short, pretrained=pretrained, num_classes=0)
 
 
@@ -184,11 +180,11 @@ def _pretrained_config(name: str, config: Any) -> dict[str, Any]:
         raise ConfigError(f"the pretrained_cfg of '{name}' is {reprlib.repr(config)}; expected a dict.")
     given = dict(config or {})
     for key in ("weights", "license", "classifier"):
-        texts = given.get(key)
-        if not isinstance(texts, str | None) and not (
-            key == "classifier" and isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)
-        ):
-            raise ConfigError(f"the pretrained_cfg of '{name}' says {key}={reprlib.repr(texts)}; expected text.")
+        several = (
+            given.get(key) if key == "classifier" and isinstance(given.get(key), list | tuple) else [given.get(key)]
+        )
+        if not all(isinstance(text, str | None) for text in several or ()):
+            raise ConfigError(f"the pretrained_cfg of '{name}' says {key}={reprlib.repr(given[key])}; expected text.")
     return given
 
 
@@ -232,9 +228,7 @@ def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple
         missing, unexpected = module.load_state_dict(found, strict=False)
         strange = [key for key in unexpected if not key.startswith(classifier)]
         if missing or strange:
-            first, *others = missing or strange
-            more = f", and {len(others):,} more" if others else ""
-            raise RuntimeError(f"{first} {'is missing' if missing else 'belongs to no layer'}{more}")
+            raise RuntimeError(f"{(missing or strange)[0]} {'is missing' if missing else 'belongs to no layer'}")
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
         raise ConfigError(
@@ -247,11 +241,7 @@ def _digest(module: nn.Module, name: str) -> str:
     digest = hashlib.sha256()
     for key, tensor in sorted(module.state_dict().items()):
         if not isinstance(tensor, Tensor) or is_lazy(tensor) or tensor.is_meta:
-            kind = "of the meta device" if isinstance(tensor, Tensor) and tensor.is_meta else type(tensor).__name__
-            raise ConfigError(
-                f"the backbone '{name}' has no numbers in '{key}' ({kind}); expected weights that are loaded, and no state "
-                "but tensors."
-            )
+            raise ConfigError(f"the backbone '{name}' has no numbers in '{key}'; expected tensors of loaded weights.")
         plain = tensor.detach().cpu().contiguous()
         digest.update(f"{key} {plain.dtype} {tuple(plain.shape)}".encode())
         digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)

@@ -86,18 +86,17 @@ def _no_such_data(name: str, hints: Sequence[str]) -> str:
         return f"{name} cannot be read; expected an .npz file, a folder, a table or an image."
     if os.sep in name:
         return f"there is no data at {name}; expected an .npz file, a folder, or a table; check the path."
-    folders = [f"{path.name}{os.sep}" for path in Path().iterdir() if path.is_dir()]
     known = [*dict.fromkeys([*PUBLIC, *hints])]
-    hint = did_you_mean(name, [*known, *folders])
+    hint = did_you_mean(name, [*known, *(f"{path.name}{os.sep}" for path in Path().iterdir() if path.is_dir())])
     what = "a preset" if hints else "a public data set"
     return f"'{name}' is neither {what} nor an .npz file, a folder or a table{hint} Known: {', '.join(known)}."
 
 
 def build(options: SourceOptions) -> Source:
     """Return the source that these options belong to."""
-    if isinstance(options, PathOptions) and options.path is None:
-        raise ConfigError(f"source.path is none; expected the path of {SOURCES.find(options.name).noun}.")
     source: Source = SOURCES.build(options)
+    if isinstance(options, PathOptions) and options.path is None:
+        raise ConfigError(f"source.path is none; expected the path of {source.noun}.")
     return source
 
 
@@ -142,10 +141,9 @@ def read(
         options = options_for(Path(path).absolute())  # a folder may be called like a public data set
     data = build(options).read(side=side, progress=progress)
     folder, given = (each if os.path.isdir(path) else each.parent for each in (Path(path).absolute(), Path(path)))
-    short = "" if given == Path() else f"{given}/"
-
-    def renamed(names: Sequence[str]) -> tuple[str, ...]:
-        """Name files as the caller named their folder."""
-        return tuple(f"{short}{name[len(f'{folder}/') :]}" if name.startswith(f"{folder}/") else name for name in names)
-
-    return replace(data, ids=renamed(data.ids), skipped=renamed(data.skipped))
+    root, short = f"{folder}/", "" if given == Path() else f"{given}/"  # name files as the caller named their folder
+    ids, skipped = (
+        tuple(short + name.removeprefix(root) if name.startswith(root) else name for name in names)
+        for names in (data.ids, data.skipped)
+    )
+    return replace(data, ids=ids, skipped=skipped)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
-import numpy as np
+from numpy.typing import NDArray
 
-from selfens.data.arrays import image_side, npz_shape, read_inputs, read_npy, read_npz
-from selfens.data.dataset import UNLABELED, Dataset, missing_arrays
+from selfens.data.arrays import image_side, npz_shape, read_npy, read_npz
+from selfens.data.dataset import Dataset
 from selfens.data.sources.base import PathOptions, Peek, Source
 from selfens.errors import DataError
+
+NAMES = ("x_train", "y_train", "x_test", "y_test", "classes")
 
 
 @final
 class Arrays(Source):
+    """Inputs in .npy files of type uint8 or float32 stay there and may be larger than memory; others are converted."""
+
     @dataclass(frozen=True, kw_only=True)
     class Options(PathOptions):
         name: ClassVar[str] = "arrays"
@@ -28,29 +32,49 @@ class Arrays(Source):
         return path.suffix in (".npz", ".npy") or _is_npy_folder(path)
 
     def peek(self) -> Peek:
-        path = self._path()
-        shape = read_npy(path / "x_train.npy").shape if _is_npy_folder(path) else npz_shape(path, "x_train")
+        path = Path(self.options.path)
+        shape = npz_shape(path, "x_train") if path.suffix == ".npz" else None
         if shape is None:
-            raise missing_arrays(read_npz(path), path)
+            shape = self._arrays()["x_train"].shape
         why = "because arrays do not say whether left and right matter"
         return Peek(rows=shape[0] if shape else 0, image_side=image_side(shape), why=why)
 
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
-        path = self._path()
-        return Dataset.from_npy(path) if _is_npy_folder(path) else Dataset.from_npz(path)
+        arrays, path = self._arrays(), self.options.path
+        names = arrays.get("classes")
+        if names is not None and names.ndim != 1:
+            raise DataError(f"classes in {path} have shape {names.shape}; expected one name for each class.")
+        classes = None if names is None else [*map(str, names)]
+        x, y, test_x, test_y = (arrays.get(name) for name in NAMES[:4])
+        assert x is not None
+        assert y is not None
+        return Dataset.from_arrays(x, y, test_x, test_y, classes=classes, name=path)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
-        path = Path(str(self.options.path))
-        raw = read_npy(path / "x_train.npy") if _is_npy_folder(path) else read_inputs(path)
-        count = len(raw) if raw.ndim else 0
-        nothing = np.full(count, UNLABELED)
-        return Dataset(raw=raw, labels=nothing, is_test=np.zeros(count, bool), classes=(), name=str(path))
+        """Take the array `x` of a file, or its only one; of a folder, the training inputs."""
+        path = Path(self.options.path)
+        if path.suffix != ".npz":
+            raw = read_npy(path if path.suffix == ".npy" else path / "x_train.npy")
+        else:
+            arrays = read_npz(path)
+            if "x" not in arrays and len(arrays) != 1:
+                raise DataError(f"{path} holds {', '.join(sorted(arrays)) or 'no arrays'}; name the inputs 'x'.")
+            raw = arrays["x"] if "x" in arrays else next(iter(arrays.values()))
+        return Dataset.unlabeled(raw, name=str(path))
 
-    def _path(self) -> Path:
-        path = Path(str(self.options.path))
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name; those of a folder are memory-mapped."""
+        path = Path(self.options.path)
         if path.suffix == ".npy":
             raise DataError(f"{path} is a single array; save x_train and y_train together with numpy.savez.")
-        return path
+        paths = [path / f"{name}.npy" for name in NAMES]
+        arrays = (
+            {each.stem: read_npy(each) for each in paths if each.exists()} if _is_npy_folder(path) else read_npz(path)
+        )
+        if not {"x_train", "y_train"} <= set(arrays):
+            held = ", ".join(sorted(arrays)) or "no arrays"
+            raise DataError(f"{path} holds {held}; expected x_train and y_train (and x_test, y_test for a test set).")
+        return arrays
 
 
 def _is_npy_folder(path: Path) -> bool:

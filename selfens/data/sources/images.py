@@ -14,7 +14,7 @@ import csv
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, final
 
@@ -44,7 +44,7 @@ class Images(Source):
         name: ClassVar[str] = "images"
         size: int | None = setting(
             None,
-            "Side in pixels to which images are scaled; none: what the encoder needs, else their own, at most 32.",
+            "Side in pixels of the scaled images; none: what the encoder needs, else their own, at most 32.",
             **SIDE,
         )
 
@@ -65,11 +65,9 @@ class Images(Source):
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
         """Without a test folder, a fifth of the labeled images of each class is held out."""
         train, test = list_images(self.path)
-        files = [*train, *test]
-        images, readable, failures = decode_all(files, side or self._side(files), self.path, progress)
-        label_of = train | test
-        files = [files[row] for row in readable]
-        names = [label_of[file] for file in files]
+        data = self._decoded([*train, *test], side, progress)
+        files = [Path(name) for name in data.ids]
+        names = [(train | test)[file] for file in files]
         is_test = np.array([file in test for file in files])
         known = {name for name, tested in zip(names, is_test, strict=True) if not tested}
         classes = tuple(sorted(name for name in known if name is not None))
@@ -77,36 +75,27 @@ class Images(Source):
         labels = np.array([number.get(name or "", UNLABELED) for name in names], dtype=np.int64)
         if not test:
             is_test = _held_out(files, names, self.path, seed)
-        if (labels[is_test] == UNLABELED).any():
-            file = files[int(np.flatnonzero(is_test & (labels == UNLABELED))[0])]
+        if (strange := is_test & (labels == UNLABELED)).any():
+            file = files[int(strange.argmax())]
             raise DataError(
                 f"{file} is a test image whose class has no training images; name the test folders like the training "
                 "folders (and rename the folder 'test' if it is itself a class)."
             )
-        return Dataset(
-            raw=images,
-            labels=labels,
-            is_test=is_test,
-            classes=classes,
-            name=str(self.path),
-            ids=tuple(map(str, files)),
-            skipped=tuple(failures),
-            source=self.options.changed({"size": images.shape[-1]}),
-        )
+        source = self.options.changed({"size": data.raw.shape[-1]})
+        return replace(data, labels=labels, is_test=is_test, classes=classes, source=source)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
         """Every image, whatever its folder is called."""
-        files = all_images(self.path)
-        images, readable, failures = decode_all(files, side or self._side(files), self.path, progress)
-        nothing, ids = np.full(len(readable), UNLABELED), tuple(str(files[row]) for row in readable)
-        is_test, skipped = np.zeros(len(readable), bool), tuple(failures)
-        return Dataset(
-            raw=images, labels=nothing, is_test=is_test, classes=(), name=str(self.path), ids=ids, skipped=skipped
-        )
+        return self._decoded(all_images(self.path), side, progress)
 
     @property
     def path(self) -> Path:
-        return Path(str(self.options.path))
+        return Path(self.options.path)
+
+    def _decoded(self, files: Sequence[Path], side: int | None, progress: bool) -> Dataset:
+        images, readable, failures = decode_all(files, side or self._side(files), self.path, progress)
+        ids = tuple(str(files[row]) for row in readable)
+        return Dataset.unlabeled(images, name=str(self.path), ids=ids, skipped=tuple(failures))
 
     def _side(self, files: Sequence[Path]) -> int:
         size: int = self.options.size or suggested_size(files)
@@ -124,16 +113,16 @@ def _lists_files(path: Path) -> bool:
 def _held_out(files: Sequence[Path], labels: Sequence[str | None], source: Path, seed: int) -> NDArray[np.bool_]:
     """Choose a fifth of each class: the names with the smallest hashes, so that few change when images are added."""
     root = source.parent if is_csv(source) else source
-    held_out = np.zeros(len(files), dtype=np.bool_)
-    members: dict[str, list[tuple[bytes, int]]] = {}
-    for row, (file, label) in enumerate(zip(files, labels, strict=True)):
+    members: dict[str, list[tuple[bytes, Path]]] = {}
+    for file, label in zip(files, labels, strict=True):
         if label is not None:
             name = f"{seed} {Path(os.path.relpath(file, root)).as_posix()}"
             digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-            members.setdefault(label, []).append((digest, row))
+            members.setdefault(label, []).append((digest, file))
+    held_out: set[Path] = set()
     for ranked in map(sorted, members.values()):
-        held_out[[row for _, row in ranked[: min(round(HELD_OUT_SHARE * len(ranked)), len(ranked) - 1)]]] = True
-    return held_out
+        held_out |= {file for _, file in ranked[: min(round(HELD_OUT_SHARE * len(ranked)), len(ranked) - 1)]}
+    return np.array([file in held_out for file in files])
 
 
 # Which files are images, and of which class
@@ -160,8 +149,7 @@ def list_images(source: Path) -> tuple[LabelByFile, LabelByFile]:
         to_test |= _by_folder(folder)
     if not to_train:
         raise DataError(
-            f"{source} holds no images to train on (.png, .jpg, .tif and the like); expected one folder of images per "
-            "class, and 'unlabeled' for the others."
+            f"{source} holds no images to train on; expected one folder of images (.png, .jpg, ...) per class."
         )
     return to_train, to_test
 
@@ -226,24 +214,19 @@ def _read_csv(path: Path, labeled: bool = True) -> LabelByFile:
     header, *lines = read_cells(path, ",".join(wanted)) or [[]]
     header = [name.lower() for name in header]
     if not set(wanted) <= set(header):
-        raise DataError(
-            f"{path} begins with the columns {', '.join(header) or 'none'}; expected {' and '.join(wanted)} (or, "
-            "for a table of features, the config field source.label)."
-        )
-    found: LabelByFile = {}
+        found = ", ".join(header) or "none"
+        raise DataError(f"{path} begins with the columns {found}; expected {' and '.join(wanted)}.")
+    by_file: LabelByFile = {}
     for cells in lines:
         line = dict(zip(header, cells, strict=False))
-        file, label = path.parent / line.get("file", ""), _label(line.get("label", ""), path) if labeled else None
-        if found.setdefault(file, label) != label:
-            raise DataError(f"{path} names {file} twice, with the labels '{found[file]}' and '{label}'; keep one.")
-    missing = [file for file in found if not os.path.isfile(file)]
-    if missing or not found:
+        file, text = path.parent / line.get("file", ""), line.get("label", "") if labeled else ""
+        if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that could not be decoded
+            raise DataError(f"{path} holds the label {text!r}, which is not UTF-8; save the file in that encoding.")
+        label = None if text in ("", str(UNLABELED)) or text.lower() in UNLABELED_FOLDERS else text
+        if by_file.setdefault(file, label) != label:
+            raise DataError(f"{path} names {file} twice, with the labels '{by_file[file]}' and '{label}'; keep one.")
+    missing = [file for file in by_file if not os.path.isfile(file)]
+    if missing or not by_file:
         what = f"{len(missing)} files that do not exist, the first {missing[0]}" if missing else "no files"
         raise DataError(f"{path} names {what}; paths are relative to the CSV's own folder.")
-    return found
-
-
-def _label(text: str, path: Path) -> str | None:
-    if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that could not be decoded
-        raise DataError(f"{path} holds the label {text!r}, which is not UTF-8; save the file in that encoding.")
-    return None if text in ("", str(UNLABELED)) or text.lower() in UNLABELED_FOLDERS else text
+    return by_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.cells import MISSING, as_text, find_identifier, unit_notes
-from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.dataset import Dataset
 from selfens.data.frames import NOTES, Frame, column_names, count_rows, is_table, read_frame
 from selfens.data.rows import Rows
 from selfens.data.sources.base import PathOptions, Peek, Source
@@ -33,9 +33,7 @@ class Table(Source):
     class Options(PathOptions):
         name: ClassVar[str] = "table"
         label: str | None = setting(None, "The column that holds the labels; empty cells are unlabeled.")
-        id: str | None = setting(
-            None, "The column that identifies rows; none: one that differs in each row, by its name or strings."
-        )
+        id: str | None = setting(None, "The column that identifies rows; none: one that differs in each row, if any.")
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -72,44 +70,29 @@ class Table(Source):
         options = self.options.changed({"id": identifier})
         if not len(inputs.columns):
             raise DataError(f"{path} has no column to learn from; {options.summary}.")
-        data = Dataset.from_labels(
-            inputs.iloc[rows],
-            [labels[row] for row in rows],
-            is_test,
-            name=str(path),
-            numbers=frame.index.to_numpy()[rows],
-            notes=(*frame.attrs.get(NOTES, ()), *notes),
-            source=options,
-            id_header=id_header(identifier or ""),
-        )
-        if identifier is None:
-            return data
-        ids = tuple(as_text(frame[identifier], missing=()).iloc[rows])
-        return replace(data, ids=ids)
+        about = {**self._about(frame.iloc[rows], identifier, notes), "source": options}
+        return Dataset.from_labels(inputs.iloc[rows], [labels[row] for row in rows], is_test, **about)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
         """All rows and all columns but label and id."""
-        frame, identifier = read_frame(self.path), self.options.id
-        notes, ids = [*frame.attrs.get(NOTES, ())], ()
-        if identifier in frame.columns:
-            ids = tuple(as_text(frame[identifier], missing=()))
-        elif identifier is not None:
-            notes.append(f"{self.path} has no column '{identifier}', so only row numbers tell its rows apart.")
-        return Dataset(
-            raw=self._inputs(frame),
-            labels=np.full(len(frame), UNLABELED),
-            is_test=np.zeros(len(frame), bool),
-            classes=(),
-            name=str(self.path),
-            numbers=frame.index.to_numpy(),
-            notes=tuple(notes),
-            ids=ids,
-            id_header=id_header(identifier or ""),
-        )
+        frame, identifier, notes = read_frame(self.path), self.options.id, []
+        if identifier is not None and identifier not in frame.columns:
+            notes = [f"{self.path} has no column '{identifier}', so only row numbers tell its rows apart."]
+        return Dataset.unlabeled(self._inputs(frame), **self._about(frame, identifier, notes))
 
     @property
     def path(self) -> Path:
-        return Path(str(self.options.path))
+        return Path(self.options.path)
+
+    def _about(self, frame: Frame, identifier: str | None, notes: Sequence[str]) -> dict[str, Any]:
+        """Return what tells the rows apart, and the notes."""
+        return {
+            "name": str(self.path),
+            "numbers": frame.index.to_numpy(),
+            "notes": (*frame.attrs.get(NOTES, ()), *notes),
+            "ids": tuple(as_text(frame[identifier], missing=())) if identifier in frame.columns else (),
+            "id_header": "id" if not identifier or identifier.lower() in RESERVED_HEADERS else identifier,
+        }
 
     def _inputs(self, frame: Frame) -> Frame:
         """Return the columns that may be inputs: all but label, id and split."""
@@ -134,11 +117,6 @@ class Table(Source):
         return str(label)
 
 
-def id_header(name: str) -> str:
-    """Return the header for ids in the tables that commands write; "id" if `name` is taken, or empty."""
-    return "id" if not name or name.lower() in RESERVED_HEADERS else name
-
-
 def has_split(frame: Frame, label: str) -> bool:
     """Return True if a column `split` says which rows are for training and testing."""
     if "split" not in frame.columns or label == "split":
@@ -152,10 +130,8 @@ def split_rows(frame: Frame, label: str, path: Path) -> tuple[Rows, NDArray[np.b
         return np.arange(len(frame)), np.zeros(len(frame), bool), []
     words = as_text(frame["split"]).str.lower()
     if other := sorted({*words} - TRAIN - TEST - VALIDATION - {""}):
-        raise DataError(
-            f"column 'split' of {path} says '{other[0]}'; expected train, test, val or an empty cell; if it means "
-            "something else, rename it."
-        )
+        expected = "expected train, test, val or an empty cell, or another name of the column"
+        raise DataError(f"column 'split' of {path} says '{other[0]}'; {expected}.")
     tested = TEST if words.isin(TEST).any() else VALIDATION
     train, test = np.flatnonzero(words.isin({*TRAIN, ""})), np.flatnonzero(words.isin(tested))
     if not len(train):
@@ -172,7 +148,6 @@ def parse_labels(words: Any, where: str) -> list[int | str | None]:
     if known and all(map(WHOLE.fullmatch, known)):
         return [int(word.partition(".")[0]) if word else None for word in words]
     if len(known) > MAX_FRACTIONS and all(map(FRACTION.fullmatch, known)):
-        raise DataError(
-            f"{where} holds {len(known):,} different numbers, such as {min(known)}; expected a few classes."
-        )
+        found = f"{len(known):,} different numbers, such as {min(known)}"
+        raise DataError(f"{where} holds {found}; expected a few classes.")
     return [word or None for word in words]
