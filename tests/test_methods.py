@@ -269,7 +269,7 @@ def test_alignment_to_the_labels_without_a_label_of_each_class_is_refused(name):
     rows = training_rows(torch.zeros(3, FEATURES), torch.tensor([0, 2, -1]))
     for alignment in ("uniform", "none"):
         build(name, alignment=alignment).setup(small_network(), rows)
-    with pytest.raises(ConfigError, match="the class '1' has no label, so its share is unknown"):
+    with pytest.raises(ConfigError, match="the class '1' has no label; label a row of each class"):
         build(name, alignment="labels").setup(small_network(), rows)
 
 

@@ -35,12 +35,11 @@ class Alignment:
     def __init__(self, kind: str, class_counts: Tensor, class_without_label: str | None = None) -> None:
         if kind == "labels" and class_without_label is not None:
             raise ConfigError(
-                f"method.alignment is labels, but the class '{class_without_label}' has no label, so its share is unknown; "
-                "label a row of each class, or set method.alignment to uniform or none."
+                f"method.alignment is labels, but the class '{class_without_label}' has no label; label a row of each class, "
+                "or set method.alignment to uniform or none."
             )
         self.kind = kind
-        ones = class_counts.new_ones(len(class_counts))
-        self.wanted = smoothed_shares(class_counts) if kind == "labels" else ones / ones.sum()
+        self.wanted = smoothed_shares(class_counts if kind == "labels" else torch.zeros_like(class_counts))
         self.predicted = self.wanted.clone()
         """How often each class is predicted."""
 

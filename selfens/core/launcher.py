@@ -35,6 +35,4 @@ def restarts() -> int:
 def check_single_process(what: str) -> None:
     """Refuse `what` in one of several processes."""
     if world_size() > 1:
-        raise ConfigError(
-            f"{what} trains in one process, and torchrun has started {world_size()}; start it without, or use selfens.train."
-        )
+        raise ConfigError(f"{what} trains in one process; start it without torchrun, or use selfens.train.")

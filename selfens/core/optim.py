@@ -163,8 +163,6 @@ def _multipliers(names: Sequence[str], wanted: Mapping[str, float]) -> list[floa
     for prefix in wanted:
         if not any(name.startswith(prefix) for name in names):
             some = ", ".join(names[:6])
-            raise ConfigError(
-                f"optimizer.multipliers names '{prefix}', but no parameter's name begins so, as in {some}."
-            )
+            raise ConfigError(f"optimizer.multipliers names '{prefix}', but no parameter begins so, as in {some}.")
     by_length = sorted(wanted, key=len, reverse=True)
     return [next((wanted[prefix] for prefix in by_length if name.startswith(prefix)), 1.0) for name in names]

@@ -80,14 +80,11 @@ class Views:
     def __post_init__(self) -> None:
         flip, shift = self.options.flip, self.options.translation
         if not self.is_images and (flip or shift):
-            raise ConfigError(
-                f"views.flip and views.translation need images, but the inputs have shape {tuple(self.input_shape)}."
-            )
+            shape = tuple(self.input_shape)
+            raise ConfigError(f"views.flip and views.translation need images, but the inputs have shape {shape}.")
         if shift and shift >= min(self.input_shape[1:]):
             size = "x".join(map(str, self.input_shape[1:]))
-            raise ConfigError(
-                f"views.translation is {shift}, but the images are {size}; expected less than a side."
-            )
+            raise ConfigError(f"views.translation is {shift}, but the images are {size}; expected less than a side.")
 
     @property
     def is_images(self) -> bool:

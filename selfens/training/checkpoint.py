@@ -38,9 +38,8 @@ class Checkpointer:
         """Save a checkpoint that continues at `step` of `epoch`, after the given seconds in that epoch."""
         parts = self.components
         if changed := {*self._checked_shapes().items()} ^ {*self.shapes.items()}:
-            raise ConfigError(
-                f"{min(changed)[0]} has changed since training began; what is saved must keep its name, type and shape."
-            )
+            name = min(changed)[0]
+            raise ConfigError(f"{name} has changed since training began; it must keep its name, type and shape.")
         if step:
             average_over_processes(parts)
         ensemble = parts.method.ensemble
@@ -76,8 +75,9 @@ class Checkpointer:
                 ensemble.load_state_dict(own)
             _restore_random_states(parts, random if same_processes else {}, checkpoint.epoch)
         except (RuntimeError, KeyError, ValueError, TypeError) as error:
+            reason = str(error).splitlines()[0]
             raise RunError(
-                f"the checkpoint does not fit the run ({str(error).splitlines()[0]}); it is damaged, or of another run."
+                f"the checkpoint does not fit the run ({reason}); it is damaged, or of another run."
             ) from None
         if step >= parts.loader.steps_per_epoch:
             raise RunError(f"the checkpoint is damaged: step {step} is beyond the end of an epoch.")
@@ -92,9 +92,7 @@ class Checkpointer:
         for part in ("network", "evaluated", "method"):
             for name, each in states[part].items():
                 if not isinstance(each, Tensor) or each.layout != torch.strided:
-                    raise ConfigError(
-                        f"{part}/{name} cannot be saved with the run; expected a tensor that is not sparse."
-                    )
+                    raise ConfigError(f"{part}/{name} cannot be saved; expected a tensor that is not sparse.")
                 found[f"{part}/{name}"] = _kind(each)
         return found
 

@@ -34,7 +34,7 @@ def fit_schedule(parts: Components, checkpointer: Checkpointer, deadline: float)
     if epochs < 1:
         raise ConfigError(
             f"the time limit leaves {left:.1f} s for training, and one epoch takes about {epoch:.1f} s; allow "
-            f"{epoch / (1 - RESERVE) - left + 2:.0f} s more, or use fewer rows or a smaller network."
+            f"{epoch / (1 - RESERVE) - left + 2:.0f} s more."
         )
     parts.set_epochs(epochs)
 

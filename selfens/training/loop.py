@@ -22,6 +22,7 @@ from selfens.core import launcher
 from selfens.core.device import TORCH_GLOBALS_LOCK, resolve_device, torch_settings
 from selfens.core.randomness import PROCESS, stream
 from selfens.data.dataset import Dataset
+from selfens.data.sources import SOURCES
 from selfens.errors import DivergedError, RunError, check_type
 from selfens.methods.base import Method
 from selfens.runs.directory import RunDirectory, check_free
@@ -74,7 +75,8 @@ def train(
     check_type("config", config, Config, "a Config, such as presets.get('digits')")
     overrides, path = Overrides(dataset, network, method, deadline, note), Path(run_dir)
     overrides.check(config)
-    config = overrides.applied_to(config)
+    if dataset is not None:
+        config = replace(config, source=SOURCES.options("memory", dataset=dataset.name))
     if launcher.restarts() and (path / "config.json").is_file():
         found = RunDirectory.open(path).config()
         asked = replace(config, source=found.source) if config.source.is_completed_by(found.source) else config

@@ -26,20 +26,16 @@ def title(parts: Components, directory: RunDirectory) -> str:
     method = type(parts.method).__name__ if options.name == "custom" else options.name
     network = type(parts.network).__name__ if parts.overrides.network is not None else config.network.name
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
-    return "\n".join(
-        filter(
-            None,
-            (
-                f"{visible(data.dataset.name)}: {len(rows.visited):,} rows, {extra}{labeled} labeled, "
-                f"{parts.evaluated['test_error'].total:,} to test on; run in {visible(str(directory.path))}",
-                f"{method}, {network} ({parts.optimizer.flat.numel():,} parameters), {parts.prepared.device.type} "
-                f"{parts.precision}; {plural(config.schedule.epochs, 'epoch')}{weight}, learning rate "
-                f"{config.optimizer.learning_rate:g}; inputs {data.input_shape}",
-                visible("; ".join(filter(None, (str(data.encoder), data.work, config.source.summary)))),
-                visible(directory.info().note),
-            ),
-        )
+    lines = (
+        f"{visible(data.dataset.name)}: {len(rows.visited):,} rows, {extra}{labeled} labeled, "
+        f"{parts.evaluated['test_error'].total:,} to test on; run in {visible(str(directory.path))}",
+        f"{method}, {network} ({parts.optimizer.flat.numel():,} parameters), {parts.prepared.device.type} "
+        f"{parts.precision}; {plural(config.schedule.epochs, 'epoch')}{weight}, learning rate "
+        f"{config.optimizer.learning_rate:g}; inputs {data.input_shape}",
+        visible("; ".join(filter(None, (str(data.encoder), data.work, config.source.summary)))),
+        visible(directory.info().note),
     )
+    return "\n".join(filter(None, lines))
 
 
 def warn_about_data(parts: Components, progress: Progress) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -12,7 +11,6 @@ from selfens.config import Config
 from selfens.core.evaluate import evaluation_mode
 from selfens.core.teacher import EmaTeacher
 from selfens.data.dataset import Dataset
-from selfens.data.sources import SOURCES
 from selfens.errors import ConfigError, RunError, check_type, root_cause
 from selfens.methods.base import Method, MethodOptions, TrainingRows
 from selfens.runs.history import FIELDS
@@ -35,9 +33,7 @@ class Overrides(NamedTuple):
         if self.dataset is not None:
             check_type("dataset", self.dataset, Dataset, "a Dataset, such as Dataset.from_arrays makes")
             if config.source.extra is not None and not self.dataset.extra_rows:
-                raise ConfigError(
-                    "source.extra is set, but the dataset passed has no extra rows; use dataset.with_extra."
-                )
+                raise ConfigError("source.extra is set, but the dataset has no extra rows; use dataset.with_extra.")
         if self.network is not None:
             check_type("network", self.network, nn.Module, "a module from inputs to logits")
         if self.method is None:
@@ -54,12 +50,6 @@ class Overrides(NamedTuple):
         if taken := FIELDS.keys() & {*self.method.parts}:
             raise ConfigError(f"{name}.parts has '{min(taken)}', which the history uses itself; choose another name.")
 
-    def applied_to(self, config: Config) -> Config:
-        """Return the config that says what is really trained on: a passed dataset instead of the source."""
-        if self.dataset is None:
-            return config
-        return replace(config, source=SOURCES.options("memory", dataset=self.dataset.name))
-
 
 def check_passed_again(run: Run, overrides: Overrides) -> None:
     """Refuse to resume a run without the network or method it was started with, or with one it was started without."""
@@ -69,9 +59,7 @@ def check_passed_again(run: Run, overrides: Overrides) -> None:
     ):
         if was_passed != (module is not None):
             how = "with a" if was_passed else "without a"
-            raise RunError(
-                f"{run.path} was started {how} {part} of your own; resume it the same way: resume(path, {part}=...)."
-            )
+            raise RunError(f"{run.path} was started {how} {part} of your own; resume it so: resume(path, {part}=...).")
     options, before = repr(overrides.method.options) if overrides.method is not None else "", run.info.custom_options
     if options != before:
         raise RunError(f"{run.path} was started with a method of {before}; resume it with the same, not {options}.")
@@ -120,7 +108,7 @@ def check_shareable(method: Method, numbers: set[int], processes: int) -> None:
             kept[name] = [*part.state_dict().values()]
     for name, tensors in kept.items():
         if any(tensor.ndim and len(tensor) in numbers for tensor in tensors):
+            own = type(method).__name__
             raise ConfigError(
-                f"{type(method).__name__} keeps '{name}' by row, and {processes} processes have different rows; keep it in "
-                "method.ensemble (an EnsembleTargets), or use one process."
+                f"{own} keeps '{name}' by row, and {processes} processes have different rows; use method.ensemble."
             )

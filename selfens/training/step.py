@@ -136,7 +136,7 @@ class Step:
             if not isinstance(parts.get(name), Tensor) or parts[name].ndim:
                 kind = f"a {type(parts[name]).__name__}" if name in parts else "missing"
                 raise ConfigError(
-                    f"`Losses.parts['{name}']` is {kind}; expected a 0-d tensor, as the method's `parts` lists it."
+                    f"`Losses.parts['{name}']` is {kind}; expected a 0-d tensor, because `parts` lists it."
                 )
         if not isinstance(losses.predictions, Tensor) or losses.predictions.shape[:1] != (rows,):
             raise ConfigError(f"`Losses.predictions` must be a tensor of {rows} rows, one for each input.")
