@@ -425,7 +425,7 @@ def nan_features():
         ({"y_train": np.zeros(ROWS, int)} | NO_TEST, "", "all labels are of one class ('0')"),
         ({"y_train": np.zeros(ROWS + 1, int)}, "", f"are {ROWS + 1} for {ROWS} rows"),
         ({"y_train": np.array([None, "a"] * 30)}, "", "Python objects"),
-        ({"y_test": np.full(30, 8)}, "", "30 test rows have the label '8', which no training row has; give each"),
+        ({"y_test": np.full(30, 8)}, "", "30 test rows with the label '8', which no training row has; give each"),
         ({"classes": np.array(["a", "b", "c", "d"])}, "", "class 'd' has no labeled row"),
         ({}, "--labels 50", "which has only"),
         ({"x_train": np.zeros((ROWS, 7, 8, 9))}, "", "neither the second nor the last number is a channel count"),
