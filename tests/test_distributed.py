@@ -378,7 +378,7 @@ def _fit():
 
 
 def test_the_estimator_is_for_one_process():
-    with pytest.raises(FailedError, match="SelfEnsemblingClassifier trains in one process, .* use selfens.train"):
+    with pytest.raises(FailedError, match="SelfEnsemblingClassifier trains in one process; .* use selfens.train"):
         in_processes(2, _fit, join=False)
 
 
