@@ -526,7 +526,7 @@ def test_an_encoder_goes_with_its_kind_of_rows_only(typed, here):
         ([*table, *tiny], "table.csv does not hold any"),
         ([*table, "--encoder", "identity"], "the encoder 'identity' takes arrays, but the rows are of a table"),
         ([photos(), "--encoder", "columns"], "the encoder 'columns' takes a table, but the rows are arrays"),
-        (["digits", *tiny], "digits is a preset, which has its own"),
+        (["digits", *tiny], "digits is a preset; name data of your own"),
         ([photos(), "--set", "encoder.model=tiny:Tiny"], "encoder.model was set; use --backbone"),
         ([photos(), "--weights", "w.pt"], "--weights and --no-cache are for a backbone; name it with --backbone"),
         ([photos(), "--no-cache"], "--weights and --no-cache are for a backbone"),
@@ -661,7 +661,7 @@ def test_a_run_whose_photos_moved_is_resumed(typed):
     Path("photos").rename("moved")
     words = ("resume", "run", "--data", "moved", "--quiet", "--no-report")
     code, _, err = typed(*words)
-    assert (code, "on the command line: --trust-code)." in err) == (1, True)
+    assert (code, "or --trust-code)." in err) == (1, True)
     code, out, err = typed(*words, "--trust-code")
     assert (code, "after 4 epochs" in out) == (0, True), err
 
@@ -701,13 +701,13 @@ def test_a_command_imports_the_backbone_of_a_run_only_if_it_is_trusted(typed):
     for words in USES.values():
         result = typed(*words)
         assert_one_sentence(result, "names code for its backbone, 'tiny:Tiny', which is imported only if you trust it")
-        assert result[2].endswith("(trust_code=True; on the command line: --trust-code).\n")
+        assert result[2].endswith("(trust_code=True, or --trust-code).\n")
     code, _, err = typed("report", "run")
     assert (code, "--trust-code adds it" in err) == (0, True)
     assert (
-        "only if you trust it (trust_code=True; on the command line: --trust-code)." in Path("report.html").read_text()
+        "only if you trust it (trust_code=True, or --trust-code)." in Path("report.html").read_text()
     )
-    with pytest.raises(RunError, match=r"\(trust_code=True; on the command line: --trust-code\)"):
+    with pytest.raises(RunError, match=r"\(trust_code=True, or --trust-code\)"):
         resume("run")
     assert not Path("imported").exists()
 

@@ -94,7 +94,7 @@ def test_a_resume_imports_what_a_run_names_only_if_it_is_trusted(foreign, here, 
     (here / "imported").unlink()
     code, _, err = typed("resume", "stopped", "--tensorboard")
     assert (code, "imported only if you trust it" in err, (here / "imported").exists()) == (1, True, False)
-    with pytest.raises(RunError, match=r"\(trust_code=True; on the command line: --trust-code\)"):
+    with pytest.raises(RunError, match=r"\(trust_code=True, or --trust-code\)"):
         resume(stopping)
     assert typed("resume", "stopped", "--trust-code", "--no-report")[0] == 0
     assert load_run(stopping).finished
@@ -104,7 +104,7 @@ def test_in_python_a_run_is_trusted_or_given_its_network(foreign, here):
     run, rows = load_run(foreign), NEW
     assert (len(run.history), run.finished) == (3, True)
     with pytest.raises(
-        RunError, match=r"names code .* only if you trust it \(trust_code=True; on the command line: --trust-code\)\."
+        RunError, match=r"names code .* only if you trust it \(trust_code=True, or --trust-code\)\."
     ):
         run.predict(rows)
     given = load_run(foreign, network=nn.Linear(*reversed(evil_weights(foreign).shape)))
