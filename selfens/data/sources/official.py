@@ -69,7 +69,8 @@ class Official(Source):
 
 def data_folder(folder: str | Path | None = None) -> Path:
     """Return the folder given, else $SELFENS_DATA, else a folder in the user's cache."""
-    import platformdirs
+    if chosen := folder or os.environ.get("SELFENS_DATA"):
+        return Path(chosen).expanduser()
+    import platformdirs  # not needed, and perhaps not installed, where the folder is given
 
-    chosen = folder or os.environ.get("SELFENS_DATA")
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("selfens") / "data"
+    return platformdirs.user_cache_path("selfens") / "data"
