@@ -704,9 +704,7 @@ def test_a_command_imports_the_backbone_of_a_run_only_if_it_is_trusted(typed):
         assert result[2].endswith("(trust_code=True, or --trust-code).\n")
     code, _, err = typed("report", "run")
     assert (code, "--trust-code adds it" in err) == (0, True)
-    assert (
-        "only if you trust it (trust_code=True, or --trust-code)." in Path("report.html").read_text()
-    )
+    assert "only if you trust it (trust_code=True, or --trust-code)." in Path("report.html").read_text()
     with pytest.raises(RunError, match=r"\(trust_code=True, or --trust-code\)"):
         resume("run")
     assert not Path("imported").exists()

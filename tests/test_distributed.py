@@ -411,7 +411,7 @@ def test_what_is_tested_is_what_is_saved_with_buffers_of_ones_own(tmp_path):
     ("overrides", "sentence"),
     [
         (["labels.count=3", "training.rows=labeled"], "4 processes have 3 rows an epoch to share"),
-        (["labels.count=3", "training.labeled_per_batch=8"], "labeled rows .of several processes"),
+        (["labels.count=3", "training.labeled_per_batch=8"], "is 8, but there are only 3 labeled rows per process"),
         (["training.unlabeled_per_epoch=1000"], "there are only 90 unlabeled rows"),
     ],
 )

@@ -38,9 +38,8 @@ CHARTS = [
     "Learning rate",
     "Weight of the unsupervised loss",
     "Ensemble variance",
-    "Rows per second",
 ]
-SUPERVISED = ["Error, %", "Losses", "Learning rate", "Rows per second"]
+SUPERVISED = ["Error, %", "Losses", "Learning rate"]
 TEST_CHARTS = ["Confusion matrix", "Calibration"]
 GALLERIES = ["Most uncertain test rows", "Most confident mistakes", "Most suspicious labels"]
 AWKWARD = ("<b>bold</b>", 'R&D "quoted"', "größe 日本 $x_1$ \N{CAT FACE} caf\udce9")
@@ -236,7 +235,7 @@ def test_whatever_the_history_holds_is_drawn(trained, tmp_path, written):
         lines.append(json.dumps(record | new | changing))
     (run / "history.jsonl").write_text("\n".join(lines))
     own = ["Momentum", "Kept rows", "Lost"]
-    assert written(run).charts == ["Error, %", "Losses", "Unsupervised loss", "Learning rate", "Rows per second", *own]
+    assert written(run).charts == ["Error, %", "Losses", "Unsupervised loss", "Learning rate", *own]
 
 
 def test_after_one_epoch_only_the_losses_are_drawn(tmp_path, written):

@@ -484,7 +484,11 @@ def test_a_run_json_that_contradicts_the_other_files(half, changes, sentence):
     ("section", "options", "sentence"),
     [
         ("encoder", {"name": "columns"}, "run.json holds a damaged encoder 'columns'"),
-        ("source", {"name": "digits"}, "the data of digits are not what .* was trained on; files or extra rows have changed"),
+        (
+            "source",
+            {"name": "digits"},
+            "the data of digits are not what .* was trained on; files or extra rows have changed",
+        ),
         ("source", {"name": "memory"}, "was trained on a dataset passed in Python; pass it"),
         ("source", {"name": "arrays", "path": None}, "source.path is none; expected the path"),
         ("source", {"name": "table", "path": "x.csv", "label": "kind"}, "'identity' takes arrays, .* of a table"),

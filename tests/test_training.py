@@ -90,7 +90,7 @@ def test_the_config_comes_back_equal(tmp_path):
     settings = config("pi", "optimizer.beta2=0.99", "seed.labels=3")
     run = selfens.train(settings, tmp_path / "run", dataset=features())
     assert run.config == settings
-    assert Config.from_json((tmp_path / "run" / "config.json").read_text()) == settings
+    assert Config.from_dict(json.loads((tmp_path / "run" / "config.json").read_text())) == settings
 
 
 def test_labels_json_and_run_json_say_what_was_trained_on(done):

@@ -103,9 +103,7 @@ def test_a_resume_imports_what_a_run_names_only_if_it_is_trusted(foreign, here, 
 def test_in_python_a_run_is_trusted_or_given_its_network(foreign, here):
     run, rows = load_run(foreign), NEW
     assert (len(run.history), run.finished) == (3, True)
-    with pytest.raises(
-        RunError, match=r"names code .* only if you trust it \(trust_code=True, or --trust-code\)\."
-    ):
+    with pytest.raises(RunError, match=r"names code .* only if you trust it \(trust_code=True, or --trust-code\)\."):
         run.predict(rows)
     given = load_run(foreign, network=nn.Linear(*reversed(evil_weights(foreign).shape)))
     expected = given.predict_proba(rows)

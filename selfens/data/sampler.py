@@ -45,8 +45,8 @@ class Sampler:
             unlabeled = f"{len(self.visited) - known} unlabeled rows, extra ones included"
             raise ConfigError(f"training.unlabeled_per_epoch is {self.per_epoch}, but there are only {unlabeled}.")
         if self.num_labeled > known:
-            labeled = f"{known} labeled rows (each process has its own)"
-            raise ConfigError(f"training.labeled_per_batch is {self.num_labeled}, but there are only {labeled}.")
+            found = f"only {known} labeled rows per process"
+            raise ConfigError(f"training.labeled_per_batch is {self.num_labeled}, but there are {found}.")
         object.__setattr__(self, "batch_size", min(self.batch_size, self.num_labeled + self.rows_per_epoch))
 
     @property

@@ -22,7 +22,6 @@ from selfens.training.progress import duration
 PART_TITLES = {"unsupervised": "Unsupervised loss", "kept": "Share of the targets that are learned"}
 """Titles of the charts of some parts of the loss."""
 LOSSES = ("supervised", TOTAL)
-NOT_DRAWN = ("epoch", "seconds")
 
 
 def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) -> dict[str, Any]:
@@ -65,14 +64,14 @@ def reported_history(run: Run) -> History:
 
 def _curves(history: History) -> list[Chart]:
     """Chart everything that was recorded: errors and losses together, anything else that changes by itself."""
-    keys = dict.fromkeys(key for record in history for key in record if key not in NOT_DRAWN)
+    keys = dict.fromkeys(key for record in history for key in record if FIELDS.get(key, key))
     every: dict[str, Values] = {key: [record.get(key) for record in history] for key in keys}
     charts = {
         "Error, %": {word: [every[key]] for key, word in ERRORS.items() if set(every.get(key, ())) - {None}},
         "Losses": {key: [every[key]] for key in LOSSES if key in every},
     }
     for key, values in every.items():
-        title = FIELDS[key].title if key in FIELDS else PART_TITLES.get(key)
+        title = FIELDS.get(key) or PART_TITLES.get(key)
         if key not in (*ERRORS, *LOSSES) and len(set(values)) > 1:
             charts[title or shown(key.replace("_", " "), 60).capitalize()] = {"": [values]}
     return [figures.epochs_chart(title, groups) for title, groups in charts.items() if groups]

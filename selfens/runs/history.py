@@ -5,8 +5,8 @@ A record also holds the parts of the loss, under the names that the method gives
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 LARGEST = 1e300  # larger numbers were not measured
 
@@ -14,26 +14,21 @@ Record = dict[str, Any]
 History = Sequence[Record]
 
 
-class Field(NamedTuple):
-    title: str = ""  # of its chart; empty if it has none
-    is_time: bool = False  # depends on the machine
-
-
 TOTAL = "total"
 ERRORS = {"test_error": "test", "validation_error": "validation"}  # in percent, and the rows they are measured on
 
-FIELDS: Mapping[str, Field] = {
-    "epoch": Field(),
-    TOTAL: Field("Loss"),
-    **{name: Field("Error, %") for name in ERRORS},
-    "learning_rate": Field("Learning rate"),
-    "beta1": Field("Adam's β1"),
-    "weight": Field("Weight of the unsupervised loss"),
-    "ensemble_variance": Field("Ensemble variance"),
-    "images_per_second": Field("Rows per second", is_time=True),
-    "seconds": Field(is_time=True),
+FIELDS = {
+    "epoch": "",
+    TOTAL: "Loss",
+    **dict.fromkeys(ERRORS, "Error, %"),
+    "learning_rate": "Learning rate",
+    "beta1": "Adam's β1",
+    "weight": "Weight of the unsupervised loss",
+    "ensemble_variance": "Ensemble variance",
+    "images_per_second": "",
+    "seconds": "",
 }
-"""What every record may hold besides the parts of the loss."""
+"""What every record may hold besides the parts of the loss, and the titles of the charts; empty if there is none."""
 
 
 def is_record(found: Any) -> bool:
