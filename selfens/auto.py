@@ -3,8 +3,6 @@
 The command and `SelfEnsemblingClassifier` both get their settings here, so they are the same for the same data.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 The settings are those of the digits presets and were chosen on seeds from 100 on, none of which is shown here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

@@ -4,8 +4,6 @@ Each message is one sentence that says what was given, what was expected and wha
 sentence and exits with a nonzero code; in Python every one of them is a `SelfensError`.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import os

@@ -3,8 +3,6 @@
 Settings shared by all of the paper's runs are the defaults of `selfens.config`; the tables here hold the rest.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from selfens.config import Config

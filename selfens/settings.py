@@ -8,8 +8,6 @@ class Options(MethodOptions):
 A `Registry` maps the names of methods, sources and encoders to their classes.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import math

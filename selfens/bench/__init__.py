@@ -3,8 +3,6 @@
 steps  images per second, start-up and memory of one method in one mode
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Start-up (preprocessing, building, compiling, capturing) is reported separately;
 an earlier measurement compiled. An image counts once per step, whatever the number of views.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import statistics

@@ -1,7 +1,5 @@
 """The commands about selfens itself: presets, methods, demo, bench."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

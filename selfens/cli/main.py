@@ -1,7 +1,5 @@
 """The application and its error messages."""
 
-from __future__ import annotations
-
 import io
 import sys
 from typing import Annotated

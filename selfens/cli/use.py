@@ -1,7 +1,5 @@
 """The commands that use a run: evaluate, predict, report, export, audit, suggest."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Annotated

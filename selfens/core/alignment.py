@@ -1,7 +1,5 @@
 """Class alignment: predictions are rescaled so that classes are predicted as often as they should be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Batch: what a method sees of the data in one step. Its size is fixed, so shapes are static."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

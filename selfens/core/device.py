@@ -1,7 +1,5 @@
 """Device, precision, threads and random state of a run. torch's global settings are changed for the run and restored."""
 
-from __future__ import annotations
-
 import os
 import platform
 import threading

@@ -1,7 +1,5 @@
 """Predictions of a network in evaluation mode."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """What torchrun tells this process through the environment. A process that torchrun did not start is the only one."""
 
-from __future__ import annotations
-
 import os
 
 from selfens.errors import ConfigError

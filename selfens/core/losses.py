@@ -5,8 +5,6 @@ would change its weight relative to the other term by N/M, which is 146 for SVHN
 number of labeled rows, each term is the mean over its own part.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

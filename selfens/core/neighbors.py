@@ -1,7 +1,5 @@
 """Neighborhood: the rows nearest to each row, and averages of an ensemble over them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import torch

@@ -5,8 +5,6 @@ are. The numbers that change with time (`rates`) are zero-dimensional tensors th
 captured step sees their new values. A learning-rate multiplier and the weight decay of each parameter are vectors.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

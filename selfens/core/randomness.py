@@ -4,8 +4,6 @@ numpy mixes a list of numbers into one seed, and trailing zeros change nothing: 
 purposes are large numbers that no epoch or count reaches.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 ORDER, HELD_OUT, CORRUPTION, _, FOLDS, _, PROCESS = (2**31 + purpose for purpose in range(7))  # _ were once in use

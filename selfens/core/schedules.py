@@ -4,8 +4,6 @@ The paper changes learning rate, Adam's beta1 and the unsupervised weight once p
 does not start from zero: its first value is exp(-5) = 0.0067. Only the unsupervised weight is zero in epoch 0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@ every row is visited in every epoch, this is Algorithm 2 of the paper. What is w
 `commit`, so targets are constant within an epoch. Everything is a plain tensor: any training loop can use this class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

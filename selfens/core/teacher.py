@@ -1,7 +1,5 @@
 """EmaTeacher: a second network whose weights are an exponential average of the trained one's."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -12,8 +12,6 @@ of the image's side. Color operations need to know what black and white are, so 
 get only the geometric operations.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A user's arrays as [rows, channels, height, width], uint8 or float32, or [rows, features], float32; and their files."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The cells of a table's column: as strings, numbers or dates, and which of these a column holds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from typing import Any, Literal

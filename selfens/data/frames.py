@@ -1,7 +1,5 @@
 """CSV and Parquet files as pandas DataFrames. pandas is imported only to read one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Image files as RGB bytes of one size."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 So a corrected audit and filled-in suggestions are labels files.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Loader: the training set in batches, in a different order every epoch (see `sampler`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

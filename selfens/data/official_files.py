@@ -3,8 +3,6 @@
 Rows keep the order of the files, because the labels that a seed draws depend on it. SVHN writes the digit 0 as 10.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -3,8 +3,6 @@
 Each kind is a module from raw inputs (uint8, which is scaled to 0..1, or float) to float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

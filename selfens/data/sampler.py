@@ -8,8 +8,6 @@ With `per_epoch`, a shuffled epoch takes all labeled rows and draws that many of
 are left out; with `per_epoch`, unlabeled rows are left out first.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Encoders by name. A new one is a file of this folder and a line of `ENCODERS`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

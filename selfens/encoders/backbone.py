@@ -1,7 +1,5 @@
 """A frozen pretrained network: images become its features, computed once and cached by the hash of their pixels."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

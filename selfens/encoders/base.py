@@ -1,7 +1,5 @@
 """Encoder: from raw examples to the arrays that are trained on. One file per encoder; `ENCODERS` lists them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field

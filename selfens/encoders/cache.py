@@ -5,8 +5,6 @@ size and statistics, with .npz files of some features each. The features of a te
 makes others of it now, its code has changed, and all are computed again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

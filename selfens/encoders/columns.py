@@ -6,8 +6,6 @@ as far apart as two numbers. One factor makes the vectors as long as standardize
 transformers, and what they found is kept as plain data.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

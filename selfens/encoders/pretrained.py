@@ -6,8 +6,6 @@ inputs scaled to 0..1, and optionally `weights` (their name), `license`, and `cl
 whose weights a file may still hold.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

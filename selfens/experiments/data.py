@@ -1,7 +1,5 @@
 """What the runs are trained on: the official data sets, with extra unlabeled images, or digits for quick runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Kill it at any moment and start it again: what was finished is not repeated, what was begun continues from its checkpoint.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -3,8 +3,6 @@
 Nothing in it depends on the time or the machine that writes it.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Iterable, Sequence

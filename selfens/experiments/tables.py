@@ -4,8 +4,6 @@ CIFAR-10, SVHN and CIFAR-100 have the same five rows. Their settings are the pre
 labels, and whether inputs are flipped and shifted. "Without augmentation" still has noise on the inputs, and dropout.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from selfens import presets

@@ -1,7 +1,5 @@
 """Atomic writing, tensor files, tables, locks."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """File locks: the system holds them for a process and releases them when it ends, however it ends."""
 
-from __future__ import annotations
-
 import fcntl
 from typing import IO, Any
 

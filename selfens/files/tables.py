@@ -4,8 +4,6 @@ A name may hold what a CSV or a spreadsheet would change: a newline, bytes that 
 a cell is written as a JSON string, with its quotes, and only such cells are read back as JSON.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

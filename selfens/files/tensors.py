@@ -3,8 +3,6 @@
 A file is written under a temporary name, flushed to disk and renamed, so it is complete or absent.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Methods by name. A new one is a file of this folder and a line of `METHODS`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from selfens.methods.base import Losses, Method, MethodOptions, TrainingRows, WeightedOptions

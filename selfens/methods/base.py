@@ -4,8 +4,6 @@ A method knows nothing about optimizers, loops or files. To add one, write a fil
 name it in `selfens.methods.METHODS`; nothing else needs to change.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Committee: each row's target is averaged over heads, time and neighbors, aligned, sharpened, and kept if confident."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, final
 

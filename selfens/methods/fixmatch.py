@@ -1,7 +1,5 @@
 """FixMatch (Sohn et al., 2020): the confident prediction on a weak view is the label of a strong view."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 

@@ -1,7 +1,5 @@
 """Mean teacher (Tarvainen & Valpola, 2017): predictions pulled toward those of a teacher, the average of past weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 

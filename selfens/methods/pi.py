@@ -1,7 +1,5 @@
 """The Π-model (Algorithm 1): two views of each input, two passes, predictions pulled toward each other."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 

@@ -1,7 +1,5 @@
 """Supervised only: cross-entropy on the labeled rows; the others only contribute to the batch means."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, final
 

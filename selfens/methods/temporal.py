@@ -1,7 +1,5 @@
 """Temporal ensembling (Algorithm 2): one pass, predictions pulled toward the average of earlier epochs' predictions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 

@@ -1,7 +1,5 @@
 """Temporal teacher: a teacher's predictions, averaged per row, aligned and sharpened, are targets for a strong view."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 

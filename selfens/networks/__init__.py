@@ -1,7 +1,5 @@
 """Networks by name. Each is a function (input_shape, num_classes, options) -> nn.Module that returns logits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

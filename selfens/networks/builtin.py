@@ -1,8 +1,6 @@
 """The built-in networks: conv13 of the paper's Table 5, two small ones with the same layers, a quick one, and a wide residual
 one. All return logits."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Callable

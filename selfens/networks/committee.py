@@ -1,7 +1,5 @@
 """committee: heads of different kinds for vectors, whose predictions are averaged."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -5,8 +5,6 @@ normalization, the pooling into those of `batch_norm_kernels.py`. The library's 
 the first convolution, with few input channels, becomes a matrix product.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

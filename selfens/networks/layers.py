@@ -6,8 +6,6 @@ with the paper's momentum of 0.999 the test errors of the first few epochs mean 
 before training (`calibrate`), which leaves the means alone.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

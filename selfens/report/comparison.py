@@ -1,7 +1,5 @@
 """The comparison of several runs: a sentence, charts, a table."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Everything that a report shows of one run: a sentence, charts, galleries, and what is missing and why."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

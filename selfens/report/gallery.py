@@ -1,7 +1,5 @@
 """Galleries: rows to look at, as images with captions, or as lines of a table if the rows are not images."""
 
-from __future__ import annotations
-
 import base64
 import io
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The pages as files: a report on runs, and the galleries next to the CSVs of an audit and of suggestions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Templates to pages. Whatever a user supplied is escaped; invalid characters are replaced first."""
 
-from __future__ import annotations
-
 import statistics
 import unicodedata
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 A record also holds the parts of the loss, under the names that the method gives them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

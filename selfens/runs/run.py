@@ -1,7 +1,5 @@
 """Run: a finished or unfinished run, read back from its directory, ready to predict."""
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import cached_property

@@ -7,8 +7,6 @@ mistakes. `selfens.tools.folds` asks networks that have not seen the label, and 
 A CSV written by `write_audit` can be corrected in its `label` column and passed back as `labels.file`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral

@@ -5,8 +5,6 @@ flattened and standardized by the training rows. To keep this within seconds, im
 rows are thinned out and very large fits stop early; the notes of a comparison say so.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The file takes any number of raw rows, bytes or floats; with a backbone, RGB byt
 and logits. Class names and a model card are inside. It is written only if its probabilities match those of the run.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

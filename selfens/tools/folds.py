@@ -1,7 +1,5 @@
 """Folds: each label judged by a network that has not seen it, for audits and comparisons; trains once per fold."""
 
-from __future__ import annotations
-
 import copy
 import tempfile
 import time

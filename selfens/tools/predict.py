@@ -1,7 +1,5 @@
 """Predictions for a user's files, and for the rows a run was trained on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The history for TensorBoard: one scalar per number and epoch, in RUN/tensorboard."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """A checkpoint: the `state_dict` of every component, of all processes together, so that any number of them can resume."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ If several processes train together (see `distributed.py`), each has the compone
 inputs, labels and targets. A checkpoint is of all rows, so any number of processes can resume from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial

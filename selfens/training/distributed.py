@@ -8,8 +8,6 @@ wait for a slow rank (loading data, writing a checkpoint) go through gloo with a
 noticed there at once too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The error on held-out and test rows after each epoch."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

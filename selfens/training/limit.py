@@ -3,8 +3,6 @@
 What was measured is undone, so the run is the same, bit for bit, as one with that number of epochs in its config.
 """
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 import time

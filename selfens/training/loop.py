@@ -5,8 +5,6 @@ build     network, method, optimizer, schedule, loader, step (`components.py`), 
 epochs    steps, evaluation, history, checkpoint
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

@@ -1,7 +1,5 @@
 """What a person is told about a run: its title, and warnings when training cannot be doing what was meant."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

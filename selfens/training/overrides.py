@@ -1,7 +1,5 @@
 """Objects passed by the caller that override the config, and checks on them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Everything that is decided before a network is built: data, labels, encoder, preprocessing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ the result is the same. Numbers that change with time are 0-d tensors filled in 
 until the end of the epoch, so nothing here waits for the device.
 """
 
-from __future__ import annotations
-
 import importlib
 import threading
 import types

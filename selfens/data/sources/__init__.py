@@ -1,7 +1,5 @@
 """Sources of data by name: `load(options_for("photos"))`. A new source is a file of this folder and a line of `SOURCES`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

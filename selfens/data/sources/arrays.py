@@ -1,7 +1,5 @@
 """Arrays saved by numpy: an .npz file, or a folder of .npy files, with x_train, y_train and perhaps x_test, y_test."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """scikit-learn's digits: 1,797 real images of 8x8 pixels, with 50 test rows per class."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, final
 

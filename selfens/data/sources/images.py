@@ -8,8 +8,6 @@
 `train`, `test`, `val` and `unlabeled` may be upper or lower case. Without test/, val/ is the test set.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """A dataset that was passed in Python; it can be loaded only by passing it again."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, final
 

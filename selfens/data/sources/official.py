@@ -1,7 +1,5 @@
 """CIFAR-10, CIFAR-100 and SVHN from their official files, which are downloaded if they are missing."""
 
-from __future__ import annotations
-
 import os
 from contextvars import ContextVar
 from dataclasses import dataclass, replace

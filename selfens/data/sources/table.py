@@ -1,7 +1,5 @@
 """A table with a row per example: .csv, .tsv or .parquet. One column holds the labels; empty cells are unlabeled."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence
