@@ -16,11 +16,10 @@ from selfens.core.views import VIEWS, ViewsConfig
 from selfens.data.labels import LabelsConfig
 from selfens.data.sources import SOURCES, SourceOptions
 from selfens.encoders import ENCODERS, EncoderOptions
-from selfens.errors import ConfigError, unknown_name
+from selfens.errors import ConfigError, check_type, unknown_name
 from selfens.methods import METHODS, MethodOptions
 from selfens.settings import Registry, Section, field_types, parse, setting
 
-PAPER_EPOCHS, PAPER_RAMPUP, PAPER_RAMPDOWN = 300, 80, 50
 MAX_THREADS = 1024  # torch crashes with very many
 Switch = Literal["auto", "on", "off"]
 FRACTION: dict[str, Any] = {"at_least": 0, "below": 1}
@@ -101,7 +100,7 @@ class ScheduleConfig(Section):
     name: Literal["paper", "cosine"] = setting(
         "paper", "Of the learning rate: the paper's ramps, by epochs; or a linear warm-up and a cosine to 0, by steps."
     )
-    epochs: int = setting(PAPER_EPOCHS, "How often the training set is visited.", at_least=1, at_most=10**9)
+    epochs: int = setting(300, "How often the training set is visited.", at_least=1, at_most=10**9)
     rampup_epochs: float | None = setting(
         None,
         "Ramp-up of w, and with the paper's schedule of the learning rate; none: 80/300 of the epochs.",
@@ -137,11 +136,11 @@ class ScheduleConfig(Section):
 
     @property
     def rampup(self) -> float:
-        return self.epochs * PAPER_RAMPUP / PAPER_EPOCHS if self.rampup_epochs is None else self.rampup_epochs
+        return self.epochs * 80 / 300 if self.rampup_epochs is None else self.rampup_epochs
 
     @property
     def rampdown(self) -> float:
-        return self.epochs * PAPER_RAMPDOWN / PAPER_EPOCHS if self.rampdown_epochs is None else self.rampdown_epochs
+        return self.epochs * 50 / 300 if self.rampdown_epochs is None else self.rampdown_epochs
 
     @property
     def weight_rampup(self) -> float:
@@ -226,8 +225,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, kind in SECTIONS.items():
-            if not isinstance(getattr(self, name), kind):
-                raise ConfigError(f"section '{name}' is {getattr(self, name)!r}; expected a {kind.__name__}.")
+            check_type(f"section '{name}'", getattr(self, name), kind, f"a {kind.__name__}")
         for name, registry in REGISTRIES.items():
             options = getattr(self, name)
             if options.name not in registry:
@@ -247,8 +245,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, raw: Any) -> Config:
-        if not isinstance(raw, dict):
-            raise ConfigError(f"the configuration is a {type(raw).__name__}; expected sections of fields.")
+        check_type("the configuration", raw, dict, "sections of fields")
         return cls()._changed(raw)
 
     def with_overrides(self, overrides: Iterable[str]) -> Config:
@@ -285,15 +282,13 @@ class Config:
         for name, values in changes.items():
             if name not in SECTIONS:
                 raise ConfigError(unknown_name("section", name, SECTIONS))
-            if not isinstance(values, dict):
-                raise ConfigError(f"section '{name}' holds {values!r}; expected its fields.")
+            check_type(f"section '{name}'", values, dict, "its fields")
             section: Any = getattr(self, name)
             if name in REGISTRIES and "name" in values:
-                kind = values["name"]
-                if not isinstance(kind, str):
-                    raise ConfigError(f"{name}.name is {kind!r} ({type(kind).__name__}); expected text.")
+                values = dict(values)
+                kind = values.pop("name")
+                check_type(f"{name}.name", kind, str, "text")
                 section = section if kind == section.name else REGISTRIES[name].options(kind)
-                values = {key: value for key, value in values.items() if key != "name"}
             sections[name] = section.changed(values, are_text=are_text)
         return replace(self, **sections)
 

@@ -28,23 +28,6 @@ BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "n
 TYPE_NAMES = {type(None): "none", int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-class Bounds:
-    """The bounds of a number: at_least, above, at_most, below.
-
-    >>> str(Bounds(at_least=0, below=1)), Bounds(at_least=0, below=1).contains(1)
-    ('at least 0 and below 1', False)
-    """
-
-    def __init__(self, **bounds: float) -> None:
-        self.bounds = bounds
-
-    def contains(self, value: float) -> bool:
-        return all(COMPARISONS[word](value, bound) for word, bound in self.bounds.items())
-
-    def __str__(self) -> str:
-        return " and ".join(f"{word.replace('_', ' ')} {bound:.10g}" for word, bound in self.bounds.items())
-
-
 def setting(
     default: Any, doc: str, *, none: str = "none", is_path: bool = False, affects_result: bool = True, **bounds: float
 ) -> Any:
@@ -61,7 +44,7 @@ def setting(
     bounds
         at_least, above, at_most, below.
     """
-    about = {"doc": doc, "none": none, "is_path": is_path, "affects_result": affects_result, "bounds": Bounds(**bounds)}
+    about = {"doc": doc, "none": none, "is_path": is_path, "affects_result": affects_result, "bounds": bounds}
     return field(default=default, metadata=about)
 
 
@@ -195,7 +178,8 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
         raise ConfigError(f"{path} is {value!r} ({type(value).__name__}); expected {words}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{path} is {value!r}; expected a finite number.")
-    if isinstance(value, int | float) and not item.metadata.get("bounds", Bounds()).contains(value):
+    bounds = item.metadata.get("bounds", {}).items()
+    if isinstance(value, int | float) and not all(COMPARISONS[word](value, bound) for word, bound in bounds):
         raise ConfigError(f"{path} is {value!r}; expected {_expected(hint, item)}.")
     if item.metadata.get("is_path") and value is not None:
         object.__setattr__(section, item.name, absolute(path, value))
@@ -203,8 +187,11 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
 
 def _expected(hint: Any, item: Field[Any]) -> str:
     """Describe the allowed values in words."""
-    kinds = _alternatives(hint)
-    words = ", ".join(_choices(hint)) or str(item.metadata.get("bounds", "")) or TYPE_NAMES.get(kinds[0], str(kinds[0]))
+    kinds, bounds = _alternatives(hint), item.metadata.get("bounds", {})
+    words = ", ".join(_choices(hint)) or " and ".join(
+        f"{word.replace('_', ' ')} {bounds[word]:.10g}" for word in bounds
+    )
+    words = words or TYPE_NAMES.get(kinds[0], str(kinds[0]))
     return f"{words}, or {item.metadata.get('none', 'none')}" if type(None) in kinds else words
 
 

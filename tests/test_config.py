@@ -41,7 +41,7 @@ BETWEEN = {  # settings that depend on others, or are parsed further
 
 def values(kind, item):
     """Any value that a setting takes, by its type and its bounds."""
-    path, hint, bounds = f"{kind.section}.{item.name}", field_types(kind)[item.name], item.metadata["bounds"].bounds
+    path, hint, bounds = f"{kind.section}.{item.name}", field_types(kind)[item.name], item.metadata["bounds"]
     if path in BETWEEN:
         return BETWEEN[path]
     if get_origin(hint) is Literal:
@@ -307,9 +307,9 @@ def test_numbers_that_are_not_finite_are_refused_with_their_path(value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1]", "the configuration is a list; expected sections of fields"),
-        ("null", "the configuration is a NoneType"),
-        ('{"source": 3}', "section 'source' holds 3; expected its fields"),
+        ("[1]", r"the configuration is \[1\] \(list\); expected sections of fields"),
+        ("null", "the configuration is None"),
+        ('{"source": 3}', r"section 'source' is 3 \(int\); expected its fields"),
         ('{"sourc": {}}', "no section 'sourc'; did you mean 'source'"),
         ('{"source": {"pth": "x"}}', "no digits option 'pth'"),
         ('{"seed": {"labls": 3}}', "no seed field 'labls'; did you mean 'labels'"),

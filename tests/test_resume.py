@@ -40,6 +40,7 @@ from selfens.methods import METHODS
 from selfens.runs.directory import FORMAT, RunDirectory
 from selfens.runs.info import RunInfo
 from selfens.training import loop
+from selfens.training.progress import Progress
 
 FIRST_EDITION = Path(__file__).parent / "data" / "first-edition" / "temporal"
 """A run of digits trained for two epochs by selfens 0.1.0."""
@@ -150,8 +151,15 @@ def test_killed_at_random_moments_and_resumed_until_done_the_bits_are_the_same(t
     same_bits(run)
 
 
+class Slow(Progress):
+    """Makes an epoch last long enough that a kill hits in the middle, however fast the machine."""
+
+    def step(self, epoch, step):
+        time.sleep(0.005)
+
+
 def train_or_resume(settings, run):
-    resume(run) if run.exists() else train(settings, run)
+    resume(run, progress=Slow()) if run.exists() else train(settings, run, progress=Slow())
 
 
 def dying_at(operation, number, before, arguments):

@@ -90,9 +90,11 @@ def test_every_bound_is_kept(kind):
         whole = int in (get_args(hint) if isinstance(hint, UnionType) else (hint,))
         step = 1 if whole else 1e-6
         past = {"at_least": -step, "at_most": step, "above": 0, "below": 0}
-        for word, bound in bounds.bounds.items():
+        for word, bound in bounds.items():
             value = bound + past[word] * max(1, abs(bound) / 100)
-            message = rf"{kind.section}\.{item.name} is .*; expected {re.escape(str(bounds))}"
+            message = (
+                rf"{kind.section}\.{item.name} is .*; expected .*{re.escape(f'{word} {bound:.10g}'.replace('_', ' '))}"
+            )
             with pytest.raises(ConfigError, match=message):
                 kind(**{item.name: int(value) if whole else float(value)})
 

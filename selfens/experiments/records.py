@@ -24,14 +24,14 @@ from selfens.config import Config, same_experiment
 from selfens.errors import RunError
 from selfens.experiments.tables import Cell, Task
 from selfens.files import check_regular, locks
-from selfens.settings import Bounds, Section
+from selfens.settings import Section
 
 FORMAT = 2
 DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading a damaged record may raise."""
 
 
-NOT_NEGATIVE = {"bounds": Bounds(at_least=0)}
+NOT_NEGATIVE = {"bounds": {"at_least": 0}}
 
 
 @dataclass(frozen=True, kw_only=True)

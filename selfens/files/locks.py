@@ -4,15 +4,10 @@ import fcntl
 from typing import IO, Any
 
 
-def take(file: int | IO[Any]) -> bool:
+def take(file: IO[Any]) -> bool:
     """Lock an open file without waiting; return False if another process, or another handle, has a lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-def release(file: int | IO[Any]) -> None:
-    """Unlock a file before it is closed."""
-    fcntl.flock(file, fcntl.LOCK_UN)

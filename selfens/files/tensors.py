@@ -33,17 +33,12 @@ def write_atomically(path: Path, *content: bytes | memoryview) -> None:
         raise RunError(write_failure(path, error)) from error
 
 
-def is_disk_full(error: OSError) -> bool:
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
 def write_failure(path: Path, error: OSError) -> str:
     """Return the message for a file that could not be written."""
-    if is_disk_full(error):
-        return (
-            f"{path} could not be written because the disk is full; free some room, what was saved before is untouched."
-        )
-    return f"{path} could not be written ({error.strerror or error}); what was saved before is untouched."
+    why = f"({error.strerror or error})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        why = "because the disk is full; free some room"
+    return f"{path} could not be written {why}; what was saved before is untouched."
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
