@@ -1,7 +1,6 @@
 """Method: which views of an input, what the loss is, what to remember from step to step and from epoch to epoch.
 
-A method knows nothing about optimizers, loops or files. To add one, write a file with a final subclass and its `Options`, and
-name it in `selfens.methods.METHODS`; nothing else needs to change.
+A method knows nothing about optimizers, loops or files.
 """
 
 from abc import ABC, abstractmethod
@@ -18,8 +17,8 @@ from selfens.core.teacher import EmaTeacher
 from selfens.settings import NamedOptions, setting
 
 WEIGHT_SCALE = (
-    "w_max times M/N always (paper), never (none), or unless the whole main set is labeled (the authors' code). Never if "
-    "batches have a fixed number of labeled rows (training.labeled_per_batch)."
+    "Multiply w_max by M/N: always (paper), never (none), or unless the whole main set is labeled (the authors' code). "
+    "Never if batches have a fixed number of labeled rows (training.labeled_per_batch)."
 )
 
 
@@ -35,17 +34,15 @@ class MethodOptions(NamedOptions):
 class WeightedOptions(MethodOptions):
     """The options of a method with an unsupervised loss."""
 
-    weight_max: float = setting(
-        30.0, "The unsupervised loss's largest weight before scaling, w_max.", at_least=0, at_most=1e9
-    )
+    weight_max: float = setting(30.0, "Largest unsupervised weight before scaling, w_max.", at_least=0, at_most=1e9)
     weight_scale: Literal["original", "paper", "none"] = setting("original", WEIGHT_SCALE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnscaledOptions(WeightedOptions):
-    """The same for a method whose unsupervised loss is a cross-entropy, on the scale of the supervised one."""
+    """The same for an unsupervised loss that is a cross-entropy, on the scale of the supervised one."""
 
-    weight_max: float = setting(1.0, "The unsupervised loss's weight, lambda.", at_least=0, at_most=1e9)
+    weight_max: float = setting(1.0, "Weight of the unsupervised loss, lambda.", at_least=0, at_most=1e9)
     weight_scale: Literal["original", "paper", "none"] = setting("none", WEIGHT_SCALE)
 
 
@@ -90,21 +87,17 @@ class Method(ABC):
     parts: ClassVar[tuple[str, ...]] = ("supervised", "unsupervised")
     """The names of the parts of the loss."""
     labeled_share: ClassVar[float] = 0.0
-    """Fraction of each batch drawn from labeled rows, unless training.labeled_per_batch is set.
-
-    A batch never has more of them than there are. With 0, batches are drawn from all rows, as in the paper."""
+    """Fraction of each batch drawn from labeled rows, at most all of them, unless training.labeled_per_batch is set.
+    With 0, batches are drawn from all rows, as in the paper."""
     uses_unlabeled: ClassVar[bool] = True
     """The method learns from rows without a label."""
     ensemble: EnsembleTargets | None = None
-    """Targets kept by row from epoch to epoch, if there are any."""
+    """Targets kept by row from epoch to epoch."""
     teacher: EmaTeacher | None = None
-    """An average of the network's weights, if there is one; it is what is evaluated."""
-
-    options: Any
-    """An instance of `Options`."""
+    """An average of the network's weights; its network is the one evaluated."""
 
     def __init__(self, options: Any = None) -> None:
-        self.options = self.Options() if options is None else options
+        self.options: Any = self.Options() if options is None else options
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:  # noqa: B027
         """Build what is remembered: targets, a teacher. The network is on its device, in training mode."""
@@ -127,20 +120,28 @@ class Method(ABC):
         """Return the network that is tested, saved for use and exported: the teacher's, if there is one."""
         return network if self.teacher is None else self.teacher.network
 
+    def kept(self) -> dict[str, Any]:
+        """Return the attributes that are tensors or have a `state_dict`, except the ensemble."""
+        attributes = {name: value for name, value in vars(self).items() if value is not self.ensemble}
+        return {name: v for name, v in attributes.items() if isinstance(v, Tensor) or hasattr(v, "state_dict")}
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything to save, except the ensemble and the evaluated teacher's network, which are saved apart."""
-        state = self.tensors()
-        for name, part in self.stateful().items():
+        state: dict[str, Tensor] = {}
+        for name, part in self.kept().items():
+            if isinstance(part, Tensor):
+                state[name] = part
+                continue
             own = {"steps": part.steps} if self._is_evaluated(part) else part.state_dict()
             state |= {f"{name}.{key}": tensor for key, tensor in own.items()}
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, tensor in self.tensors().items():
-            tensor.copy_(state[name])
-        for name, part in self.stateful().items():
+        for name, part in self.kept().items():
             own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
-            if self._is_evaluated(part):
+            if isinstance(part, Tensor):
+                part.copy_(state[name])
+            elif self._is_evaluated(part):
                 part.steps.copy_(own["steps"])
             else:
                 part.load_state_dict(own)
@@ -148,12 +149,3 @@ class Method(ABC):
     def _is_evaluated(self, part: Any) -> bool:
         """Return True for the teacher whose network is what `evaluated` returns, whatever the network."""
         return part is self.teacher and type(self).evaluated is Method.evaluated
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the attributes that are tensors."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-
-    def stateful(self) -> dict[str, Any]:
-        """Return the attributes that have a `state_dict`, except the ensemble."""
-        parts = vars(self).items()
-        return {name: part for name, part in parts if hasattr(part, "state_dict") and part is not self.ensemble}

@@ -36,7 +36,7 @@ class Committee(Method):
         memory: float = setting(0.9, "Momentum of the ensemble of the teacher's predictions.", at_least=0, below=1)
         neighbors: float = setting(0.5, "Share of the nearest rows in a target.", at_least=0, at_most=1)
         temperature: float = setting(0.5, "Targets are raised to the power 1/temperature.", above=0, at_most=1)
-        threshold: float = setting(0.8, "The least confidence of a target that is learned.", at_least=0, at_most=1)
+        threshold: float = setting(0.8, "Least confidence of a target that is learned.", at_least=0, at_most=1)
 
     parts = ("supervised", "unsupervised", "kept")
     labeled_share = 0.2

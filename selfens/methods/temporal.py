@@ -22,27 +22,17 @@ class Temporal(Method):
         decay: float = setting(0.6, "The ensemble's momentum, alpha.", at_least=0, below=1)
         consistency: Literal["squared", "cross_entropy"] = setting("squared", "How two predictions are compared.")
         unseen_rows: Literal["skip", "zero"] = setting(
-            "skip",
-            "A row without an ensemble yet: no unsupervised loss, or compared with zeros as in the authors' code.",
+            "skip", "Rows without an ensemble: no unsupervised loss, or zeros as targets, as in the authors' code."
         )
-        variance: bool = setting(
-            True,
-            "Keep the second moment too, for the variance of each row's predictions; off saves a third of the memory.",
-        )
-        storage_type: Literal["float32", "float16"] = setting(
-            "float32", "The type in which the ensemble is kept; arithmetic is in float32."
-        )
+        variance: bool = setting(True, "Keep the second moment, for variances; off saves a third of the memory.")
+        storage_type: Literal["float32", "float16"] = setting("float32", "Type of the ensemble in memory.")
 
     ensemble: EnsembleTargets
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
+        options, shape = self.options, (rows.num_rows, rows.num_classes)
         self.ensemble = EnsembleTargets(
-            rows.num_rows,
-            rows.num_classes,
-            self.options.decay,
-            rows.device,
-            dtype=self.options.storage_type,
-            variance=self.options.variance,
+            *shape, options.decay, rows.device, dtype=options.storage_type, variance=options.variance
         )
 
     def targets(self, rows: Tensor) -> Targets:

@@ -100,13 +100,10 @@ def check_shareable(method: Method, numbers: set[int], processes: int) -> None:
 
     `numbers` are the numbers of all rows and of this process's rows, unless there are as many classes.
     """
-    kept = {name: [tensor] for name, tensor in method.tensors().items()}
-    for name, part in method.stateful().items():
-        if not isinstance(part, nn.Module | EmaTeacher):  # whose weights may have as many rows by chance
-            kept[name] = [*part.state_dict().values()]
-    for name, tensors in kept.items():
+    for name, part in method.kept().items():
+        if isinstance(part, nn.Module | EmaTeacher):
+            continue  # weights may have as many rows by chance
+        tensors = [part] if isinstance(part, Tensor) else part.state_dict().values()
         if any(tensor.ndim and len(tensor) in numbers for tensor in tensors):
-            own = type(method).__name__
-            raise ConfigError(
-                f"{own} keeps '{name}' by row, and {processes} processes have different rows; use method.ensemble."
-            )
+            own, found = type(method).__name__, f"{processes} processes have different rows"
+            raise ConfigError(f"{own} keeps '{name}' by row, and {found}; use method.ensemble.")

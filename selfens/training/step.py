@@ -158,7 +158,7 @@ class Step:
 
     def _choose_mode(self, *, compile: bool, kernels: bool) -> None:
         self.compiled = compile
-        kept = [getattr(part, "network", part) for part in self.method.stateful().values()]
+        kept = [getattr(part, "network", part) for part in self.method.kept().values()]
         for network in (self.network, *(module for module in kept if isinstance(module, nn.Module))):
             fuse(network, kernels)
         self.losses: Callable[[Tensor], Losses] = self._losses
