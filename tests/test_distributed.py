@@ -29,7 +29,8 @@ from selfens.errors import RunError
 from selfens.methods import METHODS, Losses, Method
 from selfens.runs.directory import RunDirectory
 from selfens.training.checkpoint import Checkpointer
-from selfens.training.distributed import MAX, MIN, Group, process_group
+from selfens.training.components import misclassified
+from selfens.training.distributed import Group, process_group
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[1]
@@ -94,10 +95,9 @@ def exchange(group):
     group.broadcast([taken])
     numbers = {
         "sum": group.all_reduce(rank.clone()),
-        "low": group.all_reduce(rank.clone(), MIN),
-        "high": group.all_reduce(rank.clone(), MAX),
         "mean": group.mean(rank.clone()),
-        "agreed": group.all_reduce_int(group.rank, MIN) + 10 * group.all_reduce_int(group.rank, MAX),
+        "least": group.min(group.rank + 5),
+        "any": group.any(group.rank == group.size - 1) + 10 * group.any(False),
         "taken": taken,
     }
     means = group.means([torch.arange(3.0) + rank, torch.full((2, 2), group.rank)])
@@ -111,12 +111,21 @@ def exchange(group):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_processes_tell_each_other_what_they_should(size):
-    last, mean = size - 1, (size - 1) / 2
-    expected = {"sum": mean * size, "low": 0, "high": last, "mean": mean, "agreed": 10 * last, "taken": 0}
+    mean = (size - 1) / 2
+    expected = {"sum": mean * size, "mean": mean, "least": 5, "any": 1, "taken": 0}
     for rank, (numbers, means, gathered) in enumerate(in_processes(size, exchange)):
         assert numbers == expected
         assert means == [[k + mean for k in range(3)], [[mean, mean]] * 2]
         assert gathered == ([[[r, r]] * (r + 1) for r in range(size)] if rank == 0 else [])
+
+
+def wrong_of_share(group, inputs, labels):
+    own = slice(group.rank, None, group.size)
+    return misclassified(nn.Identity(), inputs[own], labels[own], "fp32", group)
+
+
+def test_the_share_misclassified_is_over_the_rows_of_all_processes_even_if_one_has_none():
+    assert in_processes(3, wrong_of_share, torch.eye(2), torch.tensor([0, 0])) == [50.0] * 3
 
 
 @pytest.mark.parametrize("size", SIZES)

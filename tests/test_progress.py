@@ -76,12 +76,12 @@ def test_the_bar_follows_the_steps_and_begins_where_a_resumed_run_does():
 
 def test_with_a_time_limit_the_time_left_is_counted_down_to_it(capsys):
     bar, shown = bar_of(100)
-    bar.until(time.perf_counter() + 3725.9)
+    bar.deadline = time.perf_counter() + 3725.9
     bar.start("title", epochs=3, first_epoch=0, steps_per_epoch=10)
     bar.close()
     assert "1:02:05 left" in "".join(shown())
     lines = Lines()
-    lines.until(time.perf_counter() + 61.5)
+    lines.deadline = time.perf_counter() + 61.5
     lines.start("title", epochs=3, first_epoch=0, steps_per_epoch=10)
     lines.epoch({"epoch": 0, "total": 1.0, "images_per_second": 1.0})
     assert capsys.readouterr().out.endswith("1 min 01 s left\n")

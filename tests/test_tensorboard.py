@@ -91,7 +91,7 @@ def test_what_is_shown_besides_is_shown_as_before(tmp_path):
         has_bars = True
 
     calls, data = [], features(test_rows=0)
-    for name in ("until", "start", "step", "epoch", "warn", "close"):
+    for name in ("start", "step", "epoch", "warn", "close"):
         setattr(Recording, name, lambda self, *given, name=name, **named: calls.append((name, len(given), [*named])))
     inside = TensorBoard(tmp_path / "a", Recording())
     assert inside.has_bars

@@ -36,8 +36,8 @@ from selfens.data.sources import SOURCES
 from selfens.errors import ConfigError, DataError, DivergedError, RunError, SelfensWarning
 from selfens.methods import METHODS
 from selfens.runs.history import FIELDS
+from selfens.training.components import misclassified
 from selfens.training.distributed import Group
-from selfens.training.evaluate import EvaluatedRows, misclassified
 from selfens.training.progress import Lines
 from selfens.training.step import Step
 
@@ -591,6 +591,5 @@ def test_the_share_misclassified_is_over_every_row(monkeypatch):
     inputs = nn.functional.one_hot(labels, CLASSES).float()
     inputs[-2:] = inputs[-2:].roll(1, dims=1)
     network = nn.Identity()
-    assert misclassified(network, EvaluatedRows(inputs, labels, 31), "fp32", Group()) == 100 * 2 / 31
-    assert misclassified(network, EvaluatedRows(inputs[:0], labels[:0], 31), "fp32", Group()) == 0
-    assert misclassified(network, EvaluatedRows(inputs[:0], labels[:0], 0), "fp32", Group()) is None
+    assert misclassified(network, inputs, labels, "fp32", Group()) == 100 * 2 / 31
+    assert misclassified(network, inputs[:0], labels[:0], "fp32", Group()) is None

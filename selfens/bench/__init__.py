@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from selfens.bench.steps import CPU_MODES, MODES, conditions, config_for, made_up, measure
@@ -16,7 +17,6 @@ from selfens.data import sources
 from selfens.errors import ConfigError, unknown_name
 from selfens.files.tables import write_output
 from selfens.methods import METHODS
-from selfens.training.progress import wide_console
 
 GPU_STEPS, CPU_STEPS = 500, 60
 
@@ -66,7 +66,8 @@ def bench(
 
 
 def print_table(result: dict[str, Any]) -> None:
-    console, about = wide_console(90), result["environment"]
+    about = result["environment"]
+    console = Console(width=max(Console().width, 90))  # a narrow terminal wraps the table; rich would cut its figures
     console.print(
         f"{result['network']}, batch {result['batch_size']}, {result['data']}; {about['device']}, "
         f"torch {about['torch']}, {about['precision']}, threads: {about['threads']}",

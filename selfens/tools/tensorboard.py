@@ -41,10 +41,8 @@ class TensorBoard(Progress):
                 self._append(_scalars(record))
         except OSError as error:
             raise RunError(write_failure(folder, error)) from error
+        self.shown.deadline = self.deadline
         self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
-
-    def until(self, deadline: float) -> None:
-        self.shown.until(deadline)
 
     def step(self, epoch: int, step: int) -> None:
         self.shown.step(epoch, step)

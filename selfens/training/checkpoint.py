@@ -1,7 +1,5 @@
 """A checkpoint: the `state_dict` of every component, of all processes together, so that any number of them can resume."""
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -14,14 +12,6 @@ from selfens.runs.directory import Checkpoint, RunDirectory
 from selfens.training.components import Components
 
 State = dict[str, Tensor]
-
-
-class Position(NamedTuple):
-    """Where a run starts or continues: the epoch, the step, and the seconds spent in that epoch before."""
-
-    epoch: int = 0
-    step: int = 0
-    seconds: float = 0.0
 
 
 class Checkpointer:
@@ -43,15 +33,15 @@ class Checkpointer:
         ensemble = parts.method.ensemble
         targets = {name: each.cpu() for name, each in ensemble.state_dict().items()} if ensemble else {}
         random = {kind: each.get_state() for kind, each in _generators(parts).items()}
-        every = parts.group.gather((parts.rows.owned, targets, random))
+        every = parts.group.gather((parts.owned, targets, random))
         if parts.group.is_first:
             tensors = _states(parts) | {"targets": _all_targets(every)}
             tensors["random"] = {f"{kind}{rank}": own[kind] for rank, (_, _, own) in enumerate(every) for kind in own}
             directory.save_checkpoint(Checkpoint(epoch, step, tensors, seconds))
         parts.group.barrier()  # a process that continued while the first one writes would run into a timeout
 
-    def load(self, checkpoint: Checkpoint) -> Position:
-        """Restore every component.
+    def load(self, checkpoint: Checkpoint) -> tuple[int, int, float]:
+        """Restore every component; return epoch, step and seconds spent in that epoch, where training continues.
 
         With another number of processes than before, an epoch that was begun starts again, because others own the rows that
         are left of it, and random states are new.
@@ -69,7 +59,7 @@ class Checkpointer:
             if step == checkpoint.step:
                 parts.step.load_state_dict(tensors["step"])
             if ensemble:
-                own = {name: each[parts.rows.owned] if each.ndim else each for name, each in tensors["targets"].items()}
+                own = {name: each[parts.owned] if each.ndim else each for name, each in tensors["targets"].items()}
                 ensemble.load_state_dict(own)
             _restore_random_states(parts, random if same_processes else {}, checkpoint.epoch)
         except (RuntimeError, KeyError, ValueError, TypeError) as error:
@@ -79,20 +69,20 @@ class Checkpointer:
             ) from None
         if step >= parts.loader.steps_per_epoch:
             raise RunError(f"the checkpoint is damaged: step {step} is beyond the end of an epoch.")
-        return Position(checkpoint.epoch, step, checkpoint.seconds if step else 0.0)
+        return checkpoint.epoch, step, checkpoint.seconds if step else 0.0
 
     def _checked_shapes(self) -> dict[str, str]:
         """Return type and shape of what is saved of network and method; refuse what cannot be saved."""
         parts = self.components
         evaluated = parts.method.evaluated(parts.network)
         check_type("what the method's `evaluated` returns", evaluated, nn.Module, "a network")
-        states, found = _states(parts), {}
-        for part in ("network", "evaluated", "method"):
-            for name, each in states[part].items():
+        states = _states(parts)
+        saved = {part: states[part] for part in ("network", "evaluated", "method")}
+        for part, state in saved.items():
+            for name, each in state.items():
                 if not isinstance(each, Tensor) or each.layout != torch.strided:
                     raise ConfigError(f"{part}/{name} cannot be saved; expected a tensor that is not sparse.")
-                found[f"{part}/{name}"] = _kind(each)
-        return found
+        return _shapes(saved)
 
 
 def average_over_processes(parts: Components) -> None:
@@ -107,10 +97,6 @@ def average_over_processes(parts: Components) -> None:
     parts.group.mean(parts.step.sums)
 
 
-def _kind(tensor: Tensor) -> str:
-    return f"{tensor.dtype} {tuple(tensor.shape)}"
-
-
 def _states(parts: Components) -> dict[str, State]:
     evaluated = parts.method.evaluated(parts.network)
     return {
@@ -122,28 +108,34 @@ def _states(parts: Components) -> dict[str, State]:
     }
 
 
+def _shapes(states: dict[str, State]) -> dict[str, str]:
+    """Return the type and shape of each tensor, by part/name."""
+    return {
+        f"{part}/{name}": f"{tensor.dtype} {tuple(tensor.shape)}"
+        for part, state in states.items()
+        for name, tensor in state.items()
+    }
+
+
 def _check_fits(parts: Components, tensors: dict[str, State]) -> None:
     """Refuse anything but exactly the tensors that this run would save."""
     wanted, ensemble = _states(parts), parts.method.ensemble
     if ensemble:
         begun = {name: each for name, each in ensemble.arrays.items() if name in tensors.get("targets", {})}
         wanted["targets"] = {
-            name: each.new_empty((len(parts.rows.kinds), *each.shape[1:]), device="meta") if each.ndim else each
+            name: each.new_empty((len(parts.labels), *each.shape[1:]), device="meta") if each.ndim else each
             for name, each in (ensemble.state_dict() | begun).items()
         }
-    for part in {*wanted, *tensors} - {"random"}:
-        expected, found = (
-            {name: _kind(each) for name, each in states.get(part, {}).items()} for states in (wanted, tensors)
-        )
-        for name in sorted({*expected, *found}):
-            if expected.get(name) != found.get(name):
-                raise ValueError(f"{part}/{name} is {found.get(name)}, expected {expected.get(name)}")
+    expected, found = _shapes(wanted), _shapes({part: tensors[part] for part in {*tensors} - {"random"}})
+    for name in sorted({*expected, *found}):
+        if expected.get(name) != found.get(name):
+            raise ValueError(f"{name} is {found.get(name)}, expected {expected.get(name)}")
 
 
 def _all_targets(every: list[tuple[Rows, State, State]]) -> State:
     """Put the targets of each process's rows in the order of all rows; the decay has no rows."""
     if len(every) == 1:
-        return every[0][1]
+        return every[0][1]  # no copy of what may be large
     order = np.argsort(np.concatenate([rows for rows, _, _ in every]))
     return {
         name: torch.cat([targets[name] for _, targets, _ in every])[order] if first.ndim else first

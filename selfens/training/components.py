@@ -5,54 +5,32 @@ inputs, labels and targets. A checkpoint is of all rows, so any number of proces
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from selfens import networks
 from selfens.config import Config
 from selfens.core import optim, schedules
 from selfens.core.device import environment, resolve_precision
+from selfens.core.evaluate import logits
 from selfens.core.views import Views
 from selfens.data import prefetch, preprocess
 from selfens.data.dataset import UNLABELED
 from selfens.data.loader import Loader
-from selfens.data.rows import LazyRows, Rows, pieces
+from selfens.data.rows import LazyRows, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError
 from selfens.methods import METHODS
 from selfens.methods.base import Method, TrainingRows, WeightedOptions
 from selfens.runs.info import RunInfo
-from selfens.training.distributed import MIN, Group
-from selfens.training.evaluate import EvaluatedRows, misclassified
+from selfens.training.distributed import Group
 from selfens.training.overrides import Overrides, check_output, check_shareable, check_state
 from selfens.training.prepare import Prepared
 from selfens.training.step import Step, start_compiler
-
-LABELED, WITHOUT_LABEL, HELD_OUT = range(3)
-
-
-@dataclass(frozen=True)
-class RowShare:
-    """The training rows, and which of them this process owns."""
-
-    visited: Rows
-    """Of all rows, those that training visits: all but the held-out ones, or only the labeled ones."""
-    kinds: NDArray[np.int64]
-    """Of all rows: LABELED, WITHOUT_LABEL or HELD_OUT."""
-    owned: Rows
-    """Those of this process; its components number them from 0."""
-    main_is_labeled: bool
-    """Every visited row of the main set has a label."""
-
-    @property
-    def num_labeled(self) -> int:
-        return int((self.kinds == LABELED).sum())
 
 
 class Components:
@@ -73,16 +51,20 @@ class Components:
         compile = config.training.compile == "on" or (on_gpu and config.training.compile == "auto")
         # After a user's own network was imported, because two threads must not import the same modules at a time.
         compiler = start_compiler() if compile and on_gpu else None
-        self.rows = _share_rows(prepared, group)
         self.method: Method = METHODS.build(config.method) if overrides.method is None else overrides.method
-        sampler = _sampler(config, self.rows, group, self.method.labeled_share)
-        self.residence, self.loader = _loader(prepared, self.rows, sampler, group, self.method)
-        """Where the inputs are kept, and the loader of this process's rows."""
-        _set_up_network(self.network, prepared, self.loader, group, is_new=overrides.network is None)
+        self.labels = prepared.labels.training_labels(data.num_rows)
+        self.visited = prepared.labels.visited(data.num_rows, config.training.rows)
+        """The rows that training visits: all but the held-out ones, or only the labeled ones."""
+        kinds = np.full(data.num_rows, 2)  # 0: labeled, 1: unlabeled, 2: not visited
+        kinds[self.visited] = self.labels[self.visited] == UNLABELED
+        self.owned = group.share(kinds)
+        """The rows of this process."""
+        self.loader = self._loader(self._sampler())
+        self._set_up_network()
         self.optimizer = _optimizer(config, self.network)
-        self.weight_max = _weight_max(self.method, self.rows, split=self.loader.num_labeled > 0)
+        self.weight_max = self._weight_max()
         """The largest unsupervised weight, scaled."""
-        _set_up_method(self.method, self.network, prepared, self.rows, self.loader, group)
+        self._set_up_method()
         if compiler:
             compiler.join()
         self.precision = resolve_precision(config.training.precision, device)
@@ -103,12 +85,25 @@ class Components:
         )
         self.rates = make_rates(config, self.weight_max)
         """Returns what `step.set` takes, at a progress in epochs."""
-        self.evaluated = _evaluated_rows(prepared, group)
-        """The rows on which the network is evaluated, by the name of the error in the history."""
+        own = slice(group.rank, None, group.size)
+        evaluated = {
+            "validation_error": (data.inputs[prepared.labels.validation[own]], prepared.labels.validation_labels),
+            "test_error": (data.test_inputs[own], data.test_labels),
+        }
+        self.evaluated = {
+            name: (preprocess.apply(prepared.preprocess, inputs, device), torch.from_numpy(labels[own]).to(device))
+            for name, (inputs, labels) in evaluated.items()
+        }
+        """This process's share of the rows on which the network is evaluated, by the name of the error."""
 
     @property
     def config(self) -> Config:
         return self.prepared.config
+
+    @property
+    def num_labeled(self) -> int:
+        """The number of labeled training rows."""
+        return len(self.prepared.labels.rows)
 
     def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
         """Yield the rows of each step of an epoch, each when its inputs are available."""
@@ -122,7 +117,9 @@ class Components:
     def errors(self) -> dict[str, float | None]:
         """Return the current errors in percent, by their name in the history."""
         network = self.method.evaluated(self.network)
-        return {name: misclassified(network, rows, self.precision, self.group) for name, rows in self.evaluated.items()}
+        return {
+            name: misclassified(network, *rows, self.precision, self.group) for name, rows in self.evaluated.items()
+        }
 
     def info(self) -> RunInfo:
         """Return what run.json records."""
@@ -135,7 +132,7 @@ class Components:
             rows=data.num_rows,
             extra_rows=data.dataset.extra_rows,
             extra=data.dataset.extra_name,
-            labeled=self.rows.num_labeled,
+            labeled=self.num_labeled,
             test_rows=len(data.test_labels),
             classes=data.classes,
             input_shape=data.input_shape,
@@ -151,94 +148,93 @@ class Components:
             note="; ".join(filter(None, notes)),
         )
 
+    # Building
 
-# Rows
-
-
-def _share_rows(prepared: Prepared, group: Group) -> RowShare:
-    data, labels = prepared.data, prepared.labels
-    visited = labels.visited(data.num_rows, prepared.config.training.rows)
-    training_labels = labels.training_labels(data.num_rows)
-    kinds = np.full(data.num_rows, HELD_OUT)
-    kinds[visited] = np.where(training_labels[visited] == UNLABELED, WITHOUT_LABEL, LABELED)
-    all_labeled = int((labels.rows < data.num_main).sum()) == int((visited < data.num_main).sum())
-    return RowShare(visited, kinds, group.share(kinds), all_labeled)
-
-
-def _sampler(config: Config, rows: RowShare, group: Group, labeled_share: float) -> Sampler:
-    """Return the order of this process's rows; all processes take the same number of steps and rows."""
-    training, per_epoch, size = config.training, config.training.unlabeled_per_epoch, group.size
-    labeled, seed, num_labeled = rows.kinds == LABELED, config.seed.of("training"), training.labeled_per_batch
-    if num_labeled is None and (per_epoch is not None or training.rows == "labeled"):
-        num_labeled = 0
-    elif num_labeled is None:
-        fewest = group.all_reduce_int(int(labeled[rows.owned].sum()), MIN)
-        num_labeled = min(round(labeled_share * training.batch_size), fewest)
-    whole = Sampler(
-        rows.visited,
-        labeled[rows.visited],
-        training.batch_size,
-        seed,
-        per_epoch=per_epoch,
-        num_labeled=num_labeled,
-        min_steps=training.min_steps_per_epoch,
-    )
-    if size == 1:
-        return whole
-    if (fewest := min(len(rows.visited), per_epoch or len(rows.visited))) < size:
-        raise ConfigError(f"{size} processes have {fewest} rows an epoch to share; use fewer processes.")
-    own, each = np.flatnonzero(rows.kinds[rows.owned] != HELD_OUT), per_epoch and per_epoch // size
-    sampler = replace(whole, visited=own, labeled=labeled[rows.owned[own]], per_epoch=each, process=group.rank)
-    sampler = replace(sampler, batch_size=group.all_reduce_int(sampler.batch_size, MIN))
-    return replace(sampler, max_steps=group.all_reduce_int(sampler.steps, MIN))
-
-
-def _loader(prepared: Prepared, rows: RowShare, sampler: Sampler, group: Group, method: Method) -> tuple[str, Loader]:
-    """Return where the inputs are kept, and the loader of this process's rows."""
-    config, device, data = prepared.config, prepared.device, prepared.data
-    inputs = data.inputs if group.size == 1 else LazyRows([data.inputs], rows.owned)
-    Views(data.input_shape).check(method.views)
-    views = Views(data.input_shape, config.views, pixels=prepared.views_see_pixels(method.views))
-    labels = torch.from_numpy(prepared.labels.training_labels(data.num_rows)[rows.owned]).to(device)
-    later = prepared.preprocesses_views(method.views)
-    before, after = (None, prepared.preprocess) if later else (prepared.preprocess, None)
-    residence = prefetch.choose_residence(config.training.residence, inputs, data.dataset.name, device, raw=later)
-    source = prefetch.from_residence(residence, inputs, before, sampler.batch_size, device)
-    return residence, Loader(source, labels, sampler, views, after)
-
-
-def _evaluated_rows(prepared: Prepared, group: Group) -> dict[str, EvaluatedRows]:
-    data, labels, device = prepared.data, prepared.labels, prepared.device
-    own = slice(group.rank, None, group.size)
-    sets = {
-        "validation_error": (data.inputs[labels.validation[own]], labels.validation_labels),
-        "test_error": (data.test_inputs[own], data.test_labels),
-    }
-    return {
-        name: EvaluatedRows(
-            preprocess.apply(prepared.preprocess, inputs, device),
-            torch.from_numpy(all_labels[own]).to(device),
-            len(all_labels),
+    def _sampler(self) -> Sampler:
+        """Return the order of this process's rows; all processes take the same number of steps and rows."""
+        group, training, per_epoch = self.group, self.config.training, self.config.training.unlabeled_per_epoch
+        labeled, num_labeled = self.labels != UNLABELED, training.labeled_per_batch
+        if num_labeled is None and (per_epoch is not None or training.rows == "labeled"):
+            num_labeled = 0
+        elif num_labeled is None:
+            wanted = round(self.method.labeled_share * training.batch_size)
+            num_labeled = group.min(min(wanted, int(labeled[self.owned].sum())))
+        whole = Sampler(
+            self.visited,
+            labeled[self.visited],
+            training.batch_size,
+            self.config.seed.of("training"),
+            per_epoch=per_epoch,
+            num_labeled=num_labeled,
+            min_steps=training.min_steps_per_epoch,
         )
-        for name, (inputs, all_labels) in sets.items()
-    }
+        if (fewest := per_epoch or len(self.visited)) < group.size:
+            raise ConfigError(f"{group.size} processes have {fewest} rows an epoch to share; use fewer processes.")
+        own, each = np.flatnonzero(np.isin(self.owned, self.visited)), per_epoch and per_epoch // group.size
+        sampler = replace(whole, visited=own, labeled=labeled[self.owned[own]], per_epoch=each, process=group.rank)
+        sampler = replace(sampler, batch_size=group.min(sampler.batch_size))
+        return replace(sampler, max_steps=group.min(sampler.steps))
 
+    def _loader(self, sampler: Sampler) -> Loader:
+        prepared, device, data, names = self.prepared, self.prepared.device, self.prepared.data, self.method.views
+        inputs = data.inputs if self.group.size == 1 else LazyRows([data.inputs], self.owned)
+        Views(data.input_shape).check(names)
+        views = Views(data.input_shape, self.config.views, pixels=prepared.views_see_pixels(names))
+        later = prepared.preprocesses_views(names)
+        before, after = (None, prepared.preprocess) if later else (prepared.preprocess, None)
+        wanted = self.config.training.residence
+        self.residence = prefetch.choose_residence(wanted, inputs, data.dataset.name, device, raw=later)
+        """Where the inputs are kept."""
+        source = prefetch.from_residence(self.residence, inputs, before, sampler.batch_size, device)
+        return Loader(source, torch.from_numpy(self.labels[self.owned]).to(device), sampler, views, after)
 
-# Network, method, optimizer, rates
+    def _set_up_network(self) -> None:
+        """Move the network to the device, the same in all processes; a new one gets initial gains from a first batch."""
+        network, loader, is_new = self.network, self.loader, self.overrides.network is None
+        network.to(self.prepared.device)
+        if is_new or not network.training:  # a passed network may have parts frozen in evaluation mode
+            network.train()
+        for rows in loader.visit(loader.order(0)[:1]):
+            if is_new:  # a passed network may be trained already
+                networks.calibrate(network, loader.batch(rows, ("weak",)).views[0])
+            if not is_new or networks.is_factory(self.config.network.name):
+                check_output(network, loader.batch(rows, ("none",)).views[0], self.prepared.data.num_classes)
+        self.group.broadcast([*network.state_dict().values()])
 
+    def _weight_max(self) -> float:
+        """Return w_max M/N, without the M/N if the options say so; N counts extra rows, drawn or not."""
+        options, num_main = self.method.options, self.prepared.data.num_main
+        if not self.method.uses_unlabeled or not isinstance(options, WeightedOptions):
+            return 0.0
+        is_all_labeled = not (self.labels[self.visited[self.visited < num_main]] == UNLABELED).any()
+        unscaled = options.weight_scale == "none" or (options.weight_scale == "original" and is_all_labeled)
+        if unscaled or self.loader.num_labeled:
+            return options.weight_max
+        return options.weight_max * self.num_labeled / len(self.visited)
 
-def _set_up_network(network: nn.Module, prepared: Prepared, loader: Loader, group: Group, *, is_new: bool) -> None:
-    """Move the network to the device, the same in all processes; a new one gets initial gains from a first batch."""
-    config, device = prepared.config, prepared.device
-    network.to(device)
-    if is_new or not network.training:  # a passed network may have parts frozen in evaluation mode
-        network.train()
-    for rows in loader.visit(loader.order(0)[:1]):
-        if is_new:  # a passed network may be trained already
-            networks.calibrate(network, loader.batch(rows, ("weak",)).views[0])
-        if not is_new or networks.is_factory(config.network.name):
-            check_output(network, loader.batch(rows, ("none",)).views[0], prepared.data.num_classes)
-    group.broadcast([*network.state_dict().values()])
+    def _set_up_method(self) -> None:
+        """Let the method build what it remembers, for this process's rows."""
+        data, device, group, method = self.prepared.data, self.prepared.device, self.group, self.method
+        counts = np.bincount(self.prepared.labels.labels, minlength=data.num_classes)
+        own = TrainingRows(
+            num_rows=len(self.owned),
+            classes=data.classes,
+            labels=self.loader.labels,
+            class_counts=torch.from_numpy(counts).float().to(device),
+            device=device,
+            inputs=self._all_inputs,
+        )
+        method.setup(self.network, own)
+        check_state(method, own)
+        if group.size > 1:
+            check_shareable(method, {data.num_rows, own.num_rows} - {data.num_classes}, group.size)
+        group.broadcast([*method.state_dict().values()])  # each process drew different values
+        if method.teacher is not None:
+            group.broadcast([*method.teacher.network.state_dict().values()])
+
+    def _all_inputs(self) -> Iterable[Tensor]:
+        for piece in pieces(self.prepared.data.inputs, preprocess.CHUNK, self.owned):
+            yield preprocess.transform(self.prepared.preprocess, torch.from_numpy(piece).to(self.prepared.device))
 
 
 def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
@@ -248,17 +244,6 @@ def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
         return optim.Sgd(network, momentum=options.momentum, **common)
     kind = optim.Adam if options.name == "adam" else optim.AdamW
     return kind(network, beta2=options.beta2, epsilon=options.epsilon, **common)
-
-
-def _weight_max(method: Method, rows: RowShare, *, split: bool) -> float:
-    """Return w_max M/N, without the M/N if the options say so; N counts extra rows, drawn or not."""
-    options = method.options
-    if not method.uses_unlabeled or not isinstance(options, WeightedOptions):
-        return 0.0
-    unscaled = options.weight_scale == "none" or (options.weight_scale == "original" and rows.main_is_labeled)
-    if unscaled or split:
-        return options.weight_max
-    return options.weight_max * rows.num_labeled / len(rows.visited)
 
 
 def make_rates(config: Config, weight_max: float) -> Callable[[float], dict[str, float]]:
@@ -283,29 +268,10 @@ def make_rates(config: Config, weight_max: float) -> Callable[[float], dict[str,
     return lambda progress: {name: value(progress) for name, value in found.items()}
 
 
-def _set_up_method(
-    method: Method, network: nn.Module, prepared: Prepared, rows: RowShare, loader: Loader, group: Group
-) -> None:
-    """Let the method build what it remembers, for this process's rows."""
-    data, labels = prepared.data, prepared.labels.training_labels(prepared.data.num_rows)
-    counts = np.bincount(labels[rows.kinds == LABELED], minlength=data.num_classes)
-    own = TrainingRows(
-        num_rows=len(rows.owned),
-        classes=data.classes,
-        labels=loader.labels,
-        class_counts=torch.from_numpy(counts).float().to(prepared.device),
-        device=prepared.device,
-        inputs=partial(_all_inputs, prepared, rows),
-    )
-    method.setup(network, own)
-    check_state(method, own)
-    if group.size > 1:
-        check_shareable(method, {data.num_rows, own.num_rows} - {data.num_classes}, group.size)
-    group.broadcast([*method.state_dict().values()])  # each process drew different values
-    if method.teacher is not None:
-        group.broadcast([*method.teacher.network.state_dict().values()])
-
-
-def _all_inputs(prepared: Prepared, rows: RowShare) -> Iterable[Tensor]:
-    for piece in pieces(prepared.data.inputs, preprocess.CHUNK, rows.owned):
-        yield preprocess.transform(prepared.preprocess, torch.from_numpy(piece).to(prepared.device))
+def misclassified(network: nn.Module, inputs: Tensor, labels: Tensor, precision: str, group: Group) -> float | None:
+    """Return the percentage of misclassified rows over all processes, each of which gives its share; None without rows."""
+    counts = torch.tensor([0, len(labels)], device=labels.device)
+    if len(labels):  # with more processes than rows, some have none
+        counts[0] = (logits(network, inputs, precision).argmax(dim=1) != labels).sum()
+    wrong, total = group.all_reduce(counts).tolist()
+    return 100.0 * wrong / total if total else None

@@ -28,7 +28,6 @@ from selfens.errors import RunError, SelfensError
 
 Value = TypeVar("Value")
 
-MIN, MAX = dist.ReduceOp.MIN, dist.ReduceOp.MAX
 STEP_TIMEOUT = timedelta(seconds=60)
 LOAD_TIMEOUT = timedelta(hours=2)
 
@@ -70,20 +69,24 @@ class Group:
         """Average a tensor over the processes, in place."""
         return self.all_reduce(tensor).div_(self.size) if self.size > 1 else tensor
 
-    def all_reduce(self, tensor: Tensor, how: Any = dist.ReduceOp.SUM) -> Tensor:
-        """Sum a tensor over the processes, or take the MIN or MAX of each value, in place."""
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """Sum a tensor over the processes, in place."""
         if self.size > 1:
-            dist.all_reduce(tensor, how)
+            dist.all_reduce(tensor)
         return tensor
 
     # Collectives that are called rarely and may have to wait for a slow rank
 
-    def all_reduce_int(self, number: int, how: Any) -> int:
-        """All-reduce an integer with MIN or MAX."""
-        reduced = torch.tensor(number)
+    def min(self, number: int) -> int:
+        """Return the least number of all processes."""
+        least = torch.tensor(int(number))  # gloo cannot reduce booleans
         if self.size > 1:
-            dist.all_reduce(reduced, how, group=self._patient)
-        return int(reduced)
+            dist.all_reduce(least, dist.ReduceOp.MIN, group=self._patient)
+        return int(least)
+
+    def any(self, flag: bool) -> bool:
+        """Return True if the flag is set in any process."""
+        return not self.min(not flag)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Copy the first process's tensors to the others, after a barrier."""
@@ -99,15 +102,6 @@ class Group:
         dist.gather_object(value, found if self.is_first else None, dst=0, group=self._patient)
         return found if self.is_first else []
 
-    @contextmanager
-    def first_process_first(self) -> Iterator[None]:
-        """Run this block in the first process before the others, so that they find what it has downloaded."""
-        if not self.is_first:
-            self.barrier()
-        yield
-        if self.is_first:
-            self.barrier()
-
     def barrier(self) -> None:
         """Wait for all processes."""
         if self.size > 1:
@@ -118,7 +112,7 @@ class Group:
 def process_group(device: torch.device) -> Iterator[Group]:
     """Join the group that torchrun started this process in, or return a group of one.
 
-    Network errors between processes become a sentence about a lost process.
+    A network error between processes becomes a sentence about a lost process.
     """
     if launcher.world_size() == 1:
         yield Group()

@@ -1,26 +1,21 @@
 """Stop on request: after the first Ctrl-C (or SIGTERM) the current step ends and a checkpoint is written."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from types import FrameType
-from typing import Any
+from typing import Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
     """A context in which Ctrl-C sets `requested`; a second one interrupts at once, as Python does."""
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    requested = False
 
-    def __init__(self) -> None:
-        self.requested = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
-            for number in self.SIGNALS:
-                self._before[number] = signal.signal(number, self._handle)
+    def __enter__(self) -> Self:
+        is_main = threading.current_thread() is threading.main_thread()  # only there may handlers be set
+        self._before = {number: signal.signal(number, self._handle) for number in SIGNALS if is_main}
         return self
 
     def __exit__(self, *exception: object) -> None:

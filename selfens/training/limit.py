@@ -7,15 +7,12 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from selfens.errors import ConfigError
 from selfens.runs.directory import RunDirectory
 from selfens.training.checkpoint import Checkpointer
 from selfens.training.components import Components
-from selfens.training.distributed import MAX, MIN
 
 SKIPPED_STEPS = 4  # not measured, because a GPU compiles and captures in them
 MIN_STEPS = 6  # measured
@@ -28,7 +25,7 @@ def fit_schedule(parts: Components, checkpointer: Checkpointer, deadline: float)
     began = time.perf_counter()
     epoch = seconds_per_epoch(parts, checkpointer, began + MEASURED * (deadline - began))
     left = max(deadline - time.perf_counter(), 0.0)
-    epochs = parts.group.all_reduce_int(int(min(left * (1 - RESERVE) / epoch, 1e9)), MIN)
+    epochs = parts.group.min(int(min(left * (1 - RESERVE) / epoch, 1e9)))
     if epochs < 1:
         raise ConfigError(
             f"the time limit leaves {left:.1f} s for training, and one epoch takes about {epoch:.1f} s; allow "
@@ -38,37 +35,36 @@ def fit_schedule(parts: Components, checkpointer: Checkpointer, deadline: float)
 
 
 def seconds_per_epoch(parts: Components, checkpointer: Checkpointer, until: float) -> float:
-    """Measure steps, the end of an epoch, evaluation and checkpoint."""
+    """Measure steps, evaluation, the end of an epoch and a checkpoint, and restore the state from before."""
     ensemble, prepared, training = parts.method.ensemble, parts.prepared, parts.config.training
-    with ExitStack() as undo, tempfile.TemporaryDirectory(prefix="selfens-") as folder:
-        for restore in parts.step.snapshot():
-            undo.callback(restore)
-        if ensemble is not None:
-            before = {name: each.clone() for name, each in ensemble.state_dict().items()}
-            undo.callback(ensemble.load_state_dict, before)
-        seconds = _seconds_per_step(parts, until) * parts.loader.steps_per_epoch
-        seconds += _timed(parts.errors) / training.evaluate_every
-        seconds += _timed(parts.method.end_epoch)
-        if training.checkpoint_every or parts.group.size > 1:  # otherwise checkpoints are rare
-            path = Path(folder) / "run"
-            trial = RunDirectory.create(path, parts.config, prepared.labels, prepared.preprocess, parts.info())
+    undo = parts.step.snapshot()
+    if ensemble is not None:
+        undo.append(
+            partial(ensemble.load_state_dict, {key: each.clone() for key, each in ensemble.state_dict().items()})
+        )
+    seconds = _seconds_per_step(parts, until) * parts.loader.steps_per_epoch
+    seconds += _timed(parts.errors) / training.evaluate_every + _timed(parts.method.end_epoch)
+    if training.checkpoint_every or parts.group.size > 1:  # otherwise checkpoints are rare
+        with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
+            trial = RunDirectory.create(folder, parts.config, prepared.labels, prepared.preprocess, parts.info())
             seconds += _timed(partial(checkpointer.save, trial, 0, 0)) / (training.checkpoint_every or 1)
+    for restore in undo:
+        restore()
     parts.step.steps_done = 0
     return seconds
 
 
 def _seconds_per_step(parts: Components, until: float) -> float:
     """Measure the mean over the first steps, after those that compile; all processes take the same number."""
+    rows, measured = itertools.chain.from_iterable(map(parts.visit, itertools.count())), 0
     parts.step.set(**parts.rates(0))
+    for unmeasured in itertools.islice(rows, SKIPPED_STEPS):
+        parts.step(unmeasured)
+    _ = float(parts.step.sums[-1])  # waits for the device
     start = time.perf_counter()
-    for number, rows in enumerate(itertools.chain.from_iterable(map(parts.visit, itertools.count()))):
-        measured = number - SKIPPED_STEPS
-        if measured == 0:
-            _ = float(parts.step.sums[-1])  # waits for the device
-            start = time.perf_counter()
-        if measured >= MIN_STEPS and parts.group.all_reduce_int(int(time.perf_counter() >= until), MAX):
-            break
-        parts.step(rows)
+    while measured < MIN_STEPS or not parts.group.any(time.perf_counter() >= until):
+        parts.step(next(rows))
+        measured += 1
     _ = float(parts.step.sums[-1])
     return (time.perf_counter() - start) / measured
 

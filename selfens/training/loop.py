@@ -8,7 +8,7 @@ epochs    steps, evaluation, history, checkpoint
 import math
 import shutil
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,12 @@ from selfens.runs.directory import RunDirectory, check_free
 from selfens.runs.run import Run
 from selfens.settings import seconds
 from selfens.training import distributed, notices
-from selfens.training.checkpoint import Checkpointer, Position, average_over_processes
+from selfens.training.checkpoint import Checkpointer, average_over_processes
 from selfens.training.components import Components
-from selfens.training.distributed import MAX, MIN, Group
 from selfens.training.interrupt import StopRequest
 from selfens.training.limit import fit_schedule
 from selfens.training.overrides import Overrides, check_passed_again
-from selfens.training.prepare import Prepared, prepare, prepare_again
+from selfens.training.prepare import prepare, prepare_again
 from selfens.training.progress import Progress, WarningsOnly
 
 SECONDS_BETWEEN_CHECKPOINTS = 10  # with one process, if an epoch takes less
@@ -117,9 +116,20 @@ def _run(
         stack.enter_context(TORCH_GLOBALS_LOCK)
         group = stack.enter_context(distributed.process_group(device))
         show = (progress or WarningsOnly()) if group.is_first else Progress()
+        show.deadline = overrides.deadline
+        if resumed and group.is_first:
+            stack.enter_context(directory.locked())
+        if not group.is_first:
+            group.barrier()  # the first process goes ahead, so that the others find what it has downloaded
         if resumed:
-            stack.enter_context(directory.locked() if group.is_first else nullcontext())
-        prepared = _prepare(path, config, overrides, resumed, group, show)
+            prepared = prepare_again(resumed, device, overrides.dataset)
+        else:
+            if group.is_first:
+                check_free(path)
+            prepared = prepare(config, device, overrides.dataset, progress=show.has_bars)
+        if group.is_first:
+            group.barrier()
+        group.broadcast([*prepared.preprocess.state_dict().values()])
         threads, seed = config.training.threads, config.seed.of("training")
         if resumed and threads is None and resumed.info.processes == group.size:
             threads = int(resumed.info.environment["threads"])  # the order of summation changes the last bits
@@ -128,7 +138,7 @@ def _run(
         stack.enter_context(torch_settings(config.training.precision, threads, device, seed))
         components = Components(prepared, overrides, group, show.warn)
         checkpointer = Checkpointer(components)
-        start = Position()
+        start = (0, 0, 0.0)
         if resumed:
             notices.warn_about_changes(resumed.info.environment, components, show)
             if directory.has_checkpoint():
@@ -136,28 +146,13 @@ def _run(
         else:
             if overrides.deadline is not None:
                 fit_schedule(components, checkpointer, overrides.deadline)
-                show.until(overrides.deadline)
             _create(path, components)
             notices.warn_about_data(components, show)
-            stack.enter_context(directory.locked() if group.is_first else nullcontext())
-        _train_epochs(components, checkpointer, directory, show, start)
+            if group.is_first:
+                stack.enter_context(directory.locked())
+        _train_epochs(components, checkpointer, directory, show, *start)
     # Trusted, because its code has just run.
     return Run(path, network=overrides.network, device=device.type, data=prepared.data, trust_code=True)
-
-
-def _prepare(
-    path: Path, config: Config, overrides: Overrides, resumed: Run | None, group: Group, show: Progress
-) -> Prepared:
-    """Load, encode and preprocess; the first process goes ahead, so that the others find what it has downloaded."""
-    device = resolve_device(config.training.device)
-    with group.first_process_first():
-        if resumed:
-            return prepare_again(resumed, device, overrides.dataset)
-        if group.is_first:
-            check_free(path)
-        prepared = prepare(config, device, overrides.dataset, progress=show.has_bars)
-    group.broadcast([*prepared.preprocess.state_dict().values()])
-    return prepared
 
 
 def _create(path: Path, components: Components) -> None:
@@ -166,7 +161,7 @@ def _create(path: Path, components: Components) -> None:
     if group.is_first:
         RunDirectory.create(path, components.config, prepared.labels, prepared.preprocess, components.info())
     group.barrier()
-    if not group.all_reduce_int(int((path / "config.json").is_file()), MIN):
+    if group.any(not (path / "config.json").is_file()):
         if group.is_first:
             shutil.rmtree(path)  # created a moment ago, and useless
         raise RunError(f"{path.absolute()} is not seen by all processes; give a path that is the same folder for all.")
@@ -177,69 +172,61 @@ def _train_epochs(
     checkpointer: Checkpointer,
     directory: RunDirectory,
     progress: Progress,
-    start: Position,
+    first_epoch: int,
+    first_step: int,
+    seconds_before: float,
 ) -> None:
     """The seconds of an epoch count from the end of the one before, so that they add up to the run's."""
     epochs, steps = components.config.schedule.epochs, components.loader.steps_per_epoch
-    first_epoch, first_step, seconds_before = start
     if components.group.is_first:
         directory.truncate_history(first_epoch)
     progress.start(notices.title(components, directory), epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps)
-    try:
+    with closing(progress), StopRequest() as stop:
         notices.warn_before(components, progress)
         if not directory.has_checkpoint():
             checkpointer.save(directory, 0, 0)  # the weights of a passed module are nowhere else
         last_save = time.perf_counter()
         epoch_start = last_save - seconds_before
-        with StopRequest() as stop:
-            for epoch in range(first_epoch, epochs):
-                steps_start = time.perf_counter()
-                for number, rows in enumerate(components.visit(epoch, first_step), start=first_step):
-                    if _stop_requested(components, stop, number):
-                        if _is_finite(components, float(components.step.sums[-1])):
-                            spent = time.perf_counter() - epoch_start if number else 0.0
-                            checkpointer.save(directory, epoch, number, spent)
-                        size = components.group.size
-                        again = "" if size == 1 else f" by torchrun in {size} processes, as before"
-                        raise KeyboardInterrupt(
-                            f"stopped in epoch {epoch + 1}; {directory.path} can be resumed{again}."
-                        )
-                    components.step.set(**components.rates(epoch + number / steps))
-                    components.step(rows)
-                    progress.step(epoch, number)
-                components.method.end_epoch()
-                average_over_processes(components)
-                means = components.step.take_means()
-                losses = {name: float(mean) for name, mean in means.items()}  # waits for the device
-                images = (steps - first_step) * components.loader.batch_size * components.group.size
-                images_per_second = images / (time.perf_counter() - steps_start)
-                first_step = 0
-                if not _is_finite(components, losses["total"]):
-                    raise _diverged(components, directory, epoch)
-                is_due = (epoch + 1) % components.config.training.evaluate_every == 0 or epoch == epochs - 1
-                record: dict[str, Any] = {
-                    "epoch": epoch,
-                    **losses,
-                    **(components.errors() if is_due else dict.fromkeys(components.evaluated)),
-                    **components.rates(epoch),
-                    "ensemble_variance": _ensemble_variance(components),
-                    "images_per_second": images_per_second,
-                    "seconds": time.perf_counter() - epoch_start,
-                }
-                epoch_start += record["seconds"]
-                if components.group.is_first:
-                    directory.append_history(record)
-                if _is_checkpoint_due(components, epoch, since_last=epoch_start - last_save):
-                    checkpointer.save(directory, epoch + 1, 0)
-                    last_save = time.perf_counter()
-                progress.epoch(record)
-                if epoch == epochs - 1:
-                    notices.warn_after(components, losses, progress)
-    finally:
-        progress.close()
-
-
-# The end of an epoch
+        for epoch in range(first_epoch, epochs):
+            steps_start = time.perf_counter()
+            for number, rows in enumerate(components.visit(epoch, first_step), start=first_step):
+                if _stop_requested(components, stop, number):
+                    if _is_finite(components, float(components.step.sums[-1])):
+                        spent = time.perf_counter() - epoch_start if number else 0.0
+                        checkpointer.save(directory, epoch, number, spent)
+                    size = components.group.size
+                    again = "" if size == 1 else f" by torchrun in {size} processes, as before"
+                    raise KeyboardInterrupt(f"stopped in epoch {epoch + 1}; {directory.path} can be resumed{again}.")
+                components.step.set(**components.rates(epoch + number / steps))
+                components.step(rows)
+                progress.step(epoch, number)
+            components.method.end_epoch()
+            average_over_processes(components)
+            losses = {name: float(mean) for name, mean in components.step.take_means().items()}  # waits for the device
+            images = (steps - first_step) * components.loader.batch_size * components.group.size
+            images_per_second = images / (time.perf_counter() - steps_start)
+            first_step = 0
+            if not _is_finite(components, losses["total"]):
+                raise _diverged(components, directory, epoch)
+            is_due = (epoch + 1) % components.config.training.evaluate_every == 0 or epoch == epochs - 1
+            record: dict[str, Any] = {
+                "epoch": epoch,
+                **losses,
+                **(components.errors() if is_due else dict.fromkeys(components.evaluated)),
+                **components.rates(epoch),
+                "ensemble_variance": _ensemble_variance(components),
+                "images_per_second": images_per_second,
+                "seconds": time.perf_counter() - epoch_start,
+            }
+            epoch_start += record["seconds"]
+            if components.group.is_first:
+                directory.append_history(record)
+            if _is_checkpoint_due(components, epoch, since_last=epoch_start - last_save):
+                checkpointer.save(directory, epoch + 1, 0)
+                last_save = time.perf_counter()
+            progress.epoch(record)
+            if epoch == epochs - 1:
+                notices.warn_after(components, losses, progress)
 
 
 def _ensemble_variance(components: Components) -> float | None:
@@ -266,7 +253,7 @@ def _diverged(components: Components, directory: RunDirectory, epoch: int) -> Di
 def _is_finite(components: Components, loss: float) -> bool:
     """Return True if the loss and the weights are finite in all processes."""
     here = math.isfinite(loss) and bool(components.optimizer.flat.isfinite().all())
-    return bool(components.group.all_reduce_int(int(here), MIN))
+    return bool(components.group.min(here))
 
 
 def _is_checkpoint_due(components: Components, epoch: int, since_last: float) -> bool:
@@ -283,5 +270,4 @@ def _stop_requested(components: Components, stop: StopRequest, step: int) -> boo
     """Several processes ask each other every few steps, so that all stop at the same one."""
     if components.group.size == 1:
         return stop.requested
-    due = step % STEPS_BETWEEN_STOP_CHECKS == 0
-    return due and bool(components.group.all_reduce_int(int(stop.requested), MAX))
+    return step % STEPS_BETWEEN_STOP_CHECKS == 0 and components.group.any(stop.requested)

@@ -18,15 +18,15 @@ NEGLIGIBLE_WEIGHT = 1e-3
 
 def title(parts: Components, directory: RunDirectory) -> str:
     """Describe the run in two lines, one more for the encoder if it has something to say, and one for the note."""
-    config, data, rows, options = parts.config, parts.prepared.data, parts.rows, parts.method.options
+    config, data, options = parts.config, parts.prepared.data, parts.method.options
     extra = f"{data.dataset.extra_rows:,} of them extra, " if data.dataset.extra_rows else ""
-    labeled = "all" if rows.num_labeled == len(rows.visited) else f"{rows.num_labeled:,}"
+    labeled = "all" if parts.num_labeled == len(parts.visited) else f"{parts.num_labeled:,}"
     method = type(parts.method).__name__ if options.name == "custom" else options.name
     network = type(parts.network).__name__ if parts.overrides.network is not None else config.network.name
     weight = f", w_max {options.weight_max:g}" if isinstance(options, WeightedOptions) else ""
     lines = (
-        f"{visible(data.dataset.name)}: {len(rows.visited):,} rows, {extra}{labeled} labeled, "
-        f"{parts.evaluated['test_error'].total:,} to test on; run in {visible(str(directory.path))}",
+        f"{visible(data.dataset.name)}: {len(parts.visited):,} rows, {extra}{labeled} labeled, "
+        f"{len(data.test_labels):,} to test on; run in {visible(str(directory.path))}",
         f"{method}, {network} ({parts.optimizer.flat.numel():,} parameters), {parts.prepared.device.type} "
         f"{parts.precision}; {plural(config.schedule.epochs, 'epoch')}{weight}, learning rate "
         f"{config.optimizer.learning_rate:g}; inputs {data.input_shape}",
@@ -82,7 +82,7 @@ def warn_before(parts: Components, progress: Progress) -> None:
 def warn_after(parts: Components, losses: dict[str, float], progress: Progress) -> None:
     """Warn if the last epoch learned nothing from unlabeled rows; `losses` are its means."""
     threshold = getattr(parts.method.options, "threshold", None)
-    unlabeled = len(parts.rows.visited) - parts.rows.num_labeled
+    unlabeled = len(parts.visited) - parts.num_labeled
     if threshold is not None and unlabeled and losses.get("kept") == 0:
         progress.warn(
             f"no prediction of the last epoch was confident enough to learn from, so nothing was learned from unlabeled rows; "

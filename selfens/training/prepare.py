@@ -12,7 +12,6 @@ from selfens.config import Config
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels
-from selfens.data.rows import Rows
 from selfens.encoders.dataset import EncodedDataset
 from selfens.runs.run import Run
 
@@ -41,9 +40,8 @@ class Prepared:
 
 
 def prepare(config: Config, device: torch.device, dataset: Dataset | None, *, progress: bool = False) -> Prepared:
-    """Load the data, choose the labels, fit the encoder and the preprocessing, for a new run."""
-    encoder = encoders.build(config.encoder, device)
-    seeds = config.seed
+    """Load the data, choose the labels, fit the encoder and the preprocessing on main training rows, for a new run."""
+    encoder, seeds = encoders.build(config.encoder, device), config.seed
     if dataset is None:
         dataset = sources.load(config.source, seed=seeds.of("split"), side=encoder.image_side, progress=progress)
         config = replace(config, source=dataset.source or config.source)
@@ -51,13 +49,6 @@ def prepare(config: Config, device: torch.device, dataset: Dataset | None, *, pr
     main = np.setdiff1d(np.arange(dataset.num_main), labels.validation)
     encoder.fit(dataset.raw, dataset.train_rows[main])
     data = EncodedDataset.make(dataset, encoder, progress=progress)
-    return Prepared(config, device, data, labels, _fit_preprocess(config, device, data, labels, main))
-
-
-def _fit_preprocess(
-    config: Config, device: torch.device, data: EncodedDataset, labels: LabelChoice, main: Rows
-) -> nn.Module:
-    """Fit the preprocessing on the main training rows; refuse inputs that are too large to compute with."""
     kind, rows = config.preprocess.kind, None if len(main) == data.num_rows else main
     if config.preprocess.rows == "labeled":
         rows = labels.rows
@@ -67,7 +58,7 @@ def _fit_preprocess(
     fitted = preprocess.fit(kind, data.inputs, device, rows)
     if kind == "channel":
         preprocess.check_range(fitted, sets, device)
-    return fitted
+    return Prepared(config, device, data, labels, fitted)
 
 
 def prepare_again(run: Run, device: torch.device, dataset: Dataset | None) -> Prepared:

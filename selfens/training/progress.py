@@ -1,17 +1,13 @@
 """Progress displays. The trainer calls these methods and never prints by itself."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import Any
 
 from selfens.errors import SelfensWarning, visible
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 BESIDE_LATEST = 54  # characters of the bar and what else stands on its line
 
@@ -21,12 +17,11 @@ class Progress:
 
     has_bars = False
     """Downloads and decoding may show progress bars."""
+    deadline: float | None = None
+    """When training must end, by time.perf_counter; set before `start` if there is a time limit."""
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         pass
-
-    def until(self, deadline: float) -> None:
-        """Training has a deadline, by time.perf_counter. Called before `start`."""
 
     def step(self, epoch: int, step: int) -> None:
         """A step was launched; on a GPU it may not be done yet."""
@@ -62,10 +57,6 @@ class Lines(Quiet):
     """One line per epoch, for logs and pipes."""
 
     has_bars = True
-    deadline: float | None = None
-
-    def until(self, deadline: float) -> None:
-        self.deadline = deadline
 
     def say(self, line: str) -> None:
         print(line, flush=True)  # noqa: T201
@@ -88,29 +79,20 @@ class Bar(Quiet):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, ProgressColumn, Task
         from rich.progress import Progress as RichProgress
-
-        self.console = Console()
-        self.bar = RichProgress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[latest]}"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            TextColumn("left"),
-            console=self.console,
-        )
-
-    def until(self, deadline: float) -> None:
-        from rich.progress import ProgressColumn, Task
         from rich.text import Text
 
-        class Countdown(ProgressColumn):
-            def render(self, task: Task) -> Text:
-                left = max(int(deadline - time.perf_counter()), 0)
-                return Text(f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}", style="progress.remaining")
+        class TimeLeft(ProgressColumn):
+            max_refresh = 0.5  # seconds
 
-        self.bar.columns = (*self.bar.columns[:-2], Countdown(), self.bar.columns[-1])
+            def render(column, task: Task) -> Text:
+                left = task.time_remaining if self.deadline is None else max(self.deadline - time.perf_counter(), 0.0)
+                return Text(f"{'-:--:--' if left is None else timedelta(seconds=int(left))} left", "progress.remaining")
+
+        self.console = Console()
+        columns = "epoch {task.fields[epoch]}", BarColumn(bar_width=24), "{task.fields[latest]}", TimeLeft()
+        self.bar = RichProgress(*columns, console=self.console)
 
     def say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False)
@@ -142,18 +124,11 @@ def describe(record: dict[str, Any], room: float = math.inf) -> str:
     both = "supervised" in record and "unsupervised" in record  # a method may have other parts
     loss = f"loss {record['supervised' if both else 'total']:.4f}"
     losses = f"{loss} + {record['weight']:.3g} x {record['unsupervised']:.5f}" if both else loss
-    names = {"validation_error": "validation error", "test_error": "test error"}
-    errors = [f"{name} {record[key]:.2f} %" for key, name in names.items() if record.get(key) is not None]
+    measured = [name for name in ("validation_error", "test_error") if record.get(name) is not None]
+    errors = [f"{name.replace('_', ' ')} {record[name]:.2f} %" for name in measured]
     speed = f"{record['images_per_second']:,.0f} rows/s"
     lines = ["  ".join(parts) for parts in ([losses, *errors, speed], [losses, *errors], [loss, *errors])]
     return next((line for line in lines if len(line) <= room), (errors or [loss])[-1])
-
-
-def wide_console(least: int) -> Console:
-    """Return a console of at least this width, so that the terminal wraps tables rather than truncating figures."""
-    from rich.console import Console
-
-    return Console(width=max(Console().width, least))
 
 
 def duration(seconds: float) -> str:
