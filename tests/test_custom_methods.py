@@ -343,7 +343,7 @@ REFUSED = [
     (own(setup=setup_with(others=lambda rows: [torch.zeros(2)])), "Own.others is a list, which is not saved"),
     (
         own(setup=setup_with(ensemble=lambda rows: EnsembleTargets(rows.num_rows + 1, rows.num_classes))),
-        f"the method's ensemble has {ROWS + 1} rows on the cpu; expected {ROWS} on",
+        f"the method's ensemble has {ROWS + 1} rows on the cpu; expected {ROWS} rows on the cpu",
     ),
     (own(evaluated=lambda self, network: None), "`evaluated` returns is None"),
     (own(setup=setup_with(teacher=lambda rows: nn.Linear(2, 2))), r"Own\.teacher is Linear.*; expected an EmaTeacher"),

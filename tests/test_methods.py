@@ -21,7 +21,7 @@ from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError
 from selfens.methods import METHODS
 from selfens.networks.layers import NormalizedLinear
-from selfens.training.components import make_rates
+from selfens.training.components import rates_at
 from selfens.training.step import Step
 
 ROWS, FEATURES, CLASSES, BATCH, EPOCHS = 23, 4, 3, 5, 5  # 4 steps an epoch, 3 rows left out of each
@@ -148,10 +148,10 @@ def test_steps_follow_the_algorithm_for_five_epochs(name, options, num_labeled):
     loader = loader_of(inputs, labels, 1, batch, num_labeled)
     method.setup(network, training_rows(*map(torch.from_numpy, (inputs, labels))))
     step = Step(network=network, method=method, optimizer=Adam(network), loader=loader)
-    rates = make_rates(Config(optimizer=OptimizerConfig(learning_rate=LEARNING_RATE), schedule=SCHEDULE), WEIGHT)
+    config = Config(optimizer=OptimizerConfig(learning_rate=LEARNING_RATE), schedule=SCHEDULE)
     history = []
     for epoch in range(EPOCHS):
-        step.set(**rates(epoch))
+        step.set(**rates_at(epoch, config, WEIGHT))
         for rows in loader.order(epoch):
             step(rows)
         method.end_epoch()

@@ -9,7 +9,7 @@ from reference import schedules as twin
 
 from selfens.config import Config, ScheduleConfig
 from selfens.core import schedules
-from selfens.training.components import make_rates
+from selfens.training.components import rates_at
 
 PAPER = Config().with_values("method", weight_max=30)
 EPOCHS = [0, 1, 40, 79, 80, 249, 250, 299]
@@ -20,7 +20,8 @@ DOWN = dict(zip(EPOCHS, [0, 0, 0, 0, 0, 0, 0, -12.5 * 0.98**2], strict=True))
 
 def rates(*overrides, maximum=1.0):
     """The rates of a config, as a function of progress."""
-    return make_rates(PAPER.with_overrides(["optimizer.learning_rate=0.003", *overrides]), maximum)
+    config = PAPER.with_overrides(["optimizer.learning_rate=0.003", *overrides])
+    return lambda progress: rates_at(progress, config, maximum)
 
 
 @pytest.mark.parametrize("epoch", EPOCHS)
@@ -44,7 +45,7 @@ def test_the_papers_schedule_follows_the_twin_for_any_lengths_and_is_constant_wi
     epoch, down = int(fraction * (epochs - 1)), share * epochs
     config = PAPER.with_values("schedule", epochs=epochs, rampup_epochs=up, rampdown_epochs=down)
     config = config.with_values("optimizer", learning_rate=maximum, beta1=0.8, beta1_end=0.3)
-    found = make_rates(config, maximum)(epoch + within)
+    found = rates_at(epoch + within, config, maximum)
     assert found["learning_rate"] == pytest.approx(twin.learning_rate(epoch, maximum, epochs, up, down), rel=1e-9)
     assert found["beta1"] == pytest.approx(twin.beta1(epoch, 0.8, 0.3, epochs, down), rel=1e-9)
     assert found["weight"] == pytest.approx(twin.weight(epoch, maximum, up), rel=1e-9)
@@ -56,7 +57,7 @@ def test_warmup_and_cosine_follow_the_twin_at_every_step(epochs, share, fraction
     expected = twin.warmup_cosine(progress, epochs, warmup)
     assert schedules.warmup_cosine(epochs, warmup)(progress) == pytest.approx(expected, rel=1e-9, abs=1e-9)
     config = PAPER.with_values("schedule", name="cosine", epochs=epochs, warmup_epochs=warmup)
-    found = make_rates(config.with_values("optimizer", learning_rate=0.5), 1.0)(progress)
+    found = rates_at(progress, config.with_values("optimizer", learning_rate=0.5), 1.0)
     assert found["learning_rate"] == pytest.approx(0.5 * expected, rel=1e-9, abs=1e-9)
     assert found["beta1"] == 0.9
 

@@ -72,17 +72,10 @@ class Checkpointer:
         return checkpoint.epoch, step, checkpoint.seconds if step else 0.0
 
     def _checked_shapes(self) -> dict[str, str]:
-        """Return type and shape of what is saved of network and method; refuse what cannot be saved."""
-        parts = self.components
-        evaluated = parts.method.evaluated(parts.network)
+        evaluated = self.components.method.evaluated(self.components.network)
         check_type("what the method's `evaluated` returns", evaluated, nn.Module, "a network")
-        states = _states(parts)
-        saved = {part: states[part] for part in ("network", "evaluated", "method")}
-        for part, state in saved.items():
-            for name, each in state.items():
-                if not isinstance(each, Tensor) or each.layout != torch.strided:
-                    raise ConfigError(f"{part}/{name} cannot be saved; expected a tensor that is not sparse.")
-        return _shapes(saved)
+        states = _states(self.components)
+        return _shapes({part: states[part] for part in ("network", "evaluated", "method")})
 
 
 def average_over_processes(parts: Components) -> None:
@@ -109,12 +102,12 @@ def _states(parts: Components) -> dict[str, State]:
 
 
 def _shapes(states: dict[str, State]) -> dict[str, str]:
-    """Return the type and shape of each tensor, by part/name."""
-    return {
-        f"{part}/{name}": f"{tensor.dtype} {tuple(tensor.shape)}"
-        for part, state in states.items()
-        for name, tensor in state.items()
-    }
+    """Return the type and shape of each tensor, by part/name; refuse what cannot be saved."""
+    tensors = {f"{part}/{name}": tensor for part, state in states.items() for name, tensor in state.items()}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise ConfigError(f"{name} cannot be saved; expected a tensor that is not sparse.")
+    return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in tensors.items()}
 
 
 def _check_fits(parts: Components, tensors: dict[str, State]) -> None:

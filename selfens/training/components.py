@@ -4,8 +4,10 @@ If several processes train together (see `distributed.py`), each has the compone
 inputs, labels and targets. A checkpoint is of all rows, so any number of processes can resume from it.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,8 +64,6 @@ class Components:
         self.loader = self._loader(self._sampler())
         self._set_up_network()
         self.optimizer = _optimizer(config, self.network)
-        self.weight_max = self._weight_max()
-        """The largest unsupervised weight, scaled."""
         self._set_up_method()
         if compiler:
             compiler.join()
@@ -83,8 +83,6 @@ class Components:
             capture=on_gpu and config.training.capture != "off",
             warn=warn,
         )
-        self.rates = make_rates(config, self.weight_max)
-        """Returns what `step.set` takes, at a progress in epochs."""
         own = slice(group.rank, None, group.size)
         evaluated = {
             "validation_error": (data.inputs[prepared.labels.validation[own]], prepared.labels.validation_labels),
@@ -100,6 +98,18 @@ class Components:
     def config(self) -> Config:
         return self.prepared.config
 
+    @cached_property
+    def weight_max(self) -> float:
+        """The largest unsupervised weight: w_max M/N, or w_max if the options say so; N counts extra rows, drawn or not."""
+        options, num_main = self.method.options, self.prepared.data.num_main
+        if not self.method.uses_unlabeled or not isinstance(options, WeightedOptions):
+            return 0.0
+        is_all_labeled = not (self.labels[self.visited[self.visited < num_main]] == UNLABELED).any()
+        unscaled = options.weight_scale == "none" or (options.weight_scale == "original" and is_all_labeled)
+        if unscaled or self.loader.num_labeled:
+            return options.weight_max
+        return options.weight_max * self.num_labeled / len(self.visited)
+
     @property
     def num_labeled(self) -> int:
         """The number of labeled training rows."""
@@ -109,10 +119,9 @@ class Components:
         """Yield the rows of each step of an epoch, each when its inputs are available."""
         return self.loader.visit(self.loader.order(epoch)[first_step:])
 
-    def set_epochs(self, epochs: int) -> None:
-        """Train for another number of epochs, ramps in proportion."""
-        self.prepared = replace(self.prepared, config=self.config.with_epochs(epochs))
-        self.rates = make_rates(self.config, self.weight_max)
+    def rates(self, progress: float) -> dict[str, float]:
+        """Return what `step.set` takes, at a progress in epochs."""
+        return rates_at(progress, self.config, self.weight_max)
 
     def errors(self) -> dict[str, float | None]:
         """Return the current errors in percent, by their name in the history."""
@@ -201,17 +210,6 @@ class Components:
                 check_output(network, loader.batch(rows, ("none",)).views[0], self.prepared.data.num_classes)
         self.group.broadcast([*network.state_dict().values()])
 
-    def _weight_max(self) -> float:
-        """Return w_max M/N, without the M/N if the options say so; N counts extra rows, drawn or not."""
-        options, num_main = self.method.options, self.prepared.data.num_main
-        if not self.method.uses_unlabeled or not isinstance(options, WeightedOptions):
-            return 0.0
-        is_all_labeled = not (self.labels[self.visited[self.visited < num_main]] == UNLABELED).any()
-        unscaled = options.weight_scale == "none" or (options.weight_scale == "original" and is_all_labeled)
-        if unscaled or self.loader.num_labeled:
-            return options.weight_max
-        return options.weight_max * self.num_labeled / len(self.visited)
-
     def _set_up_method(self) -> None:
         """Let the method build what it remembers, for this process's rows."""
         data, device, group, method = self.prepared.data, self.prepared.device, self.group, self.method
@@ -246,26 +244,23 @@ def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
     return kind(network, beta2=options.beta2, epsilon=options.epsilon, **common)
 
 
-def make_rates(config: Config, weight_max: float) -> Callable[[float], dict[str, float]]:
-    """Return a function from progress in epochs to everything that changes with time."""
-    schedule, optimizer = config.schedule, config.optimizer
-    found: dict[str, schedules.Schedule] = {}
+def rates_at(progress: float, config: Config, weight_max: float) -> dict[str, float]:
+    """Return everything that changes with time, at a progress in epochs."""
+    schedule, optimizer, epoch = config.schedule, config.optimizer, math.floor(progress)
     if schedule.name == "paper":
-        up = schedules.gaussian_rampup(schedule.rampup, schedule.rampup_constant)
-        down = schedules.gaussian_rampdown(schedule.epochs, schedule.rampdown, schedule.rampdown_constant)
+        up = schedules.gaussian_rampup(schedule.rampup, schedule.rampup_constant)(epoch)
+        down = schedules.gaussian_rampdown(schedule.epochs, schedule.rampdown, schedule.rampdown_constant)(epoch)
         start, end = optimizer.beta1, optimizer.beta1_end if optimizer.name == "adam" else optimizer.beta1
-        found["learning_rate"] = schedules.per_epoch(lambda epoch: optimizer.learning_rate * up(epoch) * down(epoch))
-        found["beta1"] = schedules.per_epoch(lambda epoch: start * down(epoch) + end * (1 - down(epoch)))
+        rates = {"learning_rate": optimizer.learning_rate * up * down, "beta1": start * down + end * (1 - down)}
     else:
-        cosine = schedules.warmup_cosine(schedule.epochs, schedule.warmup_epochs)
-        found["learning_rate"] = lambda epoch: optimizer.learning_rate * cosine(epoch)
-        found["beta1"] = lambda epoch: optimizer.beta1
+        cosine = schedules.warmup_cosine(schedule.epochs, schedule.warmup_epochs)(progress)
+        rates = {"learning_rate": optimizer.learning_rate * cosine, "beta1": optimizer.beta1}
     if optimizer.name == "sgd":
-        del found["beta1"]
-    found["weight"] = schedules.unsupervised_weight(
+        del rates["beta1"]
+    weight = schedules.unsupervised_weight(
         weight_max, schedule.weight_rampup, schedule.rampup_constant, from_start=schedule.weight_rampup_epochs == 0
     )
-    return lambda progress: {name: value(progress) for name, value in found.items()}
+    return rates | {"weight": weight(progress)}
 
 
 def misclassified(network: nn.Module, inputs: Tensor, labels: Tensor, precision: str, group: Group) -> float | None:

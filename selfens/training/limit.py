@@ -7,6 +7,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from selfens.errors import ConfigError
@@ -31,7 +32,7 @@ def fit_schedule(parts: Components, checkpointer: Checkpointer, deadline: float)
             f"the time limit leaves {left:.1f} s for training, and one epoch takes about {epoch:.1f} s; allow "
             f"{epoch / (1 - RESERVE) - left + 2:.0f} s more."
         )
-    parts.set_epochs(epochs)
+    parts.prepared = replace(parts.prepared, config=parts.config.with_epochs(epochs))
 
 
 def seconds_per_epoch(parts: Components, checkpointer: Checkpointer, until: float) -> float:

@@ -35,8 +35,8 @@ from selfens.training.overrides import Overrides, check_passed_again
 from selfens.training.prepare import prepare, prepare_again
 from selfens.training.progress import Progress, WarningsOnly
 
-SECONDS_BETWEEN_CHECKPOINTS = 10  # with one process, if an epoch takes less
-STEPS_BETWEEN_STOP_CHECKS = 8  # after which several processes ask each other whether one was told to stop
+SECONDS_BETWEEN_CHECKPOINTS = 10  # with one process
+STEPS_BETWEEN_STOP_CHECKS = 8  # with several processes, which have to ask each other
 
 
 def train(
@@ -110,7 +110,7 @@ def resume(
 def _run(
     path: Path, config: Config, overrides: Overrides, progress: Progress | None, resumed: Run | None = None
 ) -> Run:
-    """The one path of new and resumed runs. A resumed run is locked before anything is read, a new one once it exists."""
+    """Train a new or resumed run. A resumed run is locked before anything is read, a new one once it exists."""
     device, directory = resolve_device(config.training.device), RunDirectory(path)
     with ExitStack() as stack:
         stack.enter_context(TORCH_GLOBALS_LOCK)
@@ -176,7 +176,7 @@ def _train_epochs(
     first_step: int,
     seconds_before: float,
 ) -> None:
-    """The seconds of an epoch count from the end of the one before, so that they add up to the run's."""
+    """Train the remaining epochs. The seconds of an epoch count from the end of the last one, so they add up to the run's."""
     epochs, steps = components.config.schedule.epochs, components.loader.steps_per_epoch
     if components.group.is_first:
         directory.truncate_history(first_epoch)
@@ -208,11 +208,12 @@ def _train_epochs(
             first_step = 0
             if not _is_finite(components, losses["total"]):
                 raise _diverged(components, directory, epoch)
-            is_due = (epoch + 1) % components.config.training.evaluate_every == 0 or epoch == epochs - 1
+            done, is_last = epoch + 1, epoch == epochs - 1
+            is_evaluated = is_last or done % components.config.training.evaluate_every == 0
             record: dict[str, Any] = {
                 "epoch": epoch,
                 **losses,
-                **(components.errors() if is_due else dict.fromkeys(components.evaluated)),
+                **(components.errors() if is_evaluated else dict.fromkeys(components.evaluated)),
                 **components.rates(epoch),
                 "ensemble_variance": _ensemble_variance(components),
                 "images_per_second": images_per_second,
@@ -221,18 +222,17 @@ def _train_epochs(
             epoch_start += record["seconds"]
             if components.group.is_first:
                 directory.append_history(record)
-            if _is_checkpoint_due(components, epoch, since_last=epoch_start - last_save):
-                checkpointer.save(directory, epoch + 1, 0)
+            if is_last or _is_checkpoint_due(components, done, since_last=epoch_start - last_save):
+                checkpointer.save(directory, done, 0)
                 last_save = time.perf_counter()
             progress.epoch(record)
-            if epoch == epochs - 1:
+            if is_last:
                 notices.warn_after(components, losses, progress)
 
 
 def _ensemble_variance(components: Components) -> float | None:
-    if components.method.ensemble is None:
-        return None
-    spread = float(components.group.mean(components.method.ensemble.spread))
+    ensemble = components.method.ensemble
+    spread = math.nan if ensemble is None else float(components.group.mean(ensemble.spread))
     return spread if math.isfinite(spread) else None
 
 
@@ -256,11 +256,9 @@ def _is_finite(components: Components, loss: float) -> bool:
     return bool(components.group.min(here))
 
 
-def _is_checkpoint_due(components: Components, epoch: int, since_last: float) -> bool:
-    """At the end, and every `checkpoint_every` epochs; by default every ten seconds, with several processes every epoch."""
-    done, every = epoch + 1, components.config.training.checkpoint_every
-    if done == components.config.schedule.epochs:
-        return True
+def _is_checkpoint_due(components: Components, done: int, since_last: float) -> bool:
+    """Return True every `checkpoint_every` epochs; by default every ten seconds, or every epoch with several processes."""
+    every = components.config.training.checkpoint_every
     if every is None and components.group.size == 1:
         return since_last >= SECONDS_BETWEEN_CHECKPOINTS
     return done % (every or 1) == 0

@@ -1,4 +1,4 @@
-"""What a person is told about a run: its title, and warnings when training cannot be doing what was meant."""
+"""Messages about a run: its title, and warnings if training probably does not do what was meant."""
 
 from collections import Counter
 from typing import Any
@@ -17,7 +17,7 @@ NEGLIGIBLE_WEIGHT = 1e-3
 
 
 def title(parts: Components, directory: RunDirectory) -> str:
-    """Describe the run in two lines, one more for the encoder if it has something to say, and one for the note."""
+    """Describe the run in two lines, and in one more each for the encoder and the note if there is anything to say."""
     config, data, options = parts.config, parts.prepared.data, parts.method.options
     extra = f"{data.dataset.extra_rows:,} of them extra, " if data.dataset.extra_rows else ""
     labeled = "all" if parts.num_labeled == len(parts.visited) else f"{parts.num_labeled:,}"
@@ -57,8 +57,8 @@ def warn_about_data(parts: Components, progress: Progress) -> None:
     for options in (config.source, sources.public_extra(config.source)):
         if options is not None and (warning := sources.build(options).warning()):
             progress.warn(warning)
-    has_files = bool(dataset.ids) and dataset.id_header == "file"
-    if has_files and config.labels.count is None and (data.labels >= 0).all() and not config.source.is_public:
+    are_files = bool(dataset.ids) and dataset.id_header == "file" and not config.source.is_public
+    if are_files and config.labels.count is None and (data.labels >= 0).all():
         progress.warn("every image has a class; put images without a class into unlabeled/.")
 
 

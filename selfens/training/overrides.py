@@ -86,13 +86,11 @@ def check_state(method: Method, rows: TrainingRows) -> None:
         if any(isinstance(part, Tensor) or hasattr(part, "state_dict") for part in inside):
             kind = type(value).__name__
             raise ConfigError(f"{own}.{name} is a {kind}, which is not saved; make each part its own attribute.")
-    if (ensemble := method.ensemble) is None:
-        return
-    if (ensemble.num_rows, ensemble.device.type) != (rows.num_rows, rows.device.type):
-        raise ConfigError(
-            f"the method's ensemble has {ensemble.num_rows} rows on the {ensemble.device.type}; expected {rows.num_rows} on "
-            f"the {rows.device.type}, so make it with rows.num_rows and rows.device."
-        )
+    if (ensemble := method.ensemble) is not None:
+        found, wanted = (f"{each.num_rows} rows on the {each.device.type}" for each in (ensemble, rows))
+        if found != wanted:
+            advice = "make it with rows.num_rows and rows.device"
+            raise ConfigError(f"the method's ensemble has {found}; expected {wanted}, so {advice}.")
 
 
 def check_shareable(method: Method, numbers: set[int], processes: int) -> None:

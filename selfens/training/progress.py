@@ -137,12 +137,10 @@ def duration(seconds: float) -> str:
     >>> duration(59), duration(61), duration(3700)
     ('59 s', '1 min 01 s', '1 h 01 min')
     """
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def for_terminal(quiet: bool = False) -> Progress:
