@@ -363,7 +363,7 @@ def test_a_method_that_cannot_be_trained_is_refused_before_a_run_is_made(tmp_pat
         ({"predictions": None}, r"`Losses\.predictions` must be a tensor of 10 rows"),
         ({"predictions": torch.zeros(2, 3)}, r"`Losses\.predictions` must be a tensor of 10 rows"),
         ({"parts": {"cost": 0.0}}, r"`Losses\.parts\['cost'\]` is a float; expected a 0-d tensor"),
-        ({"parts": {}}, r"`Losses\.parts\['cost'\]` is missing; expected a 0-d tensor, because `parts` lists it"),
+        ({"parts": {}}, r"`Losses\.parts\['cost'\]` is missing; expected a 0-d tensor, as `parts` lists it"),
         ({"total": 0.5}, r"`Losses\.total` is a float; expected a 0-d tensor with a gradient"),
     ],
 )

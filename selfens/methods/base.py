@@ -48,15 +48,15 @@ class UnscaledOptions(WeightedOptions):
 
 class Losses(NamedTuple):
     total: Tensor
-    """What is minimized."""
+    """The loss to minimize."""
     parts: dict[str, Tensor]
-    """What the history shows of each epoch, averaged over its steps: the method's `parts`, by name."""
+    """The method's `parts` by name; the history has their mean over each epoch."""
     predictions: Tensor
     """[rows, classes] probabilities for the batch, without gradient, which `after_step` gets."""
 
 
 class TrainingRows(NamedTuple):
-    """What a method may know about the rows it is trained on."""
+    """The facts about its training rows that a method may use."""
 
     num_rows: int
     classes: tuple[str, ...]
@@ -122,8 +122,8 @@ class Method(ABC):
 
     def kept(self) -> dict[str, Any]:
         """Return the attributes that are tensors or have a `state_dict`, except the ensemble."""
-        attributes = {name: value for name, value in vars(self).items() if value is not self.ensemble}
-        return {name: v for name, v in attributes.items() if isinstance(v, Tensor) or hasattr(v, "state_dict")}
+        parts = {name: part for name, part in vars(self).items() if part is not self.ensemble}
+        return {name: part for name, part in parts.items() if isinstance(part, Tensor) or hasattr(part, "state_dict")}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything to save, except the ensemble and the evaluated teacher's network, which are saved apart."""

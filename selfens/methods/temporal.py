@@ -14,7 +14,7 @@ from selfens.settings import setting
 
 @final
 class Temporal(Method):
-    """What is averaged are the probabilities of the training pass itself: noise, dropout and augmentation included."""
+    """Averages the probabilities of the training pass itself: with noise, dropout and augmentation."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(WeightedOptions):

@@ -36,7 +36,7 @@ from selfens.training.step import Step, start_compiler
 
 
 class Components:
-    """What a run is made of, on the device. Those that have state have `state_dict` and `load_state_dict`."""
+    """The parts of a run, on the device. Those with state have `state_dict` and `load_state_dict`."""
 
     def __init__(self, prepared: Prepared, overrides: Overrides, group: Group, warn: Callable[[str], None]) -> None:
         """Validate first; allocate the (possibly huge) targets last."""

@@ -138,7 +138,7 @@ def _join(device: torch.device) -> Group:
     if device.type == "cuda":
         torch.cuda.set_device(launcher.local_rank())
     found, rank, size = next(rendezvous("env://", timeout=STEP_TIMEOUT))
-    # torchrun may keep one store over its restarts, with the addresses of processes that are no more.
+    # torchrun may keep one store over its restarts, with the addresses of processes that have ended.
     store = dist.PrefixStore(f"restart {launcher.restarts()}", found)  # type: ignore[attr-defined]
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)

@@ -124,18 +124,15 @@ class Step:
     def _parts(self, losses: Any) -> list[Tensor]:
         """Return the parts of the loss that are reported; refuse losses that a step cannot use."""
         if not isinstance(losses, Losses) or not isinstance(losses.parts, dict):
-            kind = type(losses).__name__
-            raise ConfigError(f"the method's losses are a {kind}; expected Losses(total, parts, predictions).")
+            given = type(losses).__name__
+            raise ConfigError(f"the method's losses are a {given}; expected Losses(total, parts, predictions).")
         total, parts, rows = losses.total, losses.parts, self.loader.batch_size
         if not isinstance(total, Tensor) or total.ndim or not total.requires_grad:
-            kind = type(total).__name__
-            raise ConfigError(f"`Losses.total` is a {kind}; expected a 0-d tensor with a gradient.")
+            raise ConfigError(f"`Losses.total` is a {type(total).__name__}; expected a 0-d tensor with a gradient.")
         for name in self.method.parts:
             if not isinstance(parts.get(name), Tensor) or parts[name].ndim:
                 kind = f"a {type(parts[name]).__name__}" if name in parts else "missing"
-                raise ConfigError(
-                    f"`Losses.parts['{name}']` is {kind}; expected a 0-d tensor, because `parts` lists it."
-                )
+                raise ConfigError(f"`Losses.parts['{name}']` is {kind}; expected a 0-d tensor, as `parts` lists it.")
         if not isinstance(losses.predictions, Tensor) or losses.predictions.shape[:1] != (rows,):
             raise ConfigError(f"`Losses.predictions` must be a tensor of {rows} rows, one for each input.")
         return [parts[name] for name in self.method.parts]
