@@ -25,25 +25,11 @@ class Temporal(Method):
             "skip",
             "A row without an ensemble yet: no unsupervised loss, or compared with zeros as in the authors' code.",
         )
-        variance: bool = setting(
-            True,
-            "Keep the second moment too, for the variance of each row's predictions; off saves a third of the memory.",
-        )
-        storage_type: Literal["float32", "float16"] = setting(
-            "float32", "The type in which the ensemble is kept; arithmetic is in float32."
-        )
 
     ensemble: EnsembleTargets
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
-        self.ensemble = EnsembleTargets(
-            rows.num_rows,
-            rows.num_classes,
-            self.options.decay,
-            rows.device,
-            dtype=self.options.storage_type,
-            variance=self.options.variance,
-        )
+        self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes, self.options.decay, rows.device)
 
     def targets(self, rows: Tensor) -> Targets:
         return self.ensemble.get(rows)
