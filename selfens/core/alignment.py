@@ -42,7 +42,10 @@ class Alignment:
         """How often each class is predicted."""
 
     def align(self, probabilities: Tensor) -> Tensor:
-        return probabilities if self.kind == "none" else align(probabilities, self.predicted, self.wanted)
+        """Rescale probabilities by how often each class should be predicted over how often it is."""
+        if self.kind == "none":
+            return probabilities
+        return normalize(probabilities * (self.wanted / self.predicted.clamp_min(1e-6)))
 
     def follow(self, predictions: Tensor) -> None:
         """Move the running mean toward a batch of predictions."""
@@ -53,15 +56,6 @@ class Alignment:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.predicted.copy_(state["predicted"])
-
-
-def align(probabilities: Tensor, predicted: Tensor, wanted: Tensor) -> Tensor:
-    """Rescale probabilities by how often each class should be predicted over how often it is.
-
-    >>> align(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5]))
-    tensor([[0.2000, 0.8000]])
-    """
-    return normalize(probabilities * (wanted / predicted.clamp_min(1e-6)))
 
 
 def class_factors(probabilities: Tensor, counted: Tensor, wanted: Tensor, slack: float, rounds: int = 3) -> Tensor:
