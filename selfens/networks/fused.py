@@ -61,11 +61,11 @@ def _few_inputs_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padd
     return functional.linear(patches, matrix, bias).view(len(x), height, width, units).permute(0, 3, 1, 2)
 
 
-def pools_next(following: Sequence[nn.Module], sides: tuple[int, int]) -> bool:
-    """Return True if 2x2 pooling comes next and divides an image of these sides evenly."""
+def pools_next(following: Sequence[nn.Module], images: Tensor) -> bool:
+    """Return True if 2x2 pooling comes next and divides these images evenly."""
     pool = following[0] if following else None
     by_two = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
-    return by_two and all(side % 2 == 0 for side in sides)
+    return by_two and all(side % 2 == 0 for side in images.shape[2:])
 
 
 def dropout_next(following: Sequence[nn.Module]) -> float:

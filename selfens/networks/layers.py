@@ -6,9 +6,8 @@ with the paper's momentum of 0.999 the test errors of the first few epochs mean 
 before training (`calibrate`), which leaves the means alone.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -72,11 +71,14 @@ class NormalizedLayer(nn.Module, ABC):
         return self.direction * self._per_unit(self.gain / norm, self.direction.ndim, dim=0)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self._training_pass(x) if self.training else self.linear(x, self.weight(), self.bias - self.running_mean)
+        if self.training:
+            y = self.normalize(self.linear(x, self.weight()))
+        else:
+            y = self.linear(x, self.weight(), self.bias - self.running_mean)
         return functional.leaky_relu(y, self.slope) if self.slope != 1 else y
 
-    def _training_pass(self, x: Tensor) -> Tensor:
-        y = self.linear(x, self.weight())
+    def normalize(self, y: Tensor) -> Tensor:
+        """Subtract the batch mean and add the bias; while calibrating, set the gain first."""
         mean = self._batch_mean(y)
         if self.calibrating:
             y = y / self._per_unit(self._calibrate(y, mean), y.ndim)
@@ -113,28 +115,26 @@ class NormalizedConv2d(NormalizedLayer):
         self.padding = size // 2 if padding == "same" else 0
         self.fused = False
 
-    def uses_kernels(self, x: Tensor) -> bool:
-        """Return True if this pass may be `forward_fused`."""
-        if not self.fused or not self.training or self.calibrating:
-            return False  # first, because an exported network has no fixed size
-        return len(x) * math.prod(self.sides(x)) * len(self.direction) < fused.LARGEST_TENSOR
-
-    def sides(self, x: Tensor) -> tuple[int, int]:
-        """Return height and width of the output for `x`."""
-        less = self.direction.shape[2] - 1 - 2 * self.padding
-        return x.shape[2] - less, x.shape[3] - less
-
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _convolve(x, weight, bias, self.padding, self.fused)
 
-    def forward_fused(self, x: Tensor, *, pool: bool, dropout: float) -> Tensor:
-        """Compute the layer, 2x2 max pooling and dropout of a training pass on a GPU in a few kernels of our own."""
+    def forward_fused(self, x: Tensor, following: Sequence[nn.Module]) -> tuple[Tensor, int]:
+        """Compute the layer, and the 2x2 pooling and dropout that come next if our own kernels can.
+
+        Returns the output and how many of the `following` modules it includes.
+        """
+        if not self.training or self.calibrating:
+            return self(x), 0
+        y = self.linear(x, self.weight())
+        if y.numel() >= fused.LARGEST_TENSOR:
+            return functional.leaky_relu(self.normalize(y), self.slope), 0
         from selfens.networks.kernels import normalize
 
-        y = self.linear(x, self.weight())
-        y, mean = normalize(y, self.bias, self.slope, dropout, pool)
+        pool = fused.pools_next(following, y)
+        dropout = fused.dropout_next(following[pool:])
+        out, mean = normalize(y, self.bias, self.slope, dropout, pool)
         self.batch_mean.copy_(mean.detach())
-        return y
+        return out, pool + (dropout > 0)
 
 
 class BatchNormConv2d(nn.Module):
@@ -162,43 +162,31 @@ class BatchNormConv2d(nn.Module):
             nn.init.kaiming_normal_(self.weight, a=LEAKY_SLOPE)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self._convolve(x)
-        if self.training and self.uses_kernels(x):
-            return self._normalize_fused(y, pool=False)
-        return functional.leaky_relu(self.norm(y), LEAKY_SLOPE)
+        return self.forward_fused(x, [])[0]
 
-    def uses_kernels(self, x: Tensor) -> bool:
-        """Return True if this pass may use our kernels; those for evaluation have no gradients."""
-        if not self.fused or not x.is_cuda or (torch.is_grad_enabled() and not self.training):
-            return False  # first, because an exported network has no fixed size
-        pixels = len(x) * math.prod(self.sides(x))  # a single value has no variance; torch raises the error
-        return pixels > 1 and pixels * len(self.weight) < fused.LARGEST_TENSOR
+    def forward_fused(self, x: Tensor, following: Sequence[nn.Module]) -> tuple[Tensor, int]:
+        """Compute the layer, and the 2x2 pooling that comes next if our own kernels can.
 
-    def sides(self, x: Tensor) -> tuple[int, int]:
-        """Return height and width of the output for `x`."""
-        less = self.weight.shape[2] - 2 * self.padding
-        return (x.shape[2] - less) // self.stride + 1, (x.shape[3] - less) // self.stride + 1
+        Returns the output and how many of the `following` modules it includes.
+        """
+        y, norm = _convolve(x, self.weight, None, self.padding, self.fused, self.stride), self.norm
+        if self._uses_kernels(y):
+            from selfens.networks.batch_norm_kernels import evaluate, normalize
 
-    def forward_pooled(self, x: Tensor) -> Tensor:
-        """Compute the layer and 2x2 max pooling on a GPU in a few kernels of our own."""
-        from selfens.networks.batch_norm_kernels import evaluate
+            pool = fused.pools_next(following, y)
+            if self.training:
+                out, mean, variance = normalize(y, norm.gain, norm.shift, LEAKY_SLOPE, pool)
+                norm.follow(mean, variance, pixels=y.numel() // len(self.weight))
+                return out, int(pool)
+            if pool:
+                return evaluate(y, norm.gain, norm.shift, norm.running_mean, norm.running_variance, LEAKY_SLOPE), 1
+        return functional.leaky_relu(norm(y), LEAKY_SLOPE), 0
 
-        y = self._convolve(x)
-        if self.training:
-            return self._normalize_fused(y, pool=True)
-        norm = self.norm
-        out: Tensor = evaluate(y, norm.gain, norm.shift, norm.running_mean, norm.running_variance, LEAKY_SLOPE)
-        return out
-
-    def _normalize_fused(self, y: Tensor, pool: bool) -> Tensor:
-        from selfens.networks.batch_norm_kernels import normalize
-
-        out, mean, variance = normalize(y, self.norm.gain, self.norm.shift, LEAKY_SLOPE, pool)
-        self.norm.follow(mean, variance, pixels=y.numel() // y.shape[1])
-        return out
-
-    def _convolve(self, x: Tensor) -> Tensor:
-        return _convolve(x, self.weight, None, self.padding, self.fused, self.stride)
+    def _uses_kernels(self, y: Tensor) -> bool:
+        if not self.fused or not y.is_cuda or (torch.is_grad_enabled() and not self.training):
+            return False  # first, because an exported network has no fixed size; those for evaluation have no gradients
+        one_pixel = y.numel() == len(self.weight)  # has no variance; torch raises the error
+        return y.numel() < fused.LARGEST_TENSOR and not one_pixel
 
 
 class BatchNorm(nn.Module):
@@ -260,18 +248,9 @@ class FusedSequential(nn.Sequential):
         following = list(self)
         while following:
             layer = following.pop(0)
-            if isinstance(layer, NormalizedConv2d) and layer.uses_kernels(x):
-                pool = fused.pools_next(following, layer.sides(x))
-                dropout = fused.dropout_next(following[pool:])
-                following = following[pool + (dropout > 0) :]
-                x = layer.forward_fused(x, pool=pool, dropout=dropout)
-            elif (
-                isinstance(layer, BatchNormConv2d)
-                and layer.uses_kernels(x)
-                and fused.pools_next(following, layer.sides(x))
-            ):
-                following.pop(0)
-                x = layer.forward_pooled(x)
+            if isinstance(layer, NormalizedConv2d | BatchNormConv2d) and layer.fused:
+                x, absorbed = layer.forward_fused(x, following)
+                following = following[absorbed:]
             else:
                 x = layer(x)
         return x
