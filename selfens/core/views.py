@@ -1,14 +1,12 @@
-"""Views: random variations of a whole batch of inputs by name, on its device, drawn again at every call. Compilable.
+"""Views: random variations of a batch of inputs by name, computed on its device and drawn again at every call.
 
     weak    images: horizontal flip and translation, borders reflected, as in the paper; vectors: as they are
     strong  images: weak, then random operations (`OPERATIONS`) and a square cut out; vectors: noise and feature dropout
     noise   Gaussian noise
     none    as they are
 
-An image is shifted by reading it through an index, so nothing is padded or copied twice. The flip comes first and the shift
-second, as in the authors' code. By default the flip is shared by all views of an input; the shift never is. Sizes are fractions
-of the image's side. Color operations need to know what black and white are, so inputs of unknown range, such as whitened ones,
-get only the geometric operations.
+The flip comes first and the shift second, as in the authors' code. Color operations need to know what black and white are, so
+inputs of unknown range, such as whitened ones, get only the geometric operations.
 """
 
 import math
@@ -35,27 +33,16 @@ class ViewsConfig(Section):
 
     section: ClassVar[str] = "views"
     flip: bool = setting(False, "weak, strong: mirror horizontally with probability one half.")
-    shared_flip: bool = setting(
-        True, "One flip for all views of an input (the paper's choice); false: one for each view."
-    )
+    shared_flip: bool = setting(True, "One flip for all views of an input (the paper's choice), or one for each view.")
     translation: int = setting(
-        0, "weak, strong: shift each view by up to this many pixels each way, borders reflected.", at_least=0
+        0, "weak, strong: shift by up to this many pixels each way; borders reflect.", at_least=0
     )
     operations: int = setting(
-        2,
-        "strong: this many random operations on each image, such as a rotation or a change of contrast.",
-        at_least=0,
-        at_most=100,
+        2, "strong: this many random operations per image, such as a rotation.", at_least=0, at_most=100
     )
-    cutout: float = setting(
-        0.5, "strong: side of the square that is cut out, as a fraction of the image's side.", at_least=0, at_most=1
-    )
-    noise: float = setting(
-        0.15, "noise, and strong for vectors: standard deviation of the Gaussian noise that is added.", at_least=0
-    )
-    feature_dropout: float = setting(
-        0.3, "strong for vectors: probability that a feature is set to zero.", at_least=0, below=1
-    )
+    cutout: float = setting(0.5, "strong: side of the square cut out, relative to the image's.", at_least=0, at_most=1)
+    noise: float = setting(0.15, "noise, and strong for vectors: standard deviation of the noise.", at_least=0)
+    feature_dropout: float = setting(0.3, "strong for vectors: probability of zeroing a feature.", at_least=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -160,9 +147,8 @@ def warp(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
     """Apply the affine map matrix[i], [2, 3], to image i; pixels from outside are `fill`."""
     height, width = images.shape[2:]
     y, x = (((torch.arange(size, device=images.device) + 0.5) * 2 / size - 1) for size in (height, width))
-    positions = torch.stack(
-        [x.expand(height, width), y[:, None].expand(height, width), torch.ones_like(images[0, 0])], dim=2
-    )
+    one = torch.ones_like(images[0, 0])
+    positions = torch.stack([x * one, y[:, None] * one, one], dim=2)
     grid = (positions.view(1, -1, 3) @ matrix.transpose(1, 2)).view(-1, height, width, 2)
     moved = functional.grid_sample(images - fill, grid.to(images.dtype), padding_mode="zeros", align_corners=False)
     return moved + fill
