@@ -1,9 +1,8 @@
 """EnsembleTargets: the matrix Z of temporal ensembling, one row per training row.
 
 Z holds an exponential average of the probabilities predicted for a row, one prediction per epoch, and is divided by
-1 - decay^count to undo its start at zero. The count is per row, so a row that an epoch leaves out keeps both Z and target; if
-every row is visited in every epoch, this is Algorithm 2 of the paper. What is written during an epoch takes effect at
-`commit`, so targets are constant within an epoch. Everything is a plain tensor: any training loop can use this class.
+1 - decay^count to undo its start at zero. The count is per row, so a row that an epoch leaves out keeps its target; if every
+row is visited in every epoch, this is Algorithm 2 of the paper. Targets change only at `commit`, the end of an epoch.
 """
 
 from collections.abc import Mapping
@@ -108,7 +107,7 @@ class EnsembleTargets:
     def commit(self) -> None:
         """End the epoch: Z <- decay Z + (1 - decay) z for the rows that were written."""
         total, size = torch.zeros_like(self.spread), max(CHUNK_BYTES // (4 * self.num_classes), 1)
-        for chunk in zip(*(each.split(size) for each in self.arrays.values()), strict=True):
+        for chunk in zip(*(torch.split(each, size) for each in self.arrays.values()), strict=True):
             total += self._blend_in(*chunk)
         self.spread = total / self.written.sum()
         self.written.zero_()

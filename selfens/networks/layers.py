@@ -1,9 +1,8 @@
 """Layers of the paper's network: weight normalization with mean-only batch normalization, and input noise.
 
-Three facts that are easy to miss. The running means move once per training step, not once per forward pass, and follow the
-last pass (`update_running_means`), which in the Π-model is the second of two. They start at zero without bias correction, so
-with the paper's momentum of 0.999 the test errors of the first few epochs mean little. The gains g are set from one batch
-before training (`calibrate`), which leaves the means alone.
+The running means move once per training step (`update_running_means`), not once per forward pass, and follow the last pass, in
+the Π-model the second of two. They start at zero without bias correction, so with the paper's momentum of 0.999 the test errors
+of the first few epochs mean little. The gains g are set from one batch before training (`calibrate`).
 """
 
 from abc import ABC, abstractmethod
@@ -34,8 +33,8 @@ class GaussianNoise(nn.Module):
 class NormalizedLayer(nn.Module, ABC):
     """activation(W x - mean + b) with W = g V / |V|: weight normalization and mean-only batch normalization.
 
-    |V| is per output unit, over all its inputs. In training, mean is the batch mean of W x over everything but the channel,
-    and gradients flow through it; in evaluation it is the running mean. g and b are trainable (Salimans & Kingma, 2016).
+    |V| is per output unit. In training, the mean of W x is over everything but the channel, and gradients flow through it; in
+    evaluation it is the running mean. g and b are trainable (Salimans & Kingma, 2016).
 
     Parameters
     ----------
@@ -79,10 +78,9 @@ class NormalizedLayer(nn.Module, ABC):
 
     def normalize(self, y: Tensor) -> Tensor:
         """Subtract the batch mean and add the bias; while calibrating, set the gain first."""
-        mean = self._batch_mean(y)
         if self.calibrating:
-            y = y / self._per_unit(self._calibrate(y, mean), y.ndim)
-            mean = self._batch_mean(y)
+            y = y / self._per_unit(self._calibrate(y), y.ndim)
+        mean = self._batch_mean(y)
         self.batch_mean.copy_(mean.detach())
         return (y + self._per_unit(self.bias - mean, y.ndim)).to(y.dtype)
 
@@ -91,9 +89,9 @@ class NormalizedLayer(nn.Module, ABC):
         return y.mean(dim=[d for d in range(y.ndim) if d != 1], dtype=torch.float32)
 
     @torch.no_grad()
-    def _calibrate(self, y: Tensor, mean: Tensor) -> Tensor:
+    def _calibrate(self, y: Tensor) -> Tensor:
         """Set g so that W x has unit variance on this batch; return the standard deviations it had."""
-        deviation = self._batch_mean((y - self._per_unit(mean, y.ndim)).square()).sqrt()
+        deviation = self._batch_mean((y - self._per_unit(self._batch_mean(y), y.ndim)).square()).sqrt()
         moves = deviation > ROUNDING * self._batch_mean(y.square()).sqrt()
         deviation = torch.where(moves, deviation, 1.0)  # a unit that never moves keeps its gain
         self.gain.div_(deviation)
@@ -112,8 +110,7 @@ class NormalizedConv2d(NormalizedLayer):
         self, in_channels: int, out_channels: int, size: int, *, padding: str = "same", momentum: float = 0.999
     ) -> None:
         super().__init__((out_channels, in_channels, size, size), momentum, LEAKY_SLOPE)
-        self.padding = size // 2 if padding == "same" else 0
-        self.fused = False
+        self.padding, self.fused = size // 2 if padding == "same" else 0, False
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _convolve(x, weight, bias, self.padding, self.fused)
@@ -138,10 +135,7 @@ class NormalizedConv2d(NormalizedLayer):
 
 
 class BatchNormConv2d(nn.Module):
-    """A convolution with full batch normalization and a leaky ReLU, today's standard layer.
-
-    Gains and shifts are trainable. Running means and variances, with a momentum near 1, move at every training pass.
-    """
+    """A convolution with full batch normalization and a leaky ReLU. Running statistics move at every training pass."""
 
     def __init__(
         self,
@@ -274,17 +268,13 @@ def update_running_means(network: nn.Module) -> None:
     for layer in normalized_layers(network):
         by_momentum.setdefault(layer.momentum, []).append(layer)
     for momentum, layers in by_momentum.items():
-        torch._foreach_lerp_(
-            [layer.running_mean for layer in layers], [layer.batch_mean for layer in layers], 1 - momentum
-        )
+        means, batch_means = [each.running_mean for each in layers], [each.batch_mean for each in layers]
+        torch._foreach_lerp_(means, batch_means, 1 - momentum)
 
 
 @torch.no_grad()
 def calibrate(network: nn.Module, inputs: Tensor) -> None:
-    """Initialize from data: one training-mode pass over `inputs` sets every gain, layer by layer.
-
-    Networks without a `NormalizedLayer` are not run.
-    """
+    """Set every gain, layer by layer, in one training pass over `inputs`. A network without gains is not run."""
     layers = list(normalized_layers(network))
     if not layers:
         return
