@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from selfens.core.alignment import Alignment
 from selfens.core.batch import Batch
 from selfens.core.targets import Targets
 from selfens.core.teacher import EmaTeacher
+from selfens.core.views import COLORS, MAX_CHANGE, VIEWS, View, Views, gray, warp
 from selfens.data import sources
 from selfens.data.dataset import Dataset
 from selfens.errors import SelfensError
@@ -44,6 +46,52 @@ from selfens.training.loop import train
 
 EPOCHS, PRETRAINING, LEARNING_RATE = 160, 0.4, 0.05  # pretraining is a part of the epochs
 KEY_SIZE, TEMPERATURE = 128, 0.2  # of contrast
+SMALLEST_CROP, MAX_STRETCH, MAX_JITTER, MAX_HUE = 0.2, 4 / 3, 0.4, math.pi / 5
+JITTERED, GRAYED = 0.64, 0.2  # fractions of the crops whose colors are changed, or removed
+
+
+def crop_view(views: Views, images: Tensor) -> Tensor:
+    """The view `crop`: a part of the image at full size, its colors changed or removed if the images are pixels."""
+    uniform, fill = torch.rand(10, len(images), device=images.device), 0.5 if views.pixels else 0.0
+    cropped = crop(images, uniform[:4], uniform[4] < (0.5 if views.options.flip else 0.0), fill)
+    if not views.pixels:
+        return cropped
+    jittered, chosen = change_colors(cropped, uniform[5:9]), uniform[9].view(-1, 1, 1, 1)
+    return torch.where(chosen < GRAYED, gray(cropped), torch.where(chosen < GRAYED + JITTERED, jittered, cropped))
+
+
+def crop(images: Tensor, uniform: Tensor, flips: Tensor, fill: float) -> Tensor:
+    """Enlarge a rectangle of each image to the size of the image, mirrored if flips[i].
+
+    Area, shape and position follow from four numbers between 0 and 1 for each image.
+    """
+    area = SMALLEST_CROP + (1 - SMALLEST_CROP) * uniform[0]
+    stretch = MAX_STRETCH ** (2 * uniform[1] - 1)
+    width, height = (area * stretch).sqrt().clamp(max=1), (area / stretch).sqrt().clamp(max=1)
+    right, down = (2 * uniform[2] - 1) * (1 - width), (2 * uniform[3] - 1) * (1 - height)
+    zero = torch.zeros_like(width)
+    top = torch.stack([torch.where(flips, -width, width), zero, right], dim=1)
+    return warp(images, torch.stack([top, torch.stack([zero, height, down], dim=1)], dim=1), fill)
+
+
+def change_colors(images: Tensor, uniform: Tensor) -> Tensor:
+    """Change brightness, contrast, saturation and, of RGB images, hue, from four numbers between 0 and 1 for each image."""
+    strengths = (2 * uniform - 1).view(4, -1, 1, 1, 1)
+    for name, strength in zip(("brightness", "contrast", "saturation"), strengths[:3], strict=True):
+        images = COLORS[name](images, strength * MAX_JITTER / MAX_CHANGE).clamp(0, 1)
+    return turn_hue(images, strengths[3] * MAX_HUE).clamp(0, 1) if images.shape[1] == 3 else images
+
+
+def turn_hue(images: Tensor, angle: Tensor) -> Tensor:
+    """Rotate colors about the gray axis, by an angle for each image."""
+    red, green, blue = (images[:, channel : channel + 1] for channel in range(3))
+    same, other = (1 + 2 * angle.cos()) / 3, (1 - angle.cos()) / 3
+    less, more = other - angle.sin() / math.sqrt(3), other + angle.sin() / math.sqrt(3)
+    turned = (same * red + less * green + more * blue, more * red + same * green + less * blue)
+    return torch.cat([*turned, less * red + more * green + same * blue], dim=1)
+
+
+VIEWS["crop"] = View(crop_view, has_colors=True, dimensions=(3,))
 
 
 class TwoHeads(nn.Module):

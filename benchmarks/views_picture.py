@@ -50,9 +50,9 @@ def examples(image: Tensor, count: int) -> dict[str, Tensor]:
     """[count, 3, side, side] random views of the image, by their names."""
     torch.manual_seed(4)
     images, options = image.expand(count, -1, -1, -1), ViewsConfig(flip=True, translation=4)
-    weak, strong, crop = Views(tuple(image.shape), options, pixels=True).make(images, ("weak", "strong", "crop"))
+    weak, strong = Views(tuple(image.shape), options, pixels=True).make(images, ("weak", "strong"))
     cut = cut_out(images, torch.rand(2, count), options.cutout, 0.5)
-    return {"cutout": cut, "weak view": weak, "strong view": strong, "crop": crop}
+    return {"cutout": cut, "weak view": weak, "strong view": strong}
 
 
 class Picture:

@@ -37,7 +37,7 @@ class PreprocessConfig(Section):
     )
     rows: Literal["all", "labeled"] = setting("all", "Fit on all rows of the main set, or only on the labeled ones.")
     after_views: Switch = setting(
-        "auto", "Preprocess each view, so that colors change on pixels; auto: channel, and a strong or crop view."
+        "auto", "Preprocess each view, so that colors change on pixels; auto: channel, and a view that changes colors."
     )
 
     def is_after_views(self, views: Iterable[str]) -> bool:

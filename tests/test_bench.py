@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from reference import operations
 from support import encoded, training_rows
 from torch import nn
 
 from selfens import presets
 from selfens.bench import steps, write_json
 from selfens.core.batch import Batch
+from selfens.core.views import VIEWS, Views, ViewsConfig
 from selfens.data.labels import LabelChoice
 from selfens.data.sources import load, options_for
 from selfens.errors import ConfigError, DataError, MissingPackageError, RunError
@@ -45,6 +47,14 @@ def script(name):
 @pytest.fixture(scope="module")
 def digits():
     return load(options_for("digits"))
+
+
+@pytest.fixture(scope="module")
+def few():
+    """benchmarks/few_labels.py, which adds the view `crop`."""
+    module = script("few_labels")
+    yield module
+    VIEWS.pop("crop")
 
 
 def build(method, data, *overrides):
@@ -244,8 +254,7 @@ def test_the_figure_has_times_of_runs_that_were_alone_and_the_peers(tmp_path, mo
     assert after == {**before, figure.PEER: [(200, 15)]}
 
 
-def test_a_run_with_few_labels_is_pretrained_and_then_the_temporal_teacher(digits, monkeypatch):
-    few = script("few_labels")
+def test_a_run_with_few_labels_is_pretrained_and_then_the_temporal_teacher(few, digits, monkeypatch):
     decays, genuine = [], few.Pretrained.end_epoch
     monkeypatch.setattr(few.Pretrained, "end_epoch", lambda self: (decays.append(float(self.decay)), genuine(self)))
     changed = ["labels.count=30", "schedule.epochs=10", "network.width=8", "training.threads=1"]
@@ -257,8 +266,7 @@ def test_a_run_with_few_labels_is_pretrained_and_then_the_temporal_teacher(digit
     assert decays == [pytest.approx(0.99)] * 6 + [pytest.approx(0.999)] * 4
 
 
-def test_without_pretraining_its_loss_is_the_temporal_teachers():
-    few = script("few_labels")
+def test_without_pretraining_its_loss_is_the_temporal_teachers(few):
     torch.manual_seed(0)
     network = few.TwoHeads(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)))
     labels = torch.tensor([0, 1, 2, 1, -1, -1, -1, -1])
@@ -279,6 +287,71 @@ def test_without_pretraining_its_loss_is_the_temporal_teachers():
     assert learns == [False] * 2 + [True] * 2 + [False] * 4  # body, last layer, second head
     expected = pretraining.parts["supervised"] + pretraining.parts["contrast"]
     torch.testing.assert_close(pretraining.total, expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 9)])
+def test_a_crop_is_its_twin(few, shape):
+    """Area, shape and place from the smallest to the largest, mirrored or not."""
+    corners = [
+        (a, s, x, y, flip) for a in (0, 0.5, 1) for s in (0, 1) for x in (0, 0.7) for y in (0.2, 1) for flip in (0, 1)
+    ]
+    images, draws = torch.rand(len(corners), *shape), torch.tensor(corners).T
+    result = few.crop(images, draws[:4], draws[4] > 0, fill=0.5)
+    for i, corner in enumerate(corners):
+        expected = operations.crop(images[i].double().numpy(), *corner, fill=0.5)
+        np.testing.assert_allclose(result[i], expected, atol=2e-5, err_msg=str(corner))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_colors_of_a_crop_are_changed_as_the_twins(few, channels):
+    images = torch.rand(30, channels, 5, 6)
+    draws = torch.from_numpy(np.random.default_rng(1).random((4, 30))).float()
+    result = few.change_colors(images, draws)
+    for i, image in enumerate(images):
+        expected = operations.colored(image.double().numpy(), *draws[:, i].tolist())
+        np.testing.assert_allclose(result[i], expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("pixels", [True, False])
+@pytest.mark.parametrize("flip", [True, False])
+def test_a_whole_crop_view_is_the_twins(few, pixels, flip):
+    """Ten numbers for each image: area, shape and place, whether mirrored, four of colors, and what becomes of them."""
+    images, kinds = torch.rand(60, 3, 7, 6), set()
+    torch.manual_seed(3)
+    draws = torch.rand(10, 60).double().numpy().T
+    torch.manual_seed(3)
+    (result,) = Views((3, 7, 6), ViewsConfig(flip=flip), pixels).make(images, ("crop",))
+    for image, draw, ours in zip(images.double().numpy(), draws, result, strict=True):
+        expected = operations.crop(image, *draw[:4], flip and draw[4] < 0.5, fill=0.5 if pixels else 0.0)
+        if pixels and draw[9] < 0.2:
+            kinds.add("gray")
+            expected = np.stack([operations.gray(expected)] * 3)
+        elif pixels and draw[9] < 0.84:
+            kinds.add("colored")
+            expected = operations.colored(expected, *draw[5:9])
+        np.testing.assert_allclose(ours, expected, atol=3e-5)
+    assert kinds == ({"gray", "colored"} if pixels else set())
+
+
+def test_crops_are_drawn_for_each_image_and_view(few):
+    images = torch.rand(1, 3, 8, 8).expand(100, -1, -1, -1)
+    made = torch.cat(Views((3, 8, 8)).make(images, ("crop", "crop")))
+    assert len(torch.unique(made.flatten(1), dim=0)) == 200
+
+
+def test_crops_compile_to_the_same_values(few):
+    views, images = Views((3, 8, 8), ViewsConfig(flip=True), pixels=True), torch.rand(20, 3, 8, 8)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda inputs: views.make(inputs, ("crop", "crop")), fullgraph=True, backend="aot_eager")
+    torch.manual_seed(0)
+    expected = views.make(images, ("crop", "crop"))
+    torch.manual_seed(0)
+    torch.testing.assert_close(compiled(images), expected)
+
+
+def test_vectors_have_no_crop(few):
+    with pytest.raises(ConfigError, match=r"'crop' is for images .*width., but the inputs have shape \(7,\)\."):
+        Views((7,)).check(("crop",))
 
 
 @pytest.mark.parametrize(

@@ -133,10 +133,10 @@ def test_many_classes_are_averaged_a_few_rows_at_a_time(monkeypatch):
     ensemble = EnsembleTargets(30, 10)
     ensemble.write(torch.arange(20), torch.rand(20, 10))
     ensemble.commit()
-    expected, asked, genuine = around.all_averaged(ensemble, 0.5), [], ensemble.get
+    expected, asked, genuine = around.averaged(ensemble, 0.5), [], ensemble.get
     monkeypatch.setattr(neighbors, "AVERAGED", 500)  # of 10 classes and 10 neighbors, four rows
     monkeypatch.setattr(ensemble, "get", lambda rows: asked.append(len(rows)) or genuine(rows))
-    assert torch.equal(around.all_averaged(ensemble, 0.5), expected)
+    assert torch.equal(around.averaged(ensemble, 0.5), expected)
     assert asked == [44] * 7 + [22]
 
 

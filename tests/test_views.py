@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from reference import operations
 from reference.images import flip_and_shift as twin
 
-from selfens.core import views as core_views
 from selfens.core.views import (
     COLORS,
     GEOMETRIC,
@@ -199,19 +198,14 @@ def test_the_flip_is_shared_by_a_weak_and_a_strong_view():
 
 
 @pytest.mark.parametrize(
-    ("backend", "names", "options"),
-    [
-        ("aot_eager", ("weak", "strong"), {"flip": True, "translation": 1}),
-        ("inductor", ("weak", "strong"), {"operations": 1}),
-        ("aot_eager", ("crop", "crop"), {"flip": True}),
-    ],
+    ("backend", "options"), [("aot_eager", {"flip": True, "translation": 1}), ("inductor", {"operations": 1})]
 )
-def test_views_compile_to_the_same_values(backend, names, options):
+def test_views_compile_to_the_same_values(backend, options):
     """With everything on it takes the default compiler half a minute on a CPU, so there it has one operation."""
     views, images = views_of((3, 8, 8), pixels=True, **options), textured(20, 3, 8, 8)
 
     def both(inputs):
-        return views.make(inputs, names)
+        return views.make(inputs, ("weak", "strong"))
 
     torch._dynamo.reset()
     with torch._inductor.config.patch(fallback_random=True):
@@ -224,59 +218,6 @@ def test_views_compile_to_the_same_values(backend, names, options):
                 # The last digit may put a pixel on the other side of a threshold.
                 differs = (ours - theirs).abs() > 1e-4
                 assert differs.float().mean() < 0.001
-
-
-# crop
-
-
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 9)])
-def test_a_crop_is_its_twin(shape):
-    """Area, shape and place from the smallest to the largest, mirrored or not."""
-    corners = [
-        (a, s, x, y, flip) for a in (0, 0.5, 1) for s in (0, 1) for x in (0, 0.7) for y in (0.2, 1) for flip in (0, 1)
-    ]
-    images, draws = textured(len(corners), *shape), torch.tensor(corners).T
-    result = core_views.crop(images, draws[:4], draws[4] > 0, fill=0.5)
-    for i, corner in enumerate(corners):
-        expected = operations.crop(images[i].double().numpy(), *corner, fill=0.5)
-        np.testing.assert_allclose(result[i], expected, atol=2e-5, err_msg=str(corner))
-
-
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_colors_of_a_crop_are_changed_as_the_twins(channels):
-    images = textured(30, channels, 5, 6)
-    draws = torch.from_numpy(np.random.default_rng(1).random((4, 30))).float()
-    result = core_views.change_colors(images, draws)
-    for i, image in enumerate(images):
-        expected = operations.colored(image.double().numpy(), *draws[:, i].tolist())
-        np.testing.assert_allclose(result[i], expected, atol=2e-5)
-
-
-@pytest.mark.parametrize("pixels", [True, False])
-@pytest.mark.parametrize("flip", [True, False])
-def test_a_whole_crop_view_is_the_twins(pixels, flip):
-    """Ten numbers for each image: area, shape and place, whether mirrored, four of colors, and what becomes of them."""
-    images, kinds = textured(60, 3, 7, 6), set()
-    torch.manual_seed(3)
-    draws = torch.rand(10, 60).double().numpy().T
-    torch.manual_seed(3)
-    (result,) = views_of((3, 7, 6), pixels=pixels, flip=flip).make(images, ("crop",))
-    for image, draw, ours in zip(images.double().numpy(), draws, result, strict=True):
-        expected = operations.crop(image, *draw[:4], flip and draw[4] < 0.5, fill=0.5 if pixels else 0.0)
-        if pixels and draw[9] < 0.2:
-            kinds.add("gray")
-            expected = np.stack([operations.gray(expected)] * 3)
-        elif pixels and draw[9] < 0.84:
-            kinds.add("colored")
-            expected = operations.colored(expected, *draw[5:9])
-        np.testing.assert_allclose(ours, expected, atol=3e-5)
-    assert kinds == ({"gray", "colored"} if pixels else set())
-
-
-def test_crops_are_drawn_for_each_image_and_view():
-    images = textured(1, 3, 8, 8).expand(100, -1, -1, -1)
-    made = torch.cat(views_of((3, 8, 8)).make(images, ("crop", "crop")))
-    assert len(torch.unique(made.flatten(1), dim=0)) == 200
 
 
 # vectors, noise, none
@@ -326,7 +267,6 @@ def test_options_that_do_not_suit_the_inputs_are_refused(shape, options, sentenc
     [
         ("string", (7,), "no view 'string'; did you mean 'strong'"),
         ("strong", (2, 3), r"'strong' is for images .channels, height, width. or vectors, but .* shape \(2, 3\)"),
-        ("crop", (7,), r"'crop' is for images .channels, height, width., but the inputs have shape \(7,\)\."),
     ],
 )
 def test_views_that_inputs_do_not_have_are_refused(name, shape, sentence):

@@ -39,10 +39,12 @@ class Alignment:
         self.kind = kind
         self.wanted = smoothed_shares(class_counts if kind == "labels" else torch.zeros_like(class_counts))
         self.predicted = self.wanted.clone()
-        """How often each class is predicted."""
 
     def align(self, probabilities: Tensor) -> Tensor:
-        return probabilities if self.kind == "none" else align(probabilities, self.predicted, self.wanted)
+        """Rescale probabilities by how often each class should be predicted over how often it is."""
+        if self.kind == "none":
+            return probabilities
+        return normalize(probabilities * (self.wanted / self.predicted.clamp_min(1e-6)))
 
     def follow(self, predictions: Tensor) -> None:
         """Move the running mean toward a batch of predictions."""
@@ -55,20 +57,10 @@ class Alignment:
         self.predicted.copy_(state["predicted"])
 
 
-def align(probabilities: Tensor, predicted: Tensor, wanted: Tensor) -> Tensor:
-    """Rescale probabilities by how often each class should be predicted over how often it is.
-
-    >>> align(torch.tensor([[0.5, 0.5]]), torch.tensor([0.8, 0.2]), torch.tensor([0.5, 0.5]))
-    tensor([[0.2000, 0.8000]])
-    """
-    return normalize(probabilities * (wanted / predicted.clamp_min(1e-6)))
-
-
 def class_factors(probabilities: Tensor, counted: Tensor, wanted: Tensor, slack: float, rounds: int = 3) -> Tensor:
-    """Return [classes] factors that move each class's mean share into wanted/slack to wanted*slack.
+    """Return [classes] factors that move each class's mean share over the `counted` rows into wanted/slack to wanted*slack.
 
-    The share is over the rows that are `counted`; each round gets closer. Shares within the range stay as they are: nothing
-    says that classes are equally frequent.
+    Each round gets closer. Shares within the range stay: nothing says that classes are equally frequent.
 
     >>> class_factors(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([True, True]), torch.tensor([0.5, 0.5]), 1.5)
     tensor([1., 1.])

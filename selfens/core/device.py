@@ -66,10 +66,10 @@ def keep_random_state(device: torch.device | None = None) -> Iterator[None]:
 
 @contextmanager
 def float32_mode(precision: str) -> Iterator[None]:
-    """Set float32 arithmetic to full precision, or to TF32 if that is the precision.
+    """Set float32 arithmetic to full precision or TF32, and restore it. Other threads wait.
 
-    torch has a general setting, one per library that overrides it, and an older one for matrix products. If they disagree,
-    reading them raises an error in the compiler, so all are set and restored. Other threads wait.
+    torch has a general setting, one per library that overrides it, and an older one for matrix products. The compiler fails
+    if they disagree, so all are set.
     """
     mode = "tf32" if precision == "tf32" else "ieee"
     backends: Any = torch.backends  # its fp32_precision is not in torch's own types yet
@@ -134,7 +134,7 @@ def environment(device: torch.device, precision: str) -> dict[str, Any]:
 def _processor() -> str:
     try:
         with open("/proc/cpuinfo") as lines:
-            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-        return f"{names[0]}, {os.cpu_count()} cores"
-    except (OSError, IndexError):
+            name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return f"{name}, {os.cpu_count()} cores"
+    except (OSError, StopIteration, IndexError):
         return platform.processor() or "CPU"

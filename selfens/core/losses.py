@@ -1,8 +1,7 @@
 """The terms of the loss: pure functions of tensors.
 
-Both terms are divided by the size of the whole batch, as in the paper. Dividing the cross-entropy by the number of labeled rows
-would change its weight relative to the other term by N/M, which is 146 for SVHN with 500 labels. If batches have a fixed
-number of labeled rows, each term is the mean over its own part.
+Both terms are divided by the size of the whole batch, as in the paper; dividing the cross-entropy by the number of labeled
+rows would multiply its weight by N/M. If batches have a fixed number of labeled rows, each term is the mean over its own part.
 """
 
 import torch

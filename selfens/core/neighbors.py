@@ -42,26 +42,23 @@ class Neighborhood:
         self.nearest = nearest_rows(project(inputs, len(labels)), count)
         """[rows, count] row numbers."""
 
-    def averaged(self, ensemble: EnsembleTargets, rows: Tensor, share: float) -> Tensor:
-        """Return [rows, classes] the ensemble's distribution of each row, averaged with the mean over its neighbors.
+    @torch.no_grad()
+    def averaged(self, ensemble: EnsembleTargets, share: float, rows: Tensor | None = None) -> Tensor:
+        """Return [rows, classes] the ensemble's distribution of each row (default: all), averaged with its neighbors' mean.
 
         `share` is the weight of the neighbors. A labeled row counts as its label; one without a prediction counts as nothing.
         """
-        every = torch.cat([rows[:, None], self.nearest[rows]], dim=1)
-        flat = every.flatten()
-        predicted = ensemble.get(flat).probabilities
-        given = torch.zeros_like(predicted).scatter_(1, self.classes[flat, None], 1.0)
-        known = torch.where(self.labeled[flat, None], given, predicted)
-        known = known.view(*every.shape, -1)
-        mixed = (1 - share) * known[:, 0] + share * known[:, 1:].mean(dim=1)
-        return normalize(mixed)
-
-    @torch.no_grad()
-    def all_averaged(self, ensemble: EnsembleTargets, share: float) -> Tensor:
-        """Return the same for all rows."""
-        every = torch.arange(len(self.nearest), device=self.nearest.device)
+        rows = torch.arange(len(self.nearest), device=self.nearest.device) if rows is None else rows
         size = max(min(ROWS, AVERAGED // (ensemble.num_classes * (self.nearest.shape[1] + 1))), 1)
-        return torch.cat([self.averaged(ensemble, rows, share) for rows in torch.split(every, size)])
+        found = []
+        for own in torch.split(rows, size):
+            every = torch.cat([own[:, None], self.nearest[own]], dim=1)
+            flat = every.flatten()
+            predicted = ensemble.get(flat).probabilities
+            given = torch.zeros_like(predicted).scatter_(1, self.classes[flat, None], 1.0)
+            known = torch.where(self.labeled[flat, None], given, predicted).view(*every.shape, -1)
+            found.append(normalize((1 - share) * known[:, 0] + share * known[:, 1:].mean(dim=1)))
+        return torch.cat(found)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ captured step sees their new values. A learning-rate multiplier and the weight d
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 class Optimizer(ABC):
-    """Trains the parameters of a network that require a gradient.
+    """Update the parameters of a network that require a gradient.
 
     Parameters
     ----------
@@ -60,6 +60,8 @@ class Optimizer(ABC):
         self.rates: dict[str, Tensor] = {"learning_rate": self.flat.new_zeros(())}
         self.decay = self._vector([weight_decay if p.ndim >= 2 else 0.0 for p in self.parameters], neutral=0.0)
         self.multiplier = self._vector(_multipliers([name for name, _ in named], multipliers or {}), neutral=1.0)
+        self.state: dict[str, Tensor] = {}
+        """What a resumed run needs besides the parameters and the rates."""
 
     def _vector(self, values: Sequence[float], neutral: float) -> Tensor | None:
         """Return one value per parameter as a vector over the flat tensor; None if all are neutral."""
@@ -84,22 +86,24 @@ class Optimizer(ABC):
         """Add the weight decay to a gradient."""
         return gradient if self.decay is None else gradient + self.decay * self.flat
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a resumed run needs besides the parameters and the rates."""
+        return dict(self.state)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, tensor in self.state_dict().items():
+        for name, tensor in self.state.items():
             tensor.copy_(state[name])
 
 
-class _Moments(Optimizer):
-    """The averages of the gradient and of its square, which both kinds of Adam keep."""
+class Adam(Optimizer):
+    """The authors' Adam: step size lr sqrt(1 - beta2^t) / (1 - beta1^t) with the current beta1, which the schedule lowers,
+    and epsilon added to the uncorrected root. Unlike theirs, NaNs are not replaced by zeros; the trainer stops instead.
+    """
 
     def __init__(self, network: nn.Module, *, beta2: float = 0.999, epsilon: float = 1e-8, **common: Any) -> None:
         super().__init__(network, **common)
         self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)  # m, v
         self.steps = self.flat.new_zeros(())  # t
+        self.state = {"first": self.first, "second": self.second, "steps": self.steps}
         self.rates["beta1"] = self.flat.new_full((), 0.9)
         self.beta2, self.epsilon = beta2, epsilon
 
@@ -113,24 +117,13 @@ class _Moments(Optimizer):
         log_beta2 = math.log(self.beta2) if self.beta2 else -math.inf
         return -torch.expm1(self.steps * beta1.log()), -torch.expm1(self.steps * log_beta2)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"first": self.first, "second": self.second, "steps": self.steps}
-
-
-@final
-class Adam(_Moments):
-    """The authors' Adam: step size lr sqrt(1 - beta2^t) / (1 - beta1^t) with the current beta1, which the schedule lowers,
-    and epsilon added to the uncorrected root. Unlike theirs, NaNs are not replaced by zeros; the trainer stops instead.
-    """
-
     def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
         first_weight, second_weight = self._average(self._decayed(gradient))
         size = rate * second_weight.sqrt() / first_weight
         return size * self.first / (self.second.sqrt() + self.epsilon)
 
 
-@final
-class AdamW(_Moments):
+class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov & Hutter), as torch.optim.AdamW."""
 
     def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
@@ -139,21 +132,18 @@ class AdamW(_Moments):
         return rate * self._decayed(self.first / first_weight / root)
 
 
-@final
 class Sgd(Optimizer):
     """Stochastic gradient descent with Nesterov momentum, as torch.optim.SGD(nesterov=True)."""
 
     def __init__(self, network: nn.Module, *, momentum: float = 0.9, **common: Any) -> None:
         super().__init__(network, **common)
         self.momentum, self.velocity = momentum, torch.zeros_like(self.flat)
+        self.state = {"velocity": self.velocity}
 
     def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
         gradient = self._decayed(gradient)
         self.velocity.mul_(self.momentum).add_(gradient)
         return rate * (gradient + self.momentum * self.velocity)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {"velocity": self.velocity}
 
 
 def _multipliers(names: Sequence[str], wanted: Mapping[str, float]) -> list[float]:

@@ -17,11 +17,7 @@ def gaussian_rampup(length: float, constant: float = 5.0) -> Schedule:
     >>> round(up(0), 5), round(up(40), 4), up(80), up(200)
     (0.00674, 0.2865, 1.0, 1.0)
     """
-
-    def value(epoch: float) -> float:
-        return math.exp(-constant * (1 - epoch / length) ** 2) if epoch < length else 1.0
-
-    return value
+    return lambda epoch: math.exp(-constant * (1 - epoch / length) ** 2) if epoch < length else 1.0
 
 
 def gaussian_rampdown(end: float, length: float, constant: float = 12.5) -> Schedule:
@@ -32,11 +28,7 @@ def gaussian_rampdown(end: float, length: float, constant: float = 12.5) -> Sche
     (1.0, 1.0, 0.6065)
     """
     start = end - length
-
-    def value(epoch: float) -> float:
-        return math.exp(-constant * ((epoch - start) / length) ** 2) if epoch > start else 1.0
-
-    return value
+    return lambda epoch: math.exp(-constant * ((epoch - start) / length) ** 2) if epoch > start else 1.0
 
 
 def warmup_cosine(end: float, warmup: float = 0.0) -> Schedule:

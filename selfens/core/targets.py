@@ -1,9 +1,8 @@
 """EnsembleTargets: the matrix Z of temporal ensembling, one row per training row.
 
 Z holds an exponential average of the probabilities predicted for a row, one prediction per epoch, and is divided by
-1 - decay^count to undo its start at zero. The count is per row, so a row that an epoch leaves out keeps both Z and target; if
-every row is visited in every epoch, this is Algorithm 2 of the paper. What is written during an epoch takes effect at
-`commit`, so targets are constant within an epoch. Everything is a plain tensor: any training loop can use this class.
+1 - decay^count to undo its start at zero. The count is per row, so a row that an epoch leaves out keeps its target; if every
+row is visited in every epoch, this is Algorithm 2 of the paper. Targets change only at `commit`, the end of an epoch.
 """
 
 from collections.abc import Mapping
@@ -14,9 +13,8 @@ from torch import Tensor
 
 from selfens.core import memory
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16}
 CHUNK_BYTES = 1 << 20
-"""How much of a float32 matrix `commit` processes at a time, so that it never copies a large Z."""
+"""How much of a matrix `commit` processes at a time, so that it never copies a large Z."""
 
 
 class Targets(NamedTuple):
@@ -43,13 +41,6 @@ def with_latest(targets: Targets, latest: Tensor, decay: float) -> Tensor:
 class EnsembleTargets:
     """Z for `num_rows` rows and `num_classes` classes, averaged with momentum `decay` (alpha).
 
-    Parameters
-    ----------
-    dtype
-        The type Z is kept in, float32 or float16; arithmetic is in float32.
-    variance
-        Also keep the second moment.
-
     >>> ensemble = EnsembleTargets(num_rows=3, num_classes=2, decay=0.6)
     >>> rows = torch.tensor([0, 2])
     >>> ensemble.write(rows, torch.tensor([[0.9, 0.1], [0.2, 0.8]]))
@@ -59,46 +50,29 @@ class EnsembleTargets:
     """
 
     def __init__(
-        self,
-        num_rows: int,
-        num_classes: int,
-        decay: float = 0.6,
-        device: torch.device | str | None = None,
-        *,
-        dtype: str = "float32",
-        variance: bool = True,
+        self, num_rows: int, num_classes: int, decay: float = 0.6, device: torch.device | str | None = None
     ) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay}; expected at least 0 and below 1.")
         if min(num_rows, num_classes) < 1:
             raise ValueError(f"the targets have {num_rows} rows and {num_classes} classes; expected at least 1.")
-        if dtype not in DTYPES:
-            raise ValueError(f"the targets' type is '{dtype}'; expected {' or '.join(DTYPES)}.")
         self.num_rows, self.num_classes, self.device = num_rows, num_classes, torch.empty(0, device=device).device
-        matrix, column = ((num_rows, num_classes), DTYPES[dtype]), (num_rows,)
-        kinds = {
-            "count": (column, torch.int32),  # how many predictions are in the averages
-            "mean": matrix,  # Z
-            "square": matrix,  # the same average of the squared predictions
-            "pending": matrix,  # this epoch's predictions
-            "written": (column, torch.bool),  # which rows have one
-        }
-        if not variance:
-            del kinds["square"]
-        size = sum(torch.Size(shape).numel() * kind.itemsize for shape, kind in kinds.values())
-        what = f"targets of {num_rows:,} rows of {num_classes:,} classes in {dtype}"
-        memory.check(size, what, "use fewer rows or classes", self.device)
-        self.arrays = {name: torch.zeros(shape, dtype=kind, device=device) for name, (shape, kind) in kinds.items()}
+        what = f"targets of {num_rows:,} rows of {num_classes:,} classes in float32"
+        memory.check(num_rows * (3 * 4 * num_classes + 5), what, "use fewer rows or classes", self.device)
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.count = zeros(num_rows, dtype=torch.int32)  # how many predictions are in the averages
+        self.mean = zeros(num_rows, num_classes)  # Z
+        self.square = zeros(num_rows, num_classes)  # the same average of the squared predictions
+        self.pending = zeros(num_rows, num_classes)  # this epoch's predictions
+        self.written = zeros(num_rows, dtype=torch.bool)  # which rows have one
+        self.arrays = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
         # On the device, because a Python number would be copied there at each power; 1 - decay^count needs its digits.
         self.decay = torch.tensor(decay, dtype=torch.float64, device=device)
         self.spread = torch.full((), torch.nan, dtype=torch.float64, device=device)
         """After a commit: the variance, summed over the classes and averaged over the rows of that epoch."""
-
-    mean = property(lambda self: self.arrays["mean"])
-    square = property(lambda self: self.arrays.get("square"))
-    count = property(lambda self: self.arrays["count"])
-    pending = property(lambda self: self.arrays["pending"])
-    written = property(lambda self: self.arrays["written"])
 
     @torch.no_grad()
     def get(self, rows: Tensor) -> Targets:
@@ -106,7 +80,7 @@ class EnsembleTargets:
         at = rows.to(self.device)
         # index_select and index_copy_ move whole rows; advanced indexing moves single numbers on a CPU.
         count = self.count.index_select(0, at)
-        mean = self.mean.index_select(0, at).float()
+        mean = self.mean.index_select(0, at)
         return Targets(mean / self._correction(count)[:, None].float(), count > 0, count)
 
     def all(self) -> Targets:
@@ -116,11 +90,9 @@ class EnsembleTargets:
     @torch.no_grad()
     def variance(self, rows: Tensor) -> Tensor:
         """Return [rows, classes] the variance of a row's predictions, weighted as in Z; 0 with fewer than two predictions."""
-        if self.square is None:
-            raise ValueError("the ensemble keeps no second moment, so it has no variance; make it with variance=True.")
         at = rows.to(self.device)
         mean, _, count = self.get(at)
-        square = self.square[at].float() / self._correction(count)[:, None].float()
+        square = self.square[at] / self._correction(count)[:, None].float()
         varied = count > 1  # for one prediction, rounding would leave a little
         return torch.where(varied[:, None], (square - mean.square()).clamp_min_(0), 0.0)
 
@@ -134,30 +106,22 @@ class EnsembleTargets:
     @torch.no_grad()
     def commit(self) -> None:
         """End the epoch: Z <- decay Z + (1 - decay) z for the rows that were written."""
-        spread, visited = torch.zeros_like(self.spread), self.written.sum()
-        size = max(CHUNK_BYTES // (4 * self.num_classes), 1)
-        for start in range(0, self.num_rows, size):
-            spread += self._blend_in({name: array[start : start + size] for name, array in self.arrays.items()})
-        self.spread = spread / visited if self.square is not None else self.spread
+        total, size = torch.zeros_like(self.spread), max(CHUNK_BYTES // (4 * self.num_classes), 1)
+        for chunk in zip(*(torch.split(each, size) for each in self.arrays.values()), strict=True):
+            total += self._blend_in(*chunk)
+        self.spread = total / self.written.sum()
         self.written.zero_()
 
-    def _blend_in(self, chunk: dict[str, Tensor]) -> Tensor | float:
-        """Update the averages of the rows written; return the sum of their variances."""
-        written, new = chunk["written"], chunk["pending"].float()
-        mean = torch.where(written[:, None], self._blend(chunk["mean"], new), chunk["mean"])
-        chunk["mean"].copy_(mean)
-        chunk["count"] += written
-        if self.square is None:
-            return 0.0
-        square = torch.where(written[:, None], self._blend(chunk["square"], new.square()), chunk["square"])
-        chunk["square"].copy_(square)
-        correction = self._correction(chunk["count"])
-        each = square.float().sum(dim=1) / correction - mean.float().square().sum(dim=1) / correction**2
+    def _blend_in(self, count: Tensor, mean: Tensor, square: Tensor, pending: Tensor, written: Tensor) -> Tensor:
+        """Update the averages of the rows written, in place; return the sum of their variances."""
+        for average, new in ((mean, pending), (square, pending.square())):
+            # two roundings, which are the same on every device and for every chunk size
+            blended = (average * self.decay).add_(new * (1 - self.decay))
+            average.copy_(torch.where(written[:, None], blended, average))
+        count += written
+        correction = self._correction(count)
+        each = square.sum(dim=1) / correction - mean.square().sum(dim=1) / correction**2
         return torch.where(written, each.clamp_min(0), 0.0).sum()
-
-    def _blend(self, old: Tensor, new: Tensor) -> Tensor:
-        """Blend in two roundings, which are the same on every device and for every chunk size."""
-        return (old.float() * self.decay).add_(new * (1 - self.decay))
 
     def _correction(self, count: Tensor) -> Tensor:
         """Return 1 - decay^count, which undoes the start at zero; 1 for rows never seen."""
@@ -169,10 +133,9 @@ class EnsembleTargets:
         return {name: array for name, array in self.arrays.items() if name not in left_out} | {"decay": self.decay}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        if state["mean"].shape != self.mean.shape:
-            raise ValueError(f"the targets have shape {tuple(state['mean'].shape)}; expected {tuple(self.mean.shape)}.")
-        if self.square is not None and "square" not in state:
-            raise ValueError("the targets were saved without a second moment; make the ensemble with variance=False.")
+        found, expected = (f"{each.dtype} {tuple(each.shape)}" for each in (state["mean"], self.mean))
+        if found != expected:
+            raise ValueError(f"the targets are {found}; expected {expected}.")
         self.written.zero_()
         for name, tensor in (self.arrays | {"decay": self.decay}).items():
             if name in state or name not in ("pending", "written"):

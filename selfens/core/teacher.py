@@ -12,9 +12,8 @@ from selfens.errors import ConfigError
 class EmaTeacher:
     """A copy of `network` that follows it; call `update` after each optimizer step.
 
-    Trainable parameters are averaged with momentum `decay`. Buffers, such as the running statistics of batch normalization,
-    are copied: they are averages already. The momentum grows to `decay` over the first steps as 1 - 1/(t + 1)
-    (Tarvainen & Valpola), so that the initial weights are forgotten.
+    Trainable parameters are averaged with momentum `decay`, which the first steps approach as 1 - 1/(t + 1), so that the
+    initial weights are forgotten (Tarvainen & Valpola). Buffers, such as running statistics, are copied.
 
     >>> student = nn.Linear(2, 2)
     >>> teacher = EmaTeacher(student, decay=0.99)

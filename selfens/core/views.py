@@ -1,15 +1,12 @@
-"""Views: random variations of a whole batch of inputs by name, on its device, drawn again at every call. Compilable.
+"""Views: random variations of a batch of inputs by name, computed on its device and drawn again at every call.
 
     weak    images: horizontal flip and translation, borders reflected, as in the paper; vectors: as they are
     strong  images: weak, then random operations (`OPERATIONS`) and a square cut out; vectors: noise and feature dropout
-    crop    images: a part of the image at full size, its colors changed or removed, for learning without labels
     noise   Gaussian noise
     none    as they are
 
-An image is shifted by reading it through an index, so nothing is padded or copied twice. The flip comes first and the shift
-second, as in the authors' code. By default the flip is shared by all views of an input; the shift never is. Sizes are fractions
-of the image's side. Color operations need to know what black and white are, so inputs of unknown range, such as whitened ones,
-get only the geometric operations.
+The flip comes first and the shift second, as in the authors' code. Color operations need to know what black and white are, so
+inputs of unknown range, such as whitened ones, get only the geometric operations.
 """
 
 import math
@@ -27,8 +24,6 @@ from selfens.settings import Section, setting
 MAX_ANGLE, MAX_SHEAR, MAX_SHIFT = math.pi / 6, 0.3, 0.3
 MAX_CHANGE = 0.9  # of brightness, contrast, saturation and sharpness
 MIN_BITS = 4  # left by posterize
-SMALLEST_CROP, MAX_STRETCH, MAX_JITTER, MAX_HUE = 0.2, 4 / 3, 0.4, math.pi / 5
-JITTERED, GRAYED = 0.64, 0.2  # fractions of the crops whose colors are changed, or removed
 GRAY = (0.299, 0.587, 0.114)
 
 
@@ -38,27 +33,16 @@ class ViewsConfig(Section):
 
     section: ClassVar[str] = "views"
     flip: bool = setting(False, "weak, strong: mirror horizontally with probability one half.")
-    shared_flip: bool = setting(
-        True, "One flip for all views of an input (the paper's choice); false: one for each view."
-    )
+    shared_flip: bool = setting(True, "One flip for all views of an input (the paper's choice), or one for each view.")
     translation: int = setting(
-        0, "weak, strong: shift each view by up to this many pixels each way, borders reflected.", at_least=0
+        0, "weak, strong: shift by up to this many pixels each way; borders reflect.", at_least=0
     )
     operations: int = setting(
-        2,
-        "strong: this many random operations on each image, such as a rotation or a change of contrast.",
-        at_least=0,
-        at_most=100,
+        2, "strong: this many random operations per image, such as a rotation.", at_least=0, at_most=100
     )
-    cutout: float = setting(
-        0.5, "strong: side of the square that is cut out, as a fraction of the image's side.", at_least=0, at_most=1
-    )
-    noise: float = setting(
-        0.15, "noise, and strong for vectors: standard deviation of the Gaussian noise that is added.", at_least=0
-    )
-    feature_dropout: float = setting(
-        0.3, "strong for vectors: probability that a feature is set to zero.", at_least=0, below=1
-    )
+    cutout: float = setting(0.5, "strong: side of the square cut out, relative to the image's.", at_least=0, at_most=1)
+    noise: float = setting(0.15, "noise, and strong for vectors: standard deviation of the noise.", at_least=0)
+    feature_dropout: float = setting(0.3, "strong for vectors: probability of zeroing a feature.", at_least=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -104,26 +88,14 @@ class Views:
 
     def _moved(self, inputs: Tensor, count: int) -> tuple[Tensor, ...]:
         """Return `count` copies, each flipped and shifted."""
-        if not self.options.flip and not self.options.translation:
+        largest = self.options.translation
+        if not self.options.flip and not largest:
             return (inputs,) * count
         draws = torch.rand(count, 3, len(inputs), device=inputs.device)
-        return tuple(
-            flip_and_shift(
-                inputs,
-                self._flips(draws[0 if self.options.shared_flip else view, 0]),
-                self._shifts(draws[view, 1]),
-                self._shifts(draws[view, 2]),
-            )
-            for view in range(count)
-        )
-
-    def _flips(self, uniform: Tensor) -> Tensor:
-        """Return [rows] True for images to mirror, from a number between 0 and 1 each."""
-        return uniform < (0.5 if self.options.flip else 0.0)
-
-    def _shifts(self, uniform: Tensor) -> Tensor:
-        """Return -k..k with equal probability, from a number between 0 and 1 each."""
-        return (uniform * (2 * self.options.translation + 1)).long() - self.options.translation
+        flips = draws[:, 0] < (0.5 if self.options.flip else 0.0)
+        shifts = (draws[:, 1:] * (2 * largest + 1)).long() - largest  # -k..k with equal probability
+        shared = self.options.shared_flip
+        return tuple(flip_and_shift(inputs, flips[0 if shared else i], *shifts[i]) for i in range(count))
 
     def _noisy(self, inputs: Tensor) -> Tensor:
         return inputs + self.options.noise * torch.randn_like(inputs)
@@ -139,14 +111,6 @@ class Views:
         if not self.options.cutout:
             return images
         return cut_out(images, torch.rand(2, count, device=device), self.options.cutout, 0.5 if self.pixels else 0.0)
-
-    def _crop(self, images: Tensor) -> Tensor:
-        uniform = torch.rand(10, len(images), device=images.device)
-        cropped = crop(images, uniform[:4], self._flips(uniform[4]), 0.5 if self.pixels else 0.0)
-        if not self.pixels:
-            return cropped
-        jittered, chosen = change_colors(cropped, uniform[5:9]), uniform[9].view(-1, 1, 1, 1)
-        return torch.where(chosen < GRAYED, _gray(cropped), torch.where(chosen < GRAYED + JITTERED, jittered, cropped))
 
 
 def flip_and_shift(images: Tensor, flips: Tensor, down: Tensor, right: Tensor) -> Tensor:
@@ -174,52 +138,17 @@ def cut_out(images: Tensor, uniform: Tensor, part: float, fill: float) -> Tensor
     return torch.where(inside_rows[:, None, :, None] & inside_columns[:, None, None, :], fill, images)
 
 
-def crop(images: Tensor, uniform: Tensor, flips: Tensor, fill: float) -> Tensor:
-    """Enlarge a rectangle of each image to the size of the image, mirrored if flips[i].
-
-    Area, shape and position follow from four numbers between 0 and 1 for each image.
-    """
-    area = SMALLEST_CROP + (1 - SMALLEST_CROP) * uniform[0]
-    stretch = MAX_STRETCH ** (2 * uniform[1] - 1)
-    width, height = (area * stretch).sqrt().clamp(max=1), (area / stretch).sqrt().clamp(max=1)
-    right, down = (2 * uniform[2] - 1) * (1 - width), (2 * uniform[3] - 1) * (1 - height)
-    zero = torch.zeros_like(width)
-    top = torch.stack([torch.where(flips, -width, width), zero, right], dim=1)
-    return _warp(images, torch.stack([top, torch.stack([zero, height, down], dim=1)], dim=1), fill)
-
-
-def change_colors(images: Tensor, uniform: Tensor) -> Tensor:
-    """Change brightness, contrast, saturation and hue, from four numbers between 0 and 1 for each image.
-
-    Images that do not have three channels have no hue.
-    """
-    strengths = (2 * uniform - 1).view(4, -1, 1, 1, 1)
-    for name, strength in zip(("brightness", "contrast", "saturation"), strengths[:3], strict=True):
-        images = COLORS[name](images, strength * MAX_JITTER / MAX_CHANGE).clamp(0, 1)
-    return turn_hue(images, strengths[3] * MAX_HUE).clamp(0, 1) if images.shape[1] == 3 else images
-
-
-def turn_hue(images: Tensor, angle: Tensor) -> Tensor:
-    """Rotate colors about the gray axis, by an angle for each image."""
-    red, green, blue = (images[:, channel : channel + 1] for channel in range(3))
-    same, other = (1 + 2 * angle.cos()) / 3, (1 - angle.cos()) / 3
-    less, more = other - angle.sin() / math.sqrt(3), other + angle.sin() / math.sqrt(3)
-    turned = (same * red + less * green + more * blue, more * red + same * green + less * blue)
-    return torch.cat([*turned, less * red + more * green + same * blue], dim=1)
-
-
 # Operations of the strong view, on images [rows, channels, height, width] with a strength from -1 to 1 each
 
 Operation = Callable[[Tensor, Tensor], Tensor]
 
 
-def _warp(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
+def warp(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
     """Apply the affine map matrix[i], [2, 3], to image i; pixels from outside are `fill`."""
     height, width = images.shape[2:]
     y, x = (((torch.arange(size, device=images.device) + 0.5) * 2 / size - 1) for size in (height, width))
-    positions = torch.stack(
-        [x.expand(height, width), y[:, None].expand(height, width), torch.ones_like(images[0, 0])], dim=2
-    )
+    one = torch.ones_like(images[0, 0])
+    positions = torch.stack([x * one, y[:, None] * one, one], dim=2)
     grid = (positions.view(1, -1, 3) @ matrix.transpose(1, 2)).view(-1, height, width, 2)
     moved = functional.grid_sample(images - fill, grid.to(images.dtype), padding_mode="zeros", align_corners=False)
     return moved + fill
@@ -240,7 +169,7 @@ def _matrices(which: Tensor, strength: Tensor, aspect: float) -> Tensor:
     return torch.stack([top, bottom], dim=1)
 
 
-def _gray(images: Tensor) -> Tensor:
+def gray(images: Tensor) -> Tensor:
     """Return the luminance of RGB images; the mean over channels of others."""
     if images.shape[1] != 3:
         return images.mean(dim=1, keepdim=True)
@@ -287,8 +216,8 @@ def _away_from(base: Callable[[Tensor], Tensor | float]) -> Operation:
 GEOMETRIC = ("identity", "rotate", "shear_x", "shear_y", "shift_x", "shift_y")
 COLORS: dict[str, Operation] = {
     "brightness": _away_from(lambda images: 0.0),
-    "contrast": _away_from(lambda images: _gray(images).mean(dim=(2, 3), keepdim=True)),
-    "saturation": _away_from(_gray),
+    "contrast": _away_from(lambda images: gray(images).mean(dim=(2, 3), keepdim=True)),
+    "saturation": _away_from(gray),
     "sharpness": _away_from(lambda images: _mean_of_three(_mean_of_three(images, dim=2), dim=3)),
     "posterize": posterize,
     "solarize": solarize,
@@ -301,7 +230,7 @@ def apply_operations(images: Tensor, which: Tensor, strength: Tensor, pixels: bo
     """Apply operation which[i] of `OPERATIONS` to image i at strength[i], from -1 to 1; color operations only to `pixels`."""
     moves = (which > 0) & (which < len(GEOMETRIC))
     aspect = images.shape[2] / images.shape[3]
-    warped = _warp(images, _matrices(which, strength, aspect), 0.5 if pixels else 0.0)
+    warped = warp(images, _matrices(which, strength, aspect), 0.5 if pixels else 0.0)
     result = torch.where(moves.view(-1, 1, 1, 1), warped, images)
     if not pixels:
         return result
@@ -324,7 +253,6 @@ class View(NamedTuple):
 VIEWS = {
     "weak": View(lambda views, inputs: inputs, is_moved=True),
     "strong": View(Views._strong, is_moved=True, has_colors=True, dimensions=(1, 3)),
-    "crop": View(Views._crop, has_colors=True, dimensions=(3,)),
     "noise": View(Views._noisy),
     "none": View(lambda views, inputs: inputs),
 }

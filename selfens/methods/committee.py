@@ -52,7 +52,7 @@ class Committee(Method):
         self.factors = self.prior.new_ones(rows.num_classes)
 
     def targets(self, rows: Tensor) -> Targets:
-        averaged = self.neighborhood.averaged(self.ensemble, rows, self.options.neighbors)
+        averaged = self.neighborhood.averaged(self.ensemble, self.options.neighbors, rows)
         count = self.ensemble.count[rows]
         return Targets(averaged, count > 0, count)
 
@@ -74,6 +74,6 @@ class Committee(Method):
     def end_epoch(self) -> None:
         """Renew what the targets of the next epoch are made of: the ensemble, and the factor of each class."""
         self.ensemble.commit()
-        averaged = self.neighborhood.all_averaged(self.ensemble, self.options.neighbors)
+        averaged = self.neighborhood.averaged(self.ensemble, self.options.neighbors)
         counted = ~self.neighborhood.labeled & (averaged.sum(dim=1) > 0)  # some may not have been visited yet
         self.factors.copy_(class_factors(averaged, counted, self.prior, SLACK))

@@ -24,16 +24,11 @@ class Temporal(Method):
         unseen_rows: Literal["skip", "zero"] = setting(
             "skip", "Rows without an ensemble: no unsupervised loss, or zeros as targets, as in the authors' code."
         )
-        variance: bool = setting(True, "Keep the second moment, for variances; off saves a third of the memory.")
-        storage_type: Literal["float32", "float16"] = setting("float32", "Type of the ensemble in memory.")
 
     ensemble: EnsembleTargets
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
-        options, shape = self.options, (rows.num_rows, rows.num_classes)
-        self.ensemble = EnsembleTargets(
-            *shape, options.decay, rows.device, dtype=options.storage_type, variance=options.variance
-        )
+        self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes, self.options.decay, rows.device)
 
     def targets(self, rows: Tensor) -> Targets:
         return self.ensemble.get(rows)

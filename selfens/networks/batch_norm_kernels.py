@@ -1,16 +1,13 @@
 """Triton kernels for full batch normalization, leaky ReLU and 2x2 max pooling between two convolutions.
 
-`normalize` is for training and `evaluate` for evaluation. `BatchNormConv2d` uses them on a GPU, and the plain operations
-otherwise, which they are tested against. Tensors are channels-last, as in `kernels.py`.
+`BatchNormConv2d` calls `normalize` in training and `evaluate` in evaluation on a GPU, and the plain operations otherwise,
+which they are tested against. Tensors are channels-last, as in `kernels.py`.
 
-What costs time is how often a tensor of the convolution's output size is read or written. Normalization and leaky ReLU are
-monotonic in each channel, so pooling can come first: of the largest values, or of the smallest where the gain is negative.
-Training reads the convolution's output once for mean, variance and pooling, and then normalizes only the pooled values. For
-the backward pass the output and the pooled values are kept; the sign before the leaky ReLU and the pooled pixel are computed
-again from them. Without pooling, full batch normalization cannot do with fewer passes.
-
-The kernels that sum traverse the tensor backward and those that write traverse it forward: each begins with what the previous
-one left in the GPU's cache.
+Time goes into reading and writing the convolution's output. Normalization and leaky ReLU are monotonic in each channel, so
+pooling can come first: of the largest values, or of the smallest where the gain is negative. Training reads the output once
+for mean, variance and pooling, and normalizes only the pooled values. The backward pass computes the sign before the leaky
+ReLU and the pooled pixel again. Kernels that sum traverse the tensor backward and those that write traverse it forward, so
+each begins with what the previous one left in the GPU's cache.
 """
 
 from __future__ import annotations
@@ -53,8 +50,7 @@ def _add_up_moments(
     """sums[0, c] += x - pivot and sums[1, c] += (x - pivot)^2 over this program's pixels, and x is pooled.
 
     A sum of plain squares would lose the variance of a channel whose mean is large. The pivot is a pixel from the `middle` of
-    the first image: a few deviations from the mean at most, already in the first step when the running mean is not, and away
-    from the border, whose pixels have zeros around them. `pixels` and `width` are those of the output.
+    the first image, a few deviations from the mean at most. `pixels` and `width` are those of the output.
     """
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     pivot = _of_channels(x + middle * channels, column, channels)
@@ -86,10 +82,7 @@ def _scale_and_activate(
     x, raw, sums, gain, shift, out, mean, variance, middle, count, pixels, channels, slope, epsilon,
     TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """out = leaky_relu(gain * (raw - mean) / deviation + shift), where `raw` is x or its pooled values.
-
-    The first programs also write mean and variance down.
-    """
+    """out = leaky_relu(gain * (raw - mean) / deviation + shift), `raw` is x or its pooled values; write mean and variance."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
     inside = (row[:, None] < pixels) & (column[None, :] < channels)
@@ -275,10 +268,7 @@ def normalize(
 
 @torch.library.custom_op("selfens::batch_norm_evaluate", mutates_args=())
 def evaluate(x: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, slope: float) -> Tensor:
-    """Return the same with known mean and variance, pooled 2x2, in one pass and without gradients.
-
-    The compiler takes two: it writes what is to be pooled. Without pooling it has one pass too, so that is left to it.
-    """
+    """Return the same with known mean and variance, pooled 2x2, in one pass and without gradients; the compiler takes two."""
     x = x.contiguous(memory_format=torch.channels_last)
     out, channels = empty(x, pool=True), x.shape[1]
     grid, sizes = covering(pixels_of(out), channels, COVER_PIXELS // 2, COVER_WARPS)

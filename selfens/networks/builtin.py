@@ -1,5 +1,4 @@
-"""The built-in networks: conv13 of the paper's Table 5, two small ones with the same layers, a quick one, and a wide residual
-one. All return logits."""
+"""The built-in networks: conv13 of the paper's Table 5, two smaller ones, a quick one, and a wide residual one."""
 
 import math
 from collections import OrderedDict
@@ -74,10 +73,7 @@ def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
 
 
 def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """Three convolutions with full batch normalization, the first with stride 2, for a CPU and images from 12x12.
-
-    `options.width` channels (16), doubled twice.
-    """
+    """Three convolutions with full batch normalization, for a CPU and images from 12x12; `options.width` channels (16)."""
     _check_images("tiny", input_shape, 12, "network.name=small for smaller images, mlp for features")
     channels, width = input_shape[0], options.width or 16
     layers: list[nn.Module] = []
@@ -108,11 +104,7 @@ def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) 
 
 
 def wrn28(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """The wide residual network with 28 layers, today's standard for 32x32 images.
-
-    `options.width` channels in its first group (32: WRN-28-2), doubled in the second and third. 1,467,610 parameters for RGB
-    and 10 classes.
-    """
+    """The wide residual network with 28 layers; `options.width` channels (32: WRN-28-2), doubled in each further group."""
     _check_images("wrn-28-2", input_shape, 4, "network.name=mlp for features or smaller images")
     width = options.width or 32
     layers: list[nn.Module] = [GaussianNoise(options.noise), nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False)]

@@ -40,10 +40,7 @@ class Wide(nn.Module):
 
 
 class RandomFourierFeatures(nn.Module):
-    """Fixed random cosines of the inputs (Rahimi & Recht, 2007).
-
-    A linear head on them approximates one with the kernel exp(-|x - y|^2 / features) of standardized x and y.
-    """
+    """Fixed random cosines (Rahimi & Recht, 2007): a linear head on them approximates the kernel exp(-|x - y|^2 / features)."""
 
     def __init__(self, features: int, waves: int) -> None:
         super().__init__()

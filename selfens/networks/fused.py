@@ -26,8 +26,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Te
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Multiply in float32 in the form that is fastest on a GPU.
 
-    A small product is written as a sum of products, which the compiler fuses into the kernels around it: the library's
-    float32 kernel for the gradient of 10 x 128 weights takes 53 µs on an H200, as long as a large convolution.
+    The compiler fuses a small product, written as a sum of products, into the kernels around it; the library's float32 kernel
+    for the gradient of 10 x 128 weights takes as long as a large convolution.
     """
     if not x.is_cuda or weight.numel() > FEW_WEIGHTS or not torch.compiler.is_compiling():
         return functional.linear(x, weight, bias)
@@ -61,11 +61,11 @@ def _few_inputs_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padd
     return functional.linear(patches, matrix, bias).view(len(x), height, width, units).permute(0, 3, 1, 2)
 
 
-def pools_next(following: Sequence[nn.Module], sides: tuple[int, int]) -> bool:
-    """Return True if 2x2 pooling comes next and divides an image of these sides evenly."""
+def pools_next(following: Sequence[nn.Module], images: Tensor) -> bool:
+    """Return True if 2x2 pooling comes next and divides these images evenly."""
     pool = following[0] if following else None
     by_two = isinstance(pool, nn.MaxPool2d) and (pool.kernel_size, pool.stride, pool.padding) == (2, 2, 0)
-    return by_two and all(side % 2 == 0 for side in sides)
+    return by_two and all(side % 2 == 0 for side in images.shape[2:])
 
 
 def dropout_next(following: Sequence[nn.Module]) -> float:

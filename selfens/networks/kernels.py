@@ -1,13 +1,12 @@
 """Triton kernels for the operations between two convolutions: mean subtraction, bias, max pooling, leaky ReLU, dropout.
 
-Call `normalize`. `NormalizedConv2d` uses it on a GPU, and the plain operations otherwise, which it is tested against.
-Tensors are channels-last, seen here as matrices of pixels by channels.
+`NormalizedConv2d` calls `normalize` on a GPU, and the plain operations otherwise, which it is tested against. Tensors are
+channels-last, seen here as matrices of pixels by channels.
 
-It is faster than the compiled operations because it makes few passes over a tensor. Forward: one for the channel sums and the
-pooling, and one to shift and activate. Backward: one for the sums of the gradient, one to write it. Pooling comes before shift
-and leaky ReLU, which are increasing and so commute with it; three quarters of the pixels are then never activated. The
-output's sign says which slope applied and a zero what was dropped, so neither the convolution's output nor a mask is kept for
-the backward pass.
+It is faster than the compiled operations because it makes few passes over a tensor: two forward (channel sums and pooling;
+shift and activation) and two backward (sums of the gradient; the gradient). Pooling comes first, because shift and leaky ReLU
+are increasing. The output's sign says which slope applied and a zero what was dropped, so neither the convolution's output
+nor a mask is kept for the backward pass.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ SUM_PIXELS, SUM_WARPS, SUM_PROGRAMS = 64, 8, 264
 COVER_PIXELS, COVER_WARPS = 16, 4
 TILE_CHANNELS = 128
 
-Launch = tuple[tuple[int, int], dict[str, int]]
-"""The grid of a kernel, pixels by channels, and tile sizes and warps of its programs."""
+Launch = tuple[tuple[int, int], dict[str, int]]  # grid (pixels by channels); tile sizes and warps
 
 
 def covering(pixels: int, channels: int, tile: int, warps: int) -> Launch:

@@ -1,14 +1,12 @@
 """Layers of the paper's network: weight normalization with mean-only batch normalization, and input noise.
 
-Three facts that are easy to miss. The running means move once per training step, not once per forward pass, and follow the
-last pass (`update_running_means`), which in the Π-model is the second of two. They start at zero without bias correction, so
-with the paper's momentum of 0.999 the test errors of the first few epochs mean little. The gains g are set from one batch
-before training (`calibrate`), which leaves the means alone.
+The running means move once per training step (`update_running_means`), not once per forward pass, and follow the last pass, in
+the Π-model the second of two. They start at zero without bias correction, so with the paper's momentum of 0.999 the test errors
+of the first few epochs mean little. The gains g are set from one batch before training (`calibrate`).
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +33,8 @@ class GaussianNoise(nn.Module):
 class NormalizedLayer(nn.Module, ABC):
     """activation(W x - mean + b) with W = g V / |V|: weight normalization and mean-only batch normalization.
 
-    |V| is per output unit, over all its inputs. In training, mean is the batch mean of W x over everything but the channel,
-    and gradients flow through it; in evaluation it is the running mean. g and b are trainable (Salimans & Kingma, 2016).
+    |V| is per output unit. In training, the mean of W x is over everything but the channel, and gradients flow through it; in
+    evaluation it is the running mean. g and b are trainable (Salimans & Kingma, 2016).
 
     Parameters
     ----------
@@ -72,15 +70,17 @@ class NormalizedLayer(nn.Module, ABC):
         return self.direction * self._per_unit(self.gain / norm, self.direction.ndim, dim=0)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self._training_pass(x) if self.training else self.linear(x, self.weight(), self.bias - self.running_mean)
+        if self.training:
+            y = self.normalize(self.linear(x, self.weight()))
+        else:
+            y = self.linear(x, self.weight(), self.bias - self.running_mean)
         return functional.leaky_relu(y, self.slope) if self.slope != 1 else y
 
-    def _training_pass(self, x: Tensor) -> Tensor:
-        y = self.linear(x, self.weight())
-        mean = self._batch_mean(y)
+    def normalize(self, y: Tensor) -> Tensor:
+        """Subtract the batch mean and add the bias; while calibrating, set the gain first."""
         if self.calibrating:
-            y = y / self._per_unit(self._calibrate(y, mean), y.ndim)
-            mean = self._batch_mean(y)
+            y = y / self._per_unit(self._calibrate(y), y.ndim)
+        mean = self._batch_mean(y)
         self.batch_mean.copy_(mean.detach())
         return (y + self._per_unit(self.bias - mean, y.ndim)).to(y.dtype)
 
@@ -89,9 +89,9 @@ class NormalizedLayer(nn.Module, ABC):
         return y.mean(dim=[d for d in range(y.ndim) if d != 1], dtype=torch.float32)
 
     @torch.no_grad()
-    def _calibrate(self, y: Tensor, mean: Tensor) -> Tensor:
+    def _calibrate(self, y: Tensor) -> Tensor:
         """Set g so that W x has unit variance on this batch; return the standard deviations it had."""
-        deviation = self._batch_mean((y - self._per_unit(mean, y.ndim)).square()).sqrt()
+        deviation = self._batch_mean((y - self._per_unit(self._batch_mean(y), y.ndim)).square()).sqrt()
         moves = deviation > ROUNDING * self._batch_mean(y.square()).sqrt()
         deviation = torch.where(moves, deviation, 1.0)  # a unit that never moves keeps its gain
         self.gain.div_(deviation)
@@ -110,38 +110,32 @@ class NormalizedConv2d(NormalizedLayer):
         self, in_channels: int, out_channels: int, size: int, *, padding: str = "same", momentum: float = 0.999
     ) -> None:
         super().__init__((out_channels, in_channels, size, size), momentum, LEAKY_SLOPE)
-        self.padding = size // 2 if padding == "same" else 0
-        self.fused = False
-
-    def uses_kernels(self, x: Tensor) -> bool:
-        """Return True if this pass may be `forward_fused`."""
-        if not self.fused or not self.training or self.calibrating:
-            return False  # first, because an exported network has no fixed size
-        return len(x) * math.prod(self.sides(x)) * len(self.direction) < fused.LARGEST_TENSOR
-
-    def sides(self, x: Tensor) -> tuple[int, int]:
-        """Return height and width of the output for `x`."""
-        less = self.direction.shape[2] - 1 - 2 * self.padding
-        return x.shape[2] - less, x.shape[3] - less
+        self.padding, self.fused = size // 2 if padding == "same" else 0, False
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return _convolve(x, weight, bias, self.padding, self.fused)
 
-    def forward_fused(self, x: Tensor, *, pool: bool, dropout: float) -> Tensor:
-        """Compute the layer, 2x2 max pooling and dropout of a training pass on a GPU in a few kernels of our own."""
+    def forward_fused(self, x: Tensor, following: Sequence[nn.Module]) -> tuple[Tensor, int]:
+        """Compute the layer, and the 2x2 pooling and dropout that come next if our own kernels can.
+
+        Returns the output and how many of the `following` modules it includes.
+        """
+        if not self.training or self.calibrating:
+            return self(x), 0
+        y = self.linear(x, self.weight())
+        if y.numel() >= fused.LARGEST_TENSOR:
+            return functional.leaky_relu(self.normalize(y), self.slope), 0
         from selfens.networks.kernels import normalize
 
-        y = self.linear(x, self.weight())
-        y, mean = normalize(y, self.bias, self.slope, dropout, pool)
+        pool = fused.pools_next(following, y)
+        dropout = fused.dropout_next(following[pool:])
+        out, mean = normalize(y, self.bias, self.slope, dropout, pool)
         self.batch_mean.copy_(mean.detach())
-        return y
+        return out, pool + (dropout > 0)
 
 
 class BatchNormConv2d(nn.Module):
-    """A convolution with full batch normalization and a leaky ReLU, today's standard layer.
-
-    Gains and shifts are trainable. Running means and variances, with a momentum near 1, move at every training pass.
-    """
+    """A convolution with full batch normalization and a leaky ReLU. Running statistics move at every training pass."""
 
     def __init__(
         self,
@@ -162,43 +156,31 @@ class BatchNormConv2d(nn.Module):
             nn.init.kaiming_normal_(self.weight, a=LEAKY_SLOPE)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self._convolve(x)
-        if self.training and self.uses_kernels(x):
-            return self._normalize_fused(y, pool=False)
-        return functional.leaky_relu(self.norm(y), LEAKY_SLOPE)
+        return self.forward_fused(x, [])[0]
 
-    def uses_kernels(self, x: Tensor) -> bool:
-        """Return True if this pass may use our kernels; those for evaluation have no gradients."""
-        if not self.fused or not x.is_cuda or (torch.is_grad_enabled() and not self.training):
-            return False  # first, because an exported network has no fixed size
-        pixels = len(x) * math.prod(self.sides(x))  # a single value has no variance; torch raises the error
-        return pixels > 1 and pixels * len(self.weight) < fused.LARGEST_TENSOR
+    def forward_fused(self, x: Tensor, following: Sequence[nn.Module]) -> tuple[Tensor, int]:
+        """Compute the layer, and the 2x2 pooling that comes next if our own kernels can.
 
-    def sides(self, x: Tensor) -> tuple[int, int]:
-        """Return height and width of the output for `x`."""
-        less = self.weight.shape[2] - 2 * self.padding
-        return (x.shape[2] - less) // self.stride + 1, (x.shape[3] - less) // self.stride + 1
+        Returns the output and how many of the `following` modules it includes.
+        """
+        y, norm = _convolve(x, self.weight, None, self.padding, self.fused, self.stride), self.norm
+        if self._uses_kernels(y):
+            from selfens.networks.batch_norm_kernels import evaluate, normalize
 
-    def forward_pooled(self, x: Tensor) -> Tensor:
-        """Compute the layer and 2x2 max pooling on a GPU in a few kernels of our own."""
-        from selfens.networks.batch_norm_kernels import evaluate
+            pool = fused.pools_next(following, y)
+            if self.training:
+                out, mean, variance = normalize(y, norm.gain, norm.shift, LEAKY_SLOPE, pool)
+                norm.follow(mean, variance, pixels=y.numel() // len(self.weight))
+                return out, int(pool)
+            if pool:
+                return evaluate(y, norm.gain, norm.shift, norm.running_mean, norm.running_variance, LEAKY_SLOPE), 1
+        return functional.leaky_relu(norm(y), LEAKY_SLOPE), 0
 
-        y = self._convolve(x)
-        if self.training:
-            return self._normalize_fused(y, pool=True)
-        norm = self.norm
-        out: Tensor = evaluate(y, norm.gain, norm.shift, norm.running_mean, norm.running_variance, LEAKY_SLOPE)
-        return out
-
-    def _normalize_fused(self, y: Tensor, pool: bool) -> Tensor:
-        from selfens.networks.batch_norm_kernels import normalize
-
-        out, mean, variance = normalize(y, self.norm.gain, self.norm.shift, LEAKY_SLOPE, pool)
-        self.norm.follow(mean, variance, pixels=y.numel() // y.shape[1])
-        return out
-
-    def _convolve(self, x: Tensor) -> Tensor:
-        return _convolve(x, self.weight, None, self.padding, self.fused, self.stride)
+    def _uses_kernels(self, y: Tensor) -> bool:
+        if not self.fused or not y.is_cuda or (torch.is_grad_enabled() and not self.training):
+            return False  # first, because an exported network has no fixed size; those for evaluation have no gradients
+        one_pixel = y.numel() == len(self.weight)  # has no variance; torch raises the error
+        return y.numel() < fused.LARGEST_TENSOR and not one_pixel
 
 
 class BatchNorm(nn.Module):
@@ -260,18 +242,9 @@ class FusedSequential(nn.Sequential):
         following = list(self)
         while following:
             layer = following.pop(0)
-            if isinstance(layer, NormalizedConv2d) and layer.uses_kernels(x):
-                pool = fused.pools_next(following, layer.sides(x))
-                dropout = fused.dropout_next(following[pool:])
-                following = following[pool + (dropout > 0) :]
-                x = layer.forward_fused(x, pool=pool, dropout=dropout)
-            elif (
-                isinstance(layer, BatchNormConv2d)
-                and layer.uses_kernels(x)
-                and fused.pools_next(following, layer.sides(x))
-            ):
-                following.pop(0)
-                x = layer.forward_pooled(x)
+            if isinstance(layer, NormalizedConv2d | BatchNormConv2d) and layer.fused:
+                x, absorbed = layer.forward_fused(x, following)
+                following = following[absorbed:]
             else:
                 x = layer(x)
         return x
@@ -295,17 +268,13 @@ def update_running_means(network: nn.Module) -> None:
     for layer in normalized_layers(network):
         by_momentum.setdefault(layer.momentum, []).append(layer)
     for momentum, layers in by_momentum.items():
-        torch._foreach_lerp_(
-            [layer.running_mean for layer in layers], [layer.batch_mean for layer in layers], 1 - momentum
-        )
+        means, batch_means = [each.running_mean for each in layers], [each.batch_mean for each in layers]
+        torch._foreach_lerp_(means, batch_means, 1 - momentum)
 
 
 @torch.no_grad()
 def calibrate(network: nn.Module, inputs: Tensor) -> None:
-    """Initialize from data: one training-mode pass over `inputs` sets every gain, layer by layer.
-
-    Networks without a `NormalizedLayer` are not run.
-    """
+    """Set every gain, layer by layer, in one training pass over `inputs`. A network without gains is not run."""
     layers = list(normalized_layers(network))
     if not layers:
         return

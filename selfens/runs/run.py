@@ -147,8 +147,7 @@ class Run:
         if state is None:
             return None
         try:
-            dtype = str(state["mean"].dtype).removeprefix("torch.")
-            ensemble = EnsembleTargets(self.info.rows, len(self.classes), dtype=dtype, variance="square" in state)
+            ensemble = EnsembleTargets(self.info.rows, len(self.classes))
             ensemble.load_state_dict(state)
         except (RuntimeError, KeyError, ValueError) as error:
             raise RunError(f"the targets of {self.path} are damaged ({str(error).splitlines()[0]}).") from None
