@@ -35,9 +35,9 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from selfens.auto import config_for_dataset
 from selfens.core.device import environment
 from selfens.data.dataset import Dataset
-from selfens.estimator import default_config
 from selfens.tools import audit
 from selfens.tools.folds import fold_predictions
 from selfens.training.loop import train
@@ -110,7 +110,7 @@ def in_folds(method: str, labels, seed: int):
 
 def settings(dataset: Dataset, method: str, seed: int):
     return (
-        default_config(dataset, method, device="cpu")
+        config_for_dataset(dataset, method, device="cpu")
         .with_values("seed", base=seed)
         .with_values("training", device="cpu")
     )

@@ -10,6 +10,8 @@ from selfens import presets
 from selfens.config import Config
 from selfens.core.device import resolve_device
 from selfens.data import sources
+from selfens.data.dataset import Dataset
+from selfens.data.frames import is_frame
 from selfens.data.sources import Peek, SourceOptions
 from selfens.encoders import ENCODERS, EncoderOptions
 from selfens.errors import ConfigError, plural
@@ -77,6 +79,15 @@ def config_for(
     peek = sources.build(options).peek()
     config = settings_for(options, peek, method=method, encoder=encoder, on_gpu=resolve_device(device).type == "cuda")
     return config, peek
+
+
+def config_for_dataset(dataset: Dataset, method: str | None = None, *, device: str = "auto") -> Config:
+    """Return the config for a dataset in memory: the one that `config_for` returns for the same data in a file."""
+    is_table, shape = is_frame(dataset.raw), dataset.raw.shape[1:]
+    peek = Peek(dataset.num_train, image_side=min(shape[1:]) if len(shape) == 3 else None)
+    source, encoder = sources.SOURCES.options("memory", dataset=dataset.name), "columns" if is_table else "identity"
+    on_gpu = resolve_device(device).type == "cuda"
+    return settings_for(source, peek, method=method, encoder=ENCODERS.options(encoder), on_gpu=on_gpu)
 
 
 def settings_for(

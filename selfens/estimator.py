@@ -31,8 +31,7 @@ from selfens.core import launcher
 from selfens.core.device import keep_random_state, resolve_device
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.data.frames import check_frame, is_frame
-from selfens.data.sources import SOURCES, Peek
-from selfens.encoders import ENCODERS, Encoder
+from selfens.encoders import Encoder
 from selfens.errors import ConfigError, DataError, check_type
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
@@ -225,7 +224,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             check_type("epochs", self.epochs, Integral, "a whole number")
             fields["schedule.epochs"] = self.epochs
         overrides = [f"{path}={value}" for path, value in (fields | dict(changes)).items()]
-        return default_config(dataset, self.method, device=self.device).with_overrides(overrides)
+        method = None if self.method == "auto" else self.method
+        return auto.config_for_dataset(dataset, method, device=self.device).with_overrides(overrides)
 
     def _keep(self, run: Run) -> None:
         """Keep everything that is needed once the directory is gone."""
@@ -279,13 +279,3 @@ def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         raise DataError(f"y names {known}; expected at least two classes besides -1, which means unlabeled.")
     check_classification_targets(labels)
     return classes, numbers
-
-
-def default_config(dataset: Dataset, method: str = "auto", *, device: str = "auto") -> Config:
-    """Return the automatic settings for a dataset in memory; those of the command for the same data."""
-    is_table, on_gpu = is_frame(dataset.raw), resolve_device(device).type == "cuda"
-    shape = () if is_table else dataset.raw.shape[1:]
-    encoder = ENCODERS.options("columns" if is_table else "identity")
-    peek = Peek(dataset.num_train, image_side=min(shape[1:]) if len(shape) == 3 else None)
-    source = SOURCES.options("memory", dataset=dataset.name)
-    return auto.settings_for(source, peek, method=None if method == "auto" else method, encoder=encoder, on_gpu=on_gpu)

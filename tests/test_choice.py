@@ -13,7 +13,6 @@ from selfens.data.dataset import Dataset
 from selfens.data.sources import SOURCES, Peek
 from selfens.encoders import ENCODERS
 from selfens.errors import ConfigError
-from selfens.estimator import default_config
 from selfens.methods import METHODS
 from selfens.networks import build
 from selfens.networks.layers import BatchNorm, BatchNormConv2d
@@ -167,7 +166,7 @@ def test_a_file_and_the_same_data_in_memory_get_the_same_settings_with_every_met
     for method in (None, *METHODS):
         config, peek = auto.config_for(str(path), method=method, device="cpu", **options)
         assert peek.rows == data.num_train
-        in_memory = default_config(data, method or "auto", device="cpu")
+        in_memory = auto.config_for_dataset(data, method, device="cpu")
         assert config.source.path == str(path)
         assert (in_memory.source.name, in_memory.source.extra) == ("memory", None)
         assert replace(in_memory, source=config.source) == config, method

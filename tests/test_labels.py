@@ -231,7 +231,7 @@ def test_any_labels_survive_a_file(tmp_path_factory, given_labels):
 def with_files():
     files = ("/photos/a/0.png", "/photos/b/1.png", "/photos/2.png", "/photos/a/3.png")
     data = Dataset.from_arrays(np.zeros((3, 2)), [0, 1, -1], np.zeros((1, 2)), [0], classes=["a", "b"], name="/photos")
-    return dataclasses.replace(data, ids=files)
+    return dataclasses.replace(data, ids=files, folder="/photos")
 
 
 @pytest.mark.parametrize(
@@ -251,9 +251,9 @@ def test_files_are_found_by_whole_paths_or_below_the_datas_folder(tmp_path, text
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,label\n/photos/a/9.png,a\n", "names '/photos/a/9.png'; expected the path of a training image"),
+        ("file,label\n/photos/a/9.png,a\n", "names '/photos/a/9.png'; expected the path of a training file"),
         ("file,label\n/old/a/0.png,a\n", "'/old/a/0.png'; expected .* relative to /photos"),
-        ("file,label\n/photos/a/3.png,a\n", "'/photos/a/3.png'; expected the path of a training image.*seed.split"),
+        ("file,label\n/photos/a/3.png,a\n", "'/photos/a/3.png'; expected the path of a training file.*seed.split"),
         ("file,class\n/photos/2.png,b\n", "has the columns file, class; expected one of them to be label"),
     ],
 )

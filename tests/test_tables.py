@@ -241,7 +241,8 @@ def test_a_run_on_arrays_refuses_a_table_even_of_numbers(typed, tmp_path):
     assert typed("train", "d.npz", "--run", "run", *QUICK)[0] == 0
     for name in ("t.parquet", "t.csv"):
         code, _, err = typed("predict", "run", name, "-o", "out.csv")
-        assert (code, err.count("\n"), f"{name} is a table, but run was trained on arrays" in err) == (1, 1, True)
+        sentence = f"the inputs of {name} are a table, but run was trained on arrays"
+        assert (code, err.count("\n"), sentence in err) == (1, 1, True)
 
 
 # What is fitted

@@ -39,6 +39,8 @@ class Dataset:
     ids: tuple[str, ...] = ()
     """What tells the rows apart: their files, or an id column; empty if there is nothing of the kind."""
     id_header: str = "file"
+    folder: str = ""
+    """The folder that the files are in, if ids are files."""
     numbers: Rows | None = None
     """The number by which a person knows each row; None: counted from 0, training and test rows apart."""
     notes: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.sources.images import is_csv, read_cells
+from selfens.data.sources.images import read_cells
 from selfens.errors import DataError, listed
 
 
@@ -37,14 +37,12 @@ def read_labels(path: Path, dataset: Dataset) -> dict[int, int]:
         line = dict(zip(names, cells, strict=False))
         key, label = line.get("file" if by_file else "row", ""), line.get("label")
         if by_file:
-            folder = Path(dataset.name).parent if is_csv(dataset.name) else Path(dataset.name)
-            places = [os.path.abspath(key), os.path.abspath(folder / key)]
+            places = [os.path.abspath(key), os.path.abspath(Path(dataset.folder) / key)]
             row = next((row_of[place] for place in places if place in row_of), None)
             if row is None and label == "":
                 continue
-            expected = (
-                f"the path of a training image, full or relative to {folder} (test images follow from seed.split)"
-            )
+            where = f", full or relative to {dataset.folder}" if dataset.folder else ""
+            expected = f"the path of a training file{where} (test images follow from seed.split)"
         else:
             row, expected = row_of.get(key.lstrip("0") or key[:1]), "the number of a training row"
             if dataset.numbers is None:

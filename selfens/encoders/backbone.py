@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from selfens.data.arrays import CHANNEL_COUNTS, standard_inputs, value_range
 from selfens.data.images import AT_ONCE, SIDE, resize, track
 from selfens.data.rows import Rows
-from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Shown
+from selfens.encoders.base import Encoded, Encoder, EncoderOptions, RawRow, Shown
 from selfens.encoders.cache import FeatureCache, Features, digest
 from selfens.encoders.pretrained import TIMM, build
 from selfens.errors import ConfigError, DataError, RunError
@@ -104,6 +104,10 @@ class BackboneEncoder(Encoder):
 
     def show(self, raw: Any, rows: Rows) -> Shown:
         return Shown(images=raw[rows])
+
+    def exported_input(self, input_shape: tuple[int, ...]) -> RawRow:
+        side = self.backbone.size
+        return RawRow((3, side, side), "uint8", [0, 255])
 
     def to_dict(self) -> dict[str, Any]:
         return self.about

@@ -43,6 +43,15 @@ class Encoded(NamedTuple):
     """What was computed, if it may take long."""
 
 
+class RawRow(NamedTuple):
+    """A row that an exported file takes."""
+
+    shape: tuple[int, ...]
+    type: str = "float32"
+    range: list[float] | None = None
+    """The smallest and the largest value in training, if they matter."""
+
+
 @dataclass(frozen=True)
 class Shown:
     """What a person sees of some rows."""
@@ -104,6 +113,10 @@ class Encoder(ABC):
     def show(self, raw: Any, rows: Rows) -> Shown:
         """Return what a person sees of these rows."""
         return Shown()
+
+    def exported_input(self, input_shape: tuple[int, ...]) -> RawRow:
+        """Return what an exported file takes: inputs of this shape, or a raw row if the encoder is in the file."""
+        return RawRow(input_shape)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was learned, as data that JSON can hold."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, final
 from selfens.data.arrays import Range, as_trained, value_range
 from selfens.data.frames import is_frame
 from selfens.data.rows import Rows, take
-from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Shown
+from selfens.encoders.base import Encoded, Encoder, EncoderOptions, RawRow, Shown
 from selfens.errors import DataError
 
 
@@ -29,6 +29,8 @@ class Identity(Encoder):
         self.range = value_range(take(raw, rows)) if len(self.shape) == 3 else None
 
     def accept(self, given: Any, where: str, what: str = "the inputs") -> Any:
+        if is_frame(given):  # names of columns would be ignored
+            raise DataError(f"{what} are a table, but {where} was trained on arrays; give an array.")
         return as_trained(given, self.shape, self.range, self.type == "uint8", where, what)
 
     def transform(self, raw: Any, *, progress: bool = False) -> Encoded:
@@ -37,6 +39,10 @@ class Identity(Encoder):
 
     def show(self, raw: Any, rows: Rows) -> Shown:
         return Shown(images=raw[rows] if raw.ndim == 4 else None)
+
+    def exported_input(self, input_shape: tuple[int, ...]) -> RawRow:
+        limits = [0.0, 255.0] if self.type == "uint8" else self.range and list(self.range)
+        return RawRow(self.shape, self.type, limits)
 
     def to_dict(self) -> dict[str, Any]:
         return {"shape": list(self.shape), "type": self.type, "range": self.range and list(self.range)}

@@ -3,14 +3,12 @@
 import base64
 import io
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.rows import Rows
-from selfens.data.sources.images import is_csv
 from selfens.encoders.dataset import EncodedDataset
 from selfens.report.render import shown
 from selfens.tools.audit import Audit, Probabilities, Suggestions
@@ -69,9 +67,9 @@ def _gallery(
     dataset, top = data.dataset, rows[:MAX_ENTRIES]
     numbers, ids = dataset.row_numbers(test=test)[top], dataset.row_ids(test=test)
     names = [ids[row] for row in top] if ids else [f"row {number:,}" for number in numbers]
-    root = f"{Path(dataset.name).parent if is_csv(dataset.name) else Path(dataset.name)}/"
+    root = f"{dataset.folder}/"
     if any(name.startswith(root) for name in names):
-        note = f"{note} Files are in {shown(root.rstrip('/'))}."
+        note = f"{note} Files are in {shown(dataset.folder)}."
     seen = data.encoder.show(dataset.raw, (dataset.test_rows if test else dataset.train_rows)[top])
     drawn = [""] * len(top) if seen.images is None else pictures(seen.images)
     entries = []

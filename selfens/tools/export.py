@@ -89,8 +89,8 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
 
 def model_card(run: Run) -> dict[str, Any]:
     """Return what someone who has only the file wants to know."""
-    (epoch, step), (shape, kind, limits) = run.directory.position(), _input(run)
-    info, config = run.info, run.config
+    (epoch, step), info, config = run.directory.position(), run.info, run.config
+    shape, kind, limits = run.encoder.exported_input(run.input_shape)
     return {
         "data": Path(info.data).name,
         "training_rows": info.rows,
@@ -145,7 +145,7 @@ def _difference(content: bytes, model: ExportedModel, rows: NDArray[Any]) -> flo
 
 def _rows_to_check(run: Run) -> tuple[NDArray[Any], str]:
     """Return rows spread over the training data, some more than once if it is small, and a name for them."""
-    shape, kind, _ = _input(run)
+    shape, kind, _ = run.encoder.exported_input(run.input_shape)
     token = DOWNLOADS.set(False)  # exporting must not start a download
     try:
         data = run.data()
@@ -159,12 +159,3 @@ def _rows_to_check(run: Run) -> tuple[NDArray[Any], str]:
     if run.encoder.module is not None:
         rows = resize(rows, shape[-1])
     return rows, f"{min(CHECKED_ROWS, len(raw))} training rows"
-
-
-def _input(run: Run) -> tuple[tuple[int, ...], str, Any]:
-    """Return shape, type and range of a row that the file takes: an image, if the encoder is a network."""
-    if run.encoder.module is not None:
-        side = run.encoder.image_side or 0
-        return (3, side, side), "uint8", [0, 255]
-    kind = str(run.info.encoder.get("type", "float32"))
-    return run.input_shape, kind, [0, 255] if kind == "uint8" else run.info.encoder.get("range")

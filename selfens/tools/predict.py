@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from selfens.data import sources
 from selfens.data.dataset import Dataset
-from selfens.data.frames import is_frame
 from selfens.errors import DataError
 from selfens.files.tables import cells, check_replaceable, write_csv
 from selfens.runs.run import Run
@@ -25,8 +24,6 @@ def predict_file(run: Run, inputs: Path, output: Path, *, progress: bool = False
     data = sources.read(inputs, run.config.source, side=side, progress=progress)
     has_files = bool(data.ids) and data.id_header == "file"
     check_replaceable(output, ["file" if has_files else "row", "class", "probability"])
-    if is_frame(data.raw) and run.config.encoder.name == "identity":  # which would not look at names of columns
-        raise DataError(f"{inputs} is a table, but {run.path} was trained on arrays; give an .npz or .npy file.")
     raw = run.encoder.accept(data.raw, str(run.path), f"the inputs of {inputs}")
     encoded = run.encoder.transform(raw, progress=progress)
     columns = _columns(run, run.model.predict_inputs(encoded.inputs))

@@ -72,7 +72,7 @@ class Images(Source):
         number = {name: k for k, name in enumerate(classes)}
         labels = np.array([number.get(name or "", UNLABELED) for name in names], dtype=np.int64)
         if not test:
-            is_test = _held_out(files, names, self.path, seed)
+            is_test = _held_out(files, names, self._root, seed)
         if (strange := is_test & (labels == UNLABELED)).any():
             file = files[int(strange.argmax())]
             raise DataError(
@@ -90,10 +90,16 @@ class Images(Source):
     def path(self) -> Path:
         return Path(self.options.path)
 
+    @property
+    def _root(self) -> Path:
+        """The folder that files are named relative to."""
+        return self.path if os.path.isdir(self.path) else self.path.parent
+
     def _decoded(self, files: Sequence[Path], side: int | None, progress: bool) -> Dataset:
         images, readable, failures = decode_all(files, side or self._side(files), self.path, progress)
         ids = tuple(str(files[row]) for row in readable)
-        return Dataset.unlabeled(images, name=str(self.path), ids=ids, skipped=tuple(failures))
+        about = {"name": str(self.path), "folder": str(self._root), "ids": ids, "skipped": tuple(failures)}
+        return Dataset.unlabeled(images, **about)
 
     def _side(self, files: Sequence[Path]) -> int:
         size: int = self.options.size or suggested_size(files)
@@ -108,9 +114,8 @@ def _lists_files(path: Path) -> bool:
     return os.path.isfile(path) and "file" in map(str.lower, column_names(path))
 
 
-def _held_out(files: Sequence[Path], labels: Sequence[str | None], source: Path, seed: int) -> NDArray[np.bool_]:
+def _held_out(files: Sequence[Path], labels: Sequence[str | None], root: Path, seed: int) -> NDArray[np.bool_]:
     """Choose a fifth of each class: the names with the smallest hashes, so that few change when images are added."""
-    root = source.parent if is_csv(source) else source
     members: dict[str, list[tuple[bytes, Path]]] = {}
     for file, label in zip(files, labels, strict=True):
         if label is not None:
