@@ -53,7 +53,7 @@ def bench(
     batch: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measure conv13 on CIFAR-10 on a GPU, or the small network on digits on a CPU; return what `--output` writes.
+    """Measure conv13 on CIFAR-10 on a GPU, or the small network on digits on a CPU; return plain data.
 
     By default every mode that makes sense on the device is measured, and on a GPU random images of CIFAR-10's shape are used.
     """
