@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from torch import Tensor
 
 from selfens import presets
@@ -83,7 +83,7 @@ def bench(
         "environment": conditions(config, device),
         "network": config.network.name,
         "data": data.name,
-        "batch_size": results[0]["batch_size"],  # less than asked for, if there are fewer rows
+        "batch_size": results[0]["batch_size"],  # smaller than `batch` if there are fewer rows
         "measurements": results,
     }
 
@@ -148,7 +148,7 @@ def build(
 
 
 def endless_rows(parts: Components) -> Iterator[Tensor]:
-    """Yield the rows of one step after another."""
+    """Yield the rows of each step, epoch after epoch."""
     for epoch in itertools.count():
         yield from parts.visit(epoch)
 
@@ -170,7 +170,6 @@ def synchronize(device: torch.device) -> None:
 
 
 def time_steps(parts: Components, rows: Iterator[Tensor], steps: int) -> float:
-    """Return seconds per step."""
     return seconds_per_call(lambda: parts.step(next(rows)), steps, parts.prepared.device)
 
 
@@ -185,15 +184,14 @@ def seconds_per_call(work: Callable[[], object], times: int, device: torch.devic
 
 def print_table(result: dict[str, Any]) -> None:
     about = result["environment"]
-    console = Console(width=max(Console().width, 90))  # a narrow terminal wraps the table; rich would cut its figures
+    console = Console(width=max(Console().width, 90))  # a narrow terminal wraps lines; rich would truncate figures
     console.print(
         f"{result['network']}, batch {result['batch_size']}, {result['data']}; {about['device']}, "
         f"torch {about['torch']}, {about['precision']}, threads: {about['threads']}",
         highlight=False,
     )
-    table = Table()
-    for column in ("method", "step", "images/s", "µs/step", "peak GiB", "start-up s"):
-        table.add_column(column, justify="left" if column in ("method", "step") else "right")
+    figures = ("images/s", "µs/step", "peak GiB", "start-up s")
+    table = Table("method", "step", *(Column(name, justify="right") for name in figures))
     for row in result["measurements"]:
         table.add_row(
             row["method"],

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from typer import echo
 
 from selfens import presets
@@ -75,9 +75,9 @@ def _train_one(directory: Path, preset: str, seed: int) -> Path:
 def _print_table(errors: dict[str, list[float]]) -> None:
     baseline = next(iter(errors.values()))
     seeds = f"{len(baseline)} seeds"
-    table = Table(title=f"digits, 50 labels (5 per class), 1,297 training rows, 500 test rows, n = {seeds}")
-    for column in ("method", "test error %", "beats supervised"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+    figures = [Column(name, justify="right") for name in ("test error %", "beats supervised")]
+    title = f"digits, 50 labels (5 per class), 1,297 training rows, 500 test rows, n = {seeds}"
+    table = Table("method", *figures, title=title)
     for preset, each in errors.items():
         wins = sum(error < other for error, other in zip(each, baseline, strict=True))
         table.add_row(METHODS[preset], mean_and_deviation(each), "" if each is baseline else f"{wins} of {seeds}")

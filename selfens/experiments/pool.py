@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
@@ -35,14 +34,14 @@ def run_all(
         store.clear(task)  # leftovers of a kill
     with store.claimed(tasks[0]):
         pass  # refuse a read-only folder once, not in every run
-    waiting, free = deque(task for task in tasks if not store.has(task)), list(devices)
+    waiting, free = [task for task in tasks if not store.has(task)], list(devices)
     running: dict[Any, tuple[Any, Task, str]] = {}  # process, task and device, by sentinel
     failed = 0
     with StopRequest() as stop:
         try:
             while (waiting or running) and not stop.requested:
                 while waiting and free:
-                    task, device = waiting.popleft(), free.pop(0)
+                    task, device = waiting.pop(0), free.pop(0)
                     is_shared = devices.count(device) > 1
                     process = CONTEXT.Process(target=_run, args=(task, device, store, location, is_shared))
                     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited: no Ctrl-C while it starts

@@ -114,10 +114,10 @@ class Store:
         self.root = root
 
     def record_path(self, task: Task) -> Path:
-        return self.root / "runs" / task.cell.table / task.cell.name / f"seed{task.seed:03d}.json"
+        return self.root / "runs" / task.cell.key / f"seed{task.seed:03d}.json"
 
     def unfinished_path(self, task: Task) -> Path:
-        return self.root / "unfinished" / task.cell.table / task.cell.name / f"seed{task.seed:03d}"
+        return self.root / "unfinished" / task.cell.key / f"seed{task.seed:03d}"
 
     def has(self, task: Task) -> bool:
         return self.record_path(task).exists()
@@ -146,12 +146,12 @@ class Store:
         """Return all records of these cells, in order of cell and seed."""
         records = []
         for cell in cells:
-            folder = self.root / "runs" / cell.table / cell.name
+            folder = self.root / "runs" / cell.key
             found = [self._read(cell, path) for path in sorted(folder.glob("seed*.json"))]
             images = sorted({str(record.extra) for record in found})
             if len(images) > 1:
-                different = " and ".join(images)
-                raise RunError(f"the runs in {folder} had {different}, which cannot be averaged; move some elsewhere.")
+                both = " and ".join(images)
+                raise RunError(f"the runs in {folder} had {both}, which cannot be averaged; move some elsewhere.")
             records += found
         return records
 
@@ -162,7 +162,7 @@ class Store:
             record = Record.from_json(path.read_text())
         except DAMAGE as error:
             reason = one_line(error)
-            raise RunError(f"{path} is not a record ({reason}); move it away, and the run is done again.") from None
+            raise RunError(f"{path} is not a record ({reason}); move it away to repeat the run.") from None
         task = Task(cell, record.seed)
         if path != self.record_path(task) or record.key != cell.key:
             raise RunError(f"{path} is the record of {record.key} seed {record.seed}; it is in the wrong place.")
