@@ -18,8 +18,7 @@ from pathlib import Path
 import torch
 
 from selfens import presets
-from selfens.bench import write_json
-from selfens.bench.steps import build, made_up, settings
+from selfens.bench import build, made_up, settings, write_json
 from selfens.core.device import environment
 from selfens.training.distributed import process_group
 

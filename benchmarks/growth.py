@@ -15,8 +15,7 @@ from pathlib import Path
 
 import torch
 
-from selfens.bench import write_json
-from selfens.bench.steps import build, conditions, config_for, made_up, settings, synchronize
+from selfens.bench import build, conditions, config_for, made_up, settings, synchronize, write_json
 from selfens.core.device import resolve_device
 from selfens.data.dataset import Dataset
 from selfens.training.components import Components

@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from selfens.bench import write_json
-from selfens.bench.steps import (
+from selfens.bench import (
     build,
     conditions,
     config_for,
@@ -26,6 +25,7 @@ from selfens.bench.steps import (
     synchronize,
     time_steps,
     with_mode,
+    write_json,
 )
 from selfens.core.device import resolve_device
 from selfens.data import sources

@@ -17,8 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from selfens.bench import write_json
-from selfens.bench.steps import build, conditions, config_for, endless_rows, seconds_per_call, settings, time_steps
+from selfens.bench import (
+    build,
+    conditions,
+    config_for,
+    endless_rows,
+    seconds_per_call,
+    settings,
+    time_steps,
+    write_json,
+)
 from selfens.data import sources
 from selfens.data.dataset import Dataset
 from selfens.networks import update_running_means

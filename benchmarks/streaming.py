@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from selfens import Dataset, presets
-from selfens.bench.steps import build, conditions, endless_rows, settings, time_steps
+from selfens.bench import build, conditions, endless_rows, settings, time_steps
 from selfens.config import Config
 from selfens.core.device import resolve_device
 

@@ -1,6 +1,6 @@
-"""The demo: several methods on scikit-learn's digits with 50 labels, with the same labeled rows, over several seeds.
+"""The demo: several methods on scikit-learn's digits with the same 50 labels, over several seeds.
 
-The settings are those of the digits presets and were chosen on seeds from 100 on, none of which is shown here.
+The settings are those of the digits presets. They were chosen on seeds from 100 on, none of which the demo uses.
 """
 
 import hashlib
@@ -9,16 +9,19 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Column, Table
 from typer import echo
 
 from selfens import presets
 from selfens.config import Config
 from selfens.errors import ConfigError, plural
-
-if TYPE_CHECKING:
-    from selfens.runs.run import Run
+from selfens.report.page import write_report
+from selfens.report.render import mean_and_deviation
+from selfens.runs.directory import REPORT
+from selfens.runs.run import Run, load_run
+from selfens.training.loop import resume, train
 
 METHODS = {
     "digits-supervised": "supervised only",
@@ -30,11 +33,7 @@ METHODS = {
 
 
 def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5) -> None:
-    """Train what is missing in `directory`, print a table, write a page."""
-    from selfens.report.page import write_report
-    from selfens.runs.directory import REPORT
-    from selfens.runs.run import load_run
-
+    """Train the runs that `directory` lacks, print a table and write a page."""
     if jobs is not None and jobs < 1:
         raise ConfigError(f"the demo was asked for {jobs} processes; expected at least 1.")
     if num_seeds < 2:
@@ -63,12 +62,8 @@ def demo_config(preset: str, seed: int) -> Config:
 
 
 def _train_one(directory: Path, preset: str, seed: int) -> Path:
-    """Train a run, or continue it, or leave it alone if it is complete."""
-    from selfens.runs.run import load_run
-    from selfens.training.loop import resume, train
-
     config = demo_config(preset, seed)
-    version = hashlib.sha256(config.to_json().encode()).hexdigest()[:8]  # runs of other settings are left alone
+    version = hashlib.sha256(config.to_json().encode()).hexdigest()[:8]  # leaves runs with other settings alone
     path = directory / f"{preset}-seed{seed}-{version}"
     if not (path / "config.json").exists():
         train(config, path)
@@ -78,16 +73,11 @@ def _train_one(directory: Path, preset: str, seed: int) -> Path:
 
 
 def _print_table(errors: dict[str, list[float]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from selfens.report.render import mean_and_deviation
-
     baseline = next(iter(errors.values()))
     seeds = f"{len(baseline)} seeds"
-    table = Table(title=f"digits, 50 labels (5 per class), 1,297 training rows, 500 test rows, n = {seeds}")
-    for column in ("method", "test error %", "beats supervised"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+    figures = [Column(name, justify="right") for name in ("test error %", "beats supervised")]
+    title = f"digits, 50 labels (5 per class), 1,297 training rows, 500 test rows, n = {seeds}"
+    table = Table("method", *figures, title=title)
     for preset, each in errors.items():
         wins = sum(error < other for error, other in zip(each, baseline, strict=True))
         table.add_row(METHODS[preset], mean_and_deviation(each), "" if each is baseline else f"{wins} of {seeds}")

@@ -16,8 +16,7 @@ from reference import operations
 from support import encoded, training_rows
 from torch import nn
 
-from selfens import presets
-from selfens.bench import steps, write_json
+from selfens import bench, presets
 from selfens.core.batch import Batch
 from selfens.core.views import VIEWS, Views, ViewsConfig
 from selfens.data.labels import LabelChoice
@@ -58,13 +57,13 @@ def few():
 
 
 def build(method, data, *overrides):
-    config = steps.config_for(method, data, CPU).with_overrides(list(overrides))
-    with steps.settings(config, CPU):
-        return steps.build(config, data, CPU, [])
+    config = bench.config_for(method, data, CPU).with_overrides(list(overrides))
+    with bench.settings(config, CPU):
+        return bench.build(config, data, CPU, [])
 
 
 def test_the_command_prints_a_table_and_writes_all_figures(typed, tmp_path, monkeypatch):
-    monkeypatch.setattr(steps, "WARM_UP", 1)
+    monkeypatch.setattr(bench, "WARM_UP", 1)
     names, output = ",".join(METHODS), tmp_path / "out.json"
     words = ("--device", "cpu", "--methods", names, "--modes", "plain", "--steps", 1, "-o", output)
     code, out, _ = typed("bench", *words)
@@ -98,22 +97,22 @@ def test_bad_words_get_one_sentence(words, sentence, typed):
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
     with pytest.raises(DataError, match=r"could not be written \(Is a directory\)"):
-        write_json(tmp_path, {})
+        bench.write_json(tmp_path, {})
 
 
 def test_on_a_gpu_the_paper_s_network_sees_images_of_cifar_10_s_shape():
-    gpu, data = torch.device("cuda"), steps.made_up(20)
+    gpu, data = torch.device("cuda"), bench.made_up(20)
     assert data.raw.shape == (20, 3, 32, 32)
     for method in METHODS:
-        config = steps.config_for(method, data, gpu)
+        config = bench.config_for(method, data, gpu)
         assert (config.network.name, config.method.name, config.preprocess.kind) == ("conv13", method, "channel")
         assert config.training.batch_size == 100
         assert config.preprocess.is_after_views(METHODS.find(method).views) == ("strong" in METHODS.find(method).views)
 
 
 def test_a_mode_is_three_switches():
-    config = steps.config_for("pi", steps.made_up(20), CPU)
-    found = [steps.with_mode(config, mode).training for mode in steps.MODES]
+    config = bench.config_for("pi", bench.made_up(20), CPU)
+    found = [bench.with_mode(config, mode).training for mode in bench.MODES]
     switches = [" ".join((each.compile, each.capture, each.kernels)) for each in found]
     assert switches == ["off off off", "on off off", "off on off", "on on off", "on on on"]
 

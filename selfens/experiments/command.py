@@ -1,4 +1,4 @@
-"""The command `selfens reproduce`. Imports only typer at the top: `selfens --help` must not wait for torch."""
+"""The command `selfens reproduce`. Only typer is imported at the top, so that `selfens --help` does not wait for torch."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ if TYPE_CHECKING:
 
 def reproduce(
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="Run what is missing of it; without one, list the tables.")
+        str | None,
+        typer.Argument(metavar="TABLE", help="The table whose missing runs are done; without one, list the tables."),
     ] = None,
     cells: Annotated[str | None, typer.Option(help="Only these cells, separated by commas.")] = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Such as 0-9 or 0,3; default: as many as the paper's table has, or ours.")
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or go.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Such as 0-9 or 0,3; by default as many as the table has.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the official files.")] = None,
     devices: Annotated[
         str | None,
-        typer.Option(help="Numbers of GPUs such as 0,1, or cpu; one named twice gets two runs; default: all GPUs."),
+        typer.Option(help="cpu, or numbers of GPUs such as 0,1; 0,0 does two runs at a time on one. Default: all."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Everything small, on digits, to try it out.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Try it out: everything small, on digits.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Write README.md from the records.")] = False,
     extra: Annotated[
         str | None, typer.Option(metavar="SOURCE", help="Extra unlabeled images for the table 'tiny'.")
     ] = None,
-    results: Annotated[Path, typer.Option(file_okay=False, help="Where records and report are.")] = Path("results"),
+    results: Annotated[Path, typer.Option(file_okay=False, help="Folder of the records and the report.")] = Path(
+        "results"
+    ),
 ) -> None:
-    """Run what is missing of the paper's tables, or write the report."""
+    """Do the missing runs of one of the paper's tables, or write the report."""
     from selfens.experiments import data
     from selfens.experiments.records import Store
     from selfens.experiments.report import check_report, write_report
@@ -47,7 +48,7 @@ def reproduce(
     store = Store(results / "quick" if quick else results)
     location = data.DataLocation(data_dir, extra, quick)
     if report:
-        check_report(store)  # before, not after days of training
+        check_report(store)  # now, not after days of training
     if table is not None:
         if table not in tables:
             raise ConfigError(unknown_name("table", table, tables))
@@ -57,7 +58,7 @@ def reproduce(
             for cell in choose_cells(tables[table], cells, location)
             for seed in numbers or range(1 if quick else cell.seeds or cell.runs or 1)
         ]
-        tasks.sort(key=lambda task: task.seed)  # a seed of every cell before the next seed of any
+        tasks.sort(key=lambda task: task.seed)  # every cell once before any cell twice
         failed, stopped = _run(tasks, store, location, devices)
     elif any(option is not None for option in (cells, seeds, devices, data_dir, extra)):
         names = "--cells, --seeds, --devices, --data-dir and --extra"
@@ -70,11 +71,8 @@ def reproduce(
         _finish(sum(not store.has(task) for task in tasks), failed, stopped)
 
 
-# What is asked for
-
-
 def choose_cells(table: Table, names: str | None, location: DataLocation) -> list[Cell]:
-    """The cells named, separated by commas; without names, all that can be run with the extra images given."""
+    """Return the cells named, separated by commas; by default all that can be run with the extra images at hand."""
     known = {cell.name: cell for cell in table.cells}
     possible = [name for name, cell in known.items() if not _hindrance(cell, location)]
     chosen = [name.strip() for name in names.split(",")] if names is not None else possible or list(known)
@@ -89,7 +87,7 @@ def choose_cells(table: Table, names: str | None, location: DataLocation) -> lis
 
 
 def _hindrance(cell: Cell, location: DataLocation) -> str:
-    """What a cell needs and does not have."""
+    """Return what a cell needs and does not have, or ""."""
     if location.quick or cell.extra is None:
         return ""
     if cell.extra == "restricted":
@@ -98,7 +96,8 @@ def _hindrance(cell: Cell, location: DataLocation) -> str:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """
+    """Return the seeds in ascending order.
+
     >>> parse_seeds("0-2,7")
     [0, 1, 2, 7]
     """
@@ -113,7 +112,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def parse_devices(text: str | None, *, quick: bool) -> list[str]:
-    """By default every GPU, else the CPU."""
+    """Return the devices; by default every GPU, or the CPU if there is none."""
     import torch
 
     gpus = torch.cuda.device_count()
@@ -121,31 +120,29 @@ def parse_devices(text: str | None, *, quick: bool) -> list[str]:
     names = default if text is None else [name.strip() for name in text.split(",")]
     for name in names:
         if name != "cpu" and not (name.isdecimal() and int(name) < gpus):
-            expected = f"cpu, or numbers such as 0,1 of the GPUs, of which torch sees {gpus}"
+            expected = f"cpu, or numbers such as 0,1 of the GPUs; torch sees {gpus}"
             raise ConfigError(f"--devices is '{text}'; expected {expected}.")
     return names
-
-
-# Running
 
 
 def _run(tasks: list[Task], store: Store, location: DataLocation, devices: str | None) -> tuple[int, bool]:
     from selfens.experiments.pool import run_all
 
     names = parse_devices(devices, quick=location.quick)
-    store.read(dict.fromkeys(task.cell for task in tasks))  # a damaged record is found before, not after
+    store.read(dict.fromkeys(task.cell for task in tasks))  # find a damaged record now, not after training
     if location.quick:
         typer.echo("quick: digits and a small network, to see that everything works; no error means anything.")
-    elif devices is None and names == ["cpu"]:
-        typer.echo("warning: torch sees no GPU here, and on a CPU one run takes days; --quick tries everything out.")
-    if not location.quick:
+    else:
+        if devices is None and names == ["cpu"]:
+            typer.echo(
+                "warning: torch sees no GPU here, and on a CPU one run takes days; --quick tries everything out."
+            )
         check_data(tasks, store, location)
     return run_all(tasks, store, location, names, typer.echo)
 
 
 def check_data(tasks: Sequence[Task], store: Store, location: DataLocation) -> None:
-    """Read, and if need be download, each data set once before several processes want it. A cell whose records have other
-    extra images is refused."""
+    """Read or download each data set once, before several processes do. Refuse a cell with records of other extra images."""
     from selfens.data import sources
     from selfens.experiments.records import ExtraImages
 
@@ -161,7 +158,7 @@ def check_data(tasks: Sequence[Task], store: Store, location: DataLocation) -> N
 
 
 def _finish(missing: int, failed: int, stopped: bool) -> None:
-    """The last line, and the exit code."""
+    """Print the last line and set the exit code."""
     left = "1 run is missing" if missing == 1 else f"{missing} runs are missing"
     if stopped:
         typer.echo(f"stopped; {left}. Run it again to continue.")
@@ -174,11 +171,7 @@ def _finish(missing: int, failed: int, stopped: bool) -> None:
     typer.echo("all runs asked for are done; --report writes a page of them.")
 
 
-# Listing
-
-
 def _list(tables: Iterable[Table], store: Store) -> None:
-    """The tables, their cells, and what has been run."""
     from selfens.experiments.report import summarize
 
     line, count = "  {:<30} {:<42} {:>4}  {:<14} {:>4}", 0

@@ -1,4 +1,4 @@
-"""What the runs are trained on: the official data sets, with extra unlabeled images, or digits for quick runs."""
+"""The data of the runs: the official data sets, with extra unlabeled images, or digits for quick runs."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,29 +15,29 @@ RANDOM_IMAGES = 500_000
 
 @dataclass(frozen=True)
 class DataLocation:
-    """Where the data of a command's runs are."""
+    """Where a command finds the data of its runs."""
 
     folder: Path | None = None
-    """Of the official files; None: the default folder."""
+    """Folder of the official files; None: the default one."""
     extra: str | None = None
-    """Extra unlabeled images: a file or folder of natural images that stand in for Tiny Images."""
+    """A file or folder of natural images that replace Tiny Images."""
     quick: bool = False
-    """The cells are those of `quick`, on digits."""
+    """The runs are those of `quick`, on digits."""
 
     def config(self, task: Task) -> Config:
-        """Return the config of a run with its data where they are."""
+        """Return the config of a run, reading from here."""
         values = {} if self.folder is None or self.quick else {"folder": str(self.folder)}
         if task.cell.extra is not None:
             values["extra"] = "digits" if self.quick else self.extra or ""
         return task.config.with_values("source", **values)
 
     def load(self, task: Task, *, progress: bool = False) -> Dataset:
-        """Load the data of a run, to download them and to check that they are the paper's."""
+        """Load (and download) the data of a run, and check that they are the paper's."""
         config = self.config(task)
         data = sources.load(config.source, seed=config.seed.of("split"), progress=progress)
-        name = config.source.title
-        found, expected = (data.num_main, len(data.test_rows)), ROWS.get(name)
-        if expected and found != expected:
+        name, found = config.source.title, (data.num_main, len(data.test_rows))
+        expected = ROWS.get(name, found)
+        if found != expected:
             raise DataError(
                 f"{name} has {found[0]:,} training and {found[1]:,} test images here; the official files have "
                 f"{expected[0]:,} and {expected[1]:,}. Choose the folder that holds those."
@@ -51,7 +51,7 @@ class DataLocation:
 
 
 def quick(table: Table) -> Table:
-    """Return a table whose cells keep method, views, preprocessing and w_max, but take a second on scikit-learn's digits."""
+    """Return the table with cells that take a second on digits, and keep method, views, preprocessing and w_max."""
     return replace(table, cells=tuple(map(_quick, table.cells)))
 
 

@@ -5,8 +5,8 @@
     results/unfinished/<table>/<cell>/seed<NNN>.lock  held by the process that is doing the run
     results/quick/...                                 the same for quick runs
 
-A record is there completely or not at all, so "the file exists" means "this run is done". A run whose loss stopped being
-finite leaves a record too: that is its result, and running it again would give the same.
+A record is written completely or not at all: if the file exists, the run is done. A run that diverges leaves a record too,
+because running it again would give the same result.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from selfens.config import Config, same_experiment
 from selfens.errors import RunError
 from selfens.experiments.tables import Cell, Task
 from selfens.files import check_regular, locks
+from selfens.files.tensors import write_atomically
 from selfens.settings import Section
 
 FORMAT = 2
 DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading a damaged record may raise."""
-
-
 NOT_NEGATIVE = {"bounds": {"at_least": 0}}
 
 
@@ -49,7 +48,7 @@ class ExtraImages(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Section):
-    """One finished run; a value of another type or out of its bounds raises a ConfigError."""
+    """One finished run."""
 
     section = "record"
     table: str
@@ -60,17 +59,17 @@ class Record(Section):
     labeled_rows: str
     """`LabelChoice.digest` of the labeled rows as they were trained on."""
     data: str
-    """The data set's fingerprint: a hash of its images and labels."""
+    """Hash of the images and labels."""
     test_error: tuple[float, ...]
     """After each epoch."""
     final_error: float | None
-    """The last epoch's, never the best one's; None if the loss stopped being finite."""
+    """After the last epoch, never the best one; None if the run diverged."""
     seconds: float = field(metadata=NOT_NEGATIVE)
-    """From the first step to the final error, tests and checkpoints included."""
+    """From the first step to the last evaluation, with evaluations and checkpoints."""
     seconds_per_epoch: float = field(metadata=NOT_NEGATIVE)
-    """The median, so that compiling or an interruption does not count."""
+    """The median, which ignores compiling and interruptions."""
     shared_device: bool
-    """The command did other runs on the same device at some time, so the seconds do not measure speed."""
+    """Other runs may have used the device meanwhile, so the seconds do not measure speed."""
     environment: dict[str, Any]
     """Hardware, precision and library versions."""
     commit: str | None
@@ -95,9 +94,9 @@ class Record(Section):
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """The record; raises one of DAMAGE if the text is not a record."""
+        """Read a record; raise one of DAMAGE if the text is not one."""
         raw = json.loads(text)
-        json.dumps(raw, ensure_ascii=False).encode()  # raises if there is half a character
+        json.dumps(raw, ensure_ascii=False).encode()  # raises if there is a lone surrogate
         version, config, extra = raw.pop("format"), raw.pop("config"), raw.pop("extra", None)
         if version != FORMAT:
             raise ValueError("it was written by another version of selfens")
@@ -115,28 +114,26 @@ class Store:
         self.root = root
 
     def record_path(self, task: Task) -> Path:
-        return self.root / "runs" / task.cell.table / task.cell.name / f"seed{task.seed:03d}.json"
+        return self.root / "runs" / task.cell.key / f"seed{task.seed:03d}.json"
 
     def unfinished_path(self, task: Task) -> Path:
-        return self.root / "unfinished" / task.cell.table / task.cell.name / f"seed{task.seed:03d}"
+        return self.root / "unfinished" / task.cell.key / f"seed{task.seed:03d}"
 
     def has(self, task: Task) -> bool:
         return self.record_path(task).exists()
 
     @contextmanager
     def claimed(self, task: Task) -> Iterator[bool]:
-        """Whether the run is ours to do, for as long as the context lasts; False if another process has it."""
+        """Claim a run while the context lasts; yield False if another process has it."""
         path = self.unfinished_path(task).with_suffix(".lock")
         with ExitStack() as held:
-            with writable(self.record_path(task).parent), writable(path.parent):  # now: no run is trained in vain
+            with writable(self.record_path(task).parent), writable(path.parent):  # fail before training, not after
                 check_regular(path)
                 is_ours = locks.take(held.enter_context(open(path, "a")))
             yield is_ours
 
     def write(self, task: Task, record: Record) -> None:
-        """First the record is written, then the run directory removed: a kill at any moment loses nothing."""
-        from selfens.files.tensors import write_atomically  # imports torch, which listing the tables does not need
-
+        """Write the record, then remove the run directory: a kill at any moment loses nothing."""
         with writable(self.record_path(task).parent):
             write_atomically(self.record_path(task), record.to_json().encode())
         self.clear(task)
@@ -146,26 +143,26 @@ class Store:
         shutil.rmtree(self.unfinished_path(task), ignore_errors=True)
 
     def read(self, cells: Iterable[Cell]) -> list[Record]:
-        """All records of these cells, by cell and seed."""
+        """Return all records of these cells, in order of cell and seed."""
         records = []
         for cell in cells:
-            folder = self.root / "runs" / cell.table / cell.name
+            folder = self.root / "runs" / cell.key
             found = [self._read(cell, path) for path in sorted(folder.glob("seed*.json"))]
             images = sorted({str(record.extra) for record in found})
             if len(images) > 1:
-                different = " and ".join(images)
-                raise RunError(f"the runs in {folder} had {different}, which cannot be averaged; move some elsewhere.")
+                both = " and ".join(images)
+                raise RunError(f"the runs in {folder} had {both}, which cannot be averaged; move some elsewhere.")
             records += found
         return records
 
     def _read(self, cell: Cell, path: Path) -> Record:
         try:
             if not path.is_file():
-                raise OSError("it is not a regular file")  # reading a pipe would wait without end
+                raise OSError("it is not a regular file")  # reading a pipe would block forever
             record = Record.from_json(path.read_text())
         except DAMAGE as error:
             reason = one_line(error)
-            raise RunError(f"{path} is not a record ({reason}); move it away, and the run is done again.") from None
+            raise RunError(f"{path} is not a record ({reason}); move it away to repeat the run.") from None
         task = Task(cell, record.seed)
         if path != self.record_path(task) or record.key != cell.key:
             raise RunError(f"{path} is the record of {record.key} seed {record.seed}; it is in the wrong place.")
@@ -175,13 +172,13 @@ class Store:
 
 
 def one_line(error: Exception) -> str:
-    """An error's message as a part of a sentence."""
+    """Return an error's message without line breaks or a final period, to be part of a sentence."""
     return " ".join(str(error).rstrip(".").split())[:300] or type(error).__name__
 
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """A folder, created if need be, to write to; what goes wrong is one sentence."""
+    """Create the folder if need be; any OSError inside the context becomes one sentence."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield

@@ -1,7 +1,4 @@
-"""The report: results/README.md and the label-noise figure, from the records and nothing else.
-
-Nothing in it depends on the time or the machine that writes it.
-"""
+"""The report: results/README.md and the label-noise figure. They depend on the records and nothing else."""
 
 import re
 import statistics
@@ -12,12 +9,13 @@ from pathlib import Path
 from selfens.errors import RunError
 from selfens.experiments.records import Record, Store, writable
 from selfens.experiments.tables import Cell, Table
+from selfens.files.tensors import write_atomically
 from selfens.report.figures import epochs_chart
 from selfens.report.render import mean_and_deviation, render, shown
 
 FIGURE = "label-noise.svg"
 MARK = "Written by selfens reproduce"
-"""Each file of a report contains it, in Markdown with backticks, and nobody else's file does."""
+"""Marks the files that the report may replace; in Markdown it has backticks."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +27,12 @@ class Summary:
 
     @property
     def errors(self) -> list[float]:
-        """Of the runs that did not diverge."""
+        """Final errors of the runs that did not diverge."""
         return [record.final_error for record in self.records if record.final_error is not None]
 
     @property
     def error(self) -> str:
-        """Mean and deviation, how many diverged, and with which extra images."""
+        """The mean and deviation in words, with the number of diverged runs and the extra images, if any."""
         diverged = len(self.records) - len(self.errors)
         words = [mean_and_deviation(self.errors)] if self.errors else []
         words += [f"{diverged} diverged"] if diverged else []
@@ -42,25 +40,23 @@ class Summary:
         return ", ".join(words) or "not run"
 
     def row(self) -> tuple[str, ...]:
-        """Ours beside the paper's, for the report."""
+        """A row of the report: our figures beside the paper's."""
         cell, difference, deviations = self.cell, "", ""
         if self.errors and cell.mean is not None and cell.deviation:
             points = statistics.mean(self.errors) - cell.mean
             difference = f"{points:+.2f}"
-            deviations = "" if cell.extra else f"{points / cell.deviation:+.1f}"  # the images may be others
+            deviations = "" if cell.extra else f"{points / cell.deviation:+.1f}"  # our extra images differ
         ours, paper = (self.error, str(len(self.errors) or "")), (cell.error, str(cell.runs or ""))
         return (cell.row, cell.column, *ours, *paper, difference, deviations)
 
 
 def summarize(cells: Iterable[Cell], store: Store) -> dict[str, Summary]:
-    """A summary of every cell, run or not, by its key."""
+    """Return a summary of every cell, run or not, by its key."""
     return {cell.key: Summary(cell, tuple(store.read([cell]))) for cell in cells}
 
 
 def write_report(store: Store, tables: Sequence[Table], *, quick: bool = False) -> list[Path]:
     """Write the files of the report and return their paths."""
-    from selfens.files.tensors import write_atomically
-
     check_report(store)
     summaries = summarize((cell for table in tables for cell in table.cells), store)
     figure, path = _noise_figure(summaries), store.root / "notes.md"
@@ -83,7 +79,7 @@ def write_report(store: Store, tables: Sequence[Table], *, quick: bool = False) 
 
 
 def check_report(store: Store) -> None:
-    """Refuse to replace a page that somebody else has written."""
+    """Refuse to replace a file that is not a report."""
     for path in (store.root / "README.md", store.root / FIGURE):
         if path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace").replace("`", "")):
             raise RunError(f"{path} exists and is not a report of ours; choose another results folder.")
@@ -103,7 +99,7 @@ def _run_row(record: Record) -> tuple[str, ...]:
 
 
 def _noise_figure(summaries: dict[str, Summary]) -> str | None:
-    """The paper's figure, accuracy per epoch, as the text of an <svg>; None if none of its cells has been run."""
+    """Return the paper's figure, accuracy per epoch, as an <svg>; None if none of its cells has been run."""
     curves = {
         f"{summary.cell.name.partition('-')[0]}, {summary.cell.column} random": [
             [100 - error for error in record.test_error] for record in summary.records

@@ -1,13 +1,14 @@
-"""The paper's tables and figure as data, and one of our own: every number is a cell, with the config that should give it.
+"""The paper's tables and figure as data, and some tables of our own. Every number is a cell, with the config that produces it.
 
 CIFAR-10, SVHN and CIFAR-100 have the same five rows. Their settings are the presets'; a cell changes only the number of
-labels, and whether inputs are flipped and shifted. "Without augmentation" still has noise on the inputs, and dropout.
+labels, and whether inputs are flipped and shifted. "Without augmentation" still has input noise and dropout.
 """
 
 from dataclasses import dataclass, replace
 
 from selfens import presets
 from selfens.config import Config
+from selfens.data.sources.official import TITLES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,17 +20,16 @@ class Cell:
     row: str
     column: str
     config: Config
-    """For seed 0; `Task.config` is that of another."""
+    """With seed 0; see `Task.config`."""
     mean: float | None = None
     """Test error in percent; None if the paper gives no number."""
     deviation: float | None = None
     runs: int | None = None
-    """None if the paper does not say; we do one."""
+    """Runs behind the paper's number; None if the paper does not say."""
     seeds: int | None = None
-    """How many runs we do by default, if not as many as the paper."""
+    """Runs we do by default; None: as many as the paper, or one."""
     extra: str | None = None
-    """Which images of Tiny Images are trained on besides the main set: `random`, for which others may stand in, or
-    `restricted`."""
+    """The kind of extra images from Tiny Images: `restricted`, or `random`, which other images may replace."""
 
     @property
     def key(self) -> str:
@@ -48,7 +48,7 @@ class Table:
     title: str
     cells: tuple[Cell, ...]
     column_title: str = "labels"
-    """What distinguishes its columns."""
+    """What the columns differ in."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,13 @@ Errors = tuple[tuple[float, float], ...]
 
 
 def _config(data: str, row: str, column: str) -> Config:
-    """The paper's settings of a row of its tables on a data set; a column is a number of labels, or all of them."""
+    """Return the paper's settings; `column` is a number of labels, or a word for all of them."""
     method, _, augmented = row.partition("-")
     config = presets.get(f"{data}-{method}").with_values("labels", count=int(column) if column.isdecimal() else None)
     return config if augmented else config.with_values("views", flip=False, translation=0)
 
 
 def _cells(table: str, columns: dict[str, str], errors: dict[str, Errors]) -> tuple[Cell, ...]:
-    """The cells of a table, row by row."""
     return tuple(
         Cell(
             table=table,
@@ -103,41 +102,30 @@ def _cells(table: str, columns: dict[str, str], errors: dict[str, Errors]) -> tu
 
 
 # fmt: off
-CIFAR10 = Table(
-    name="cifar10",
-    title="CIFAR-10",
-    cells=_cells("cifar10", {"4000": "4000", "all": "All (50000)"}, {
-        "supervised":     ((35.56, 1.59), (7.33, 0.04)),
-        "supervised-aug": ((34.85, 1.65), (6.05, 0.15)),
-        "pi":             ((16.55, 0.29), (6.90, 0.07)),
-        "pi-aug":         ((12.36, 0.31), (5.56, 0.10)),
-        "temporal-aug":   ((12.16, 0.24), (5.60, 0.10)),
-    }),
-)
+CIFAR10 = Table(name="cifar10", title="CIFAR-10", cells=_cells("cifar10", {"4000": "4000", "all": "All (50000)"}, {
+    "supervised":     ((35.56, 1.59), (7.33, 0.04)),
+    "supervised-aug": ((34.85, 1.65), (6.05, 0.15)),
+    "pi":             ((16.55, 0.29), (6.90, 0.07)),
+    "pi-aug":         ((12.36, 0.31), (5.56, 0.10)),
+    "temporal-aug":   ((12.16, 0.24), (5.60, 0.10)),
+}))
 
-SVHN = Table(
-    name="svhn",
-    title="SVHN",
-    cells=_cells("svhn", {"500": "500", "1000": "1000", "all": "All (73257)"}, {
-        "supervised":     ((35.18, 5.61), (20.47, 2.64), (3.05, 0.07)),
-        "supervised-aug": ((31.59, 3.60), (19.30, 3.89), (2.88, 0.03)),
-        "pi":             (( 7.05, 0.30), ( 5.43, 0.25), (2.78, 0.03)),
-        "pi-aug":         (( 6.65, 0.53), ( 4.82, 0.17), (2.54, 0.04)),
-        "temporal-aug":   (( 5.12, 0.13), ( 4.42, 0.16), (2.74, 0.06)),
-    }),
-)
+SVHN = Table(name="svhn", title="SVHN", cells=_cells("svhn", {"500": "500", "1000": "1000", "all": "All (73257)"}, {
+    "supervised":     ((35.18, 5.61), (20.47, 2.64), (3.05, 0.07)),
+    "supervised-aug": ((31.59, 3.60), (19.30, 3.89), (2.88, 0.03)),
+    "pi":             (( 7.05, 0.30), ( 5.43, 0.25), (2.78, 0.03)),
+    "pi-aug":         (( 6.65, 0.53), ( 4.82, 0.17), (2.54, 0.04)),
+    "temporal-aug":   (( 5.12, 0.13), ( 4.42, 0.16), (2.74, 0.06)),
+}))
 
-CIFAR100 = Table(
-    name="cifar100",
-    title="CIFAR-100",
-    cells=_cells("cifar100", {"10000": "10000", "all": "All (50000)"}, {
-        "supervised":     ((51.21, 0.33), (29.14, 0.25)),
-        "supervised-aug": ((44.56, 0.30), (26.42, 0.17)),
-        "pi":             ((43.43, 0.54), (29.06, 0.21)),
-        "pi-aug":         ((39.19, 0.36), (26.32, 0.04)),
-        "temporal-aug":   ((38.65, 0.51), (26.30, 0.15)),
-    }),
-)
+CIFAR100 = Table(name="cifar100", title="CIFAR-100", cells=_cells("cifar100", {"10000": "10000", "all": "All (50000)"}, {
+    "supervised":     ((51.21, 0.33), (29.14, 0.25)),
+    "supervised-aug": ((44.56, 0.30), (26.42, 0.17)),
+    "pi":             ((43.43, 0.54), (29.06, 0.21)),
+    "pi-aug":         ((39.19, 0.36), (26.32, 0.04)),
+    "temporal-aug":   ((38.65, 0.51), (26.30, 0.15)),
+}))
+
 
 _EXTRA = _cells("cifar100", {"random": "Random 500k", "restricted": "Restricted 237k"}, {
     "pi-aug":       ((25.79, 0.17), (25.43, 0.32)),
@@ -147,7 +135,7 @@ _EXTRA = _cells("cifar100", {"random": "Random 500k", "restricted": "Restricted 
 
 
 def _with_extra(cell: Cell) -> Cell:
-    """CIFAR-100 with all labels, and as many extra images in an epoch."""
+    """Add to each epoch as many extra images as CIFAR-100 has labeled ones."""
     config = cell.config.with_values("training", unlabeled_per_epoch=50_000)
     config = config.with_values("method", weight_max=300.0 if config.method.name == "pi" else 1000.0)
     return replace(cell, table="tiny", config=config, extra=cell.name.rpartition("-")[2])
@@ -162,7 +150,7 @@ TINY = Table(
 
 
 def _noise_cell(method: str, percentage: int) -> Cell:
-    """A corrupted label is drawn uniformly over all ten classes, so one in ten of them stays right by chance."""
+    """A random label is drawn uniformly from all ten classes, so one in ten is right by chance."""
     config = _config("svhn", f"{method}-aug", "all").with_values("labels", noise=float(percentage))
     if method == "temporal":
         config = config.with_values("method", weight_max=300.0 if percentage < 50 else 3000.0)
@@ -205,11 +193,10 @@ WHITENING = Table(
     ),
     column_title="data, labels",
 )
-"""The reading that gives the paper's baseline of CIFAR-10; CIFAR-100 is the control."""
+"""The reading that reproduces the paper's CIFAR-10 baseline; CIFAR-100 is the control."""
 
 
 def _modern_cell(preset: str, labels: int, seeds: int, epochs: int | None = None) -> Cell:
-    """A preset of the temporal teacher, with this number of labels; `epochs` if not as many as it has."""
     config, name = presets.get(preset).with_values("labels", count=labels), f"{preset}-{labels}"
     if epochs is not None:
         config, name = config.with_values("schedule", epochs=epochs), f"{name}-{epochs}-epochs"
@@ -217,7 +204,6 @@ def _modern_cell(preset: str, labels: int, seeds: int, epochs: int | None = None
     return Cell(table="modern", name=name, row="Temporal teacher", column=column, config=config, seeds=seeds)
 
 
-TITLES = {table.name: table.title for table in (CIFAR10, SVHN, CIFAR100)}
 MODERN = Table(
     name="modern",
     title="The temporal teacher, which is not of the paper",

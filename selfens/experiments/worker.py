@@ -1,7 +1,7 @@
-"""From a cell to a record: `run_cell` does one run, in whatever process it is called.
+"""From a cell to a record: `run_cell` does one run, in the process that calls it.
 
-Stopped by SIGTERM or Ctrl-C during training it leaves a checkpoint first; anywhere else it may end at once, because what it
-was doing is repeated or found done.
+SIGTERM or Ctrl-C during training leaves a checkpoint. At any other moment the process may simply end: the next call repeats
+what it was doing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from selfens.config import same_experiment
 from selfens.data import sources
@@ -21,12 +21,11 @@ from selfens.errors import DivergedError, RunError, SelfensError
 from selfens.experiments.data import DataLocation
 from selfens.experiments.records import ExtraImages, Record, Store, one_line
 from selfens.experiments.tables import Task
+from selfens.runs.run import Run, load_run
+from selfens.training import loop
 from selfens.training.progress import WarningsOnly
 
-if TYPE_CHECKING:
-    from selfens.runs.run import Run
-
-CHECKPOINT_EVERY = 10  # epochs: a kill without warning costs some seconds on a GPU
+CHECKPOINT_EVERY = 10  # epochs, which take seconds on a GPU
 NOTES = "reproduce.txt"  # in the run directory: the commits that trained it, and SHARED
 SHARED = "shared device"
 
@@ -34,13 +33,15 @@ SHARED = "shared device"
 def run_cell(
     task: Task, device: str, store: Store, location: DataLocation, *, is_shared: bool = False
 ) -> Record | None:
-    """Do a run, or continue it, and write its record; None if it is done already or another process is doing it.
+    """Start or continue a run and write its record. Return None if the run is done or another process is doing it.
 
-    device     `cpu`, or the number of a GPU, which must be the only one that this process sees
-    is_shared  other runs are on the same device, so the seconds do not measure speed
+    Parameters
+    ----------
+    device
+        `cpu`, or the number of a GPU, which must be the only one that this process sees.
+    is_shared
+        Other runs use the same device, so the seconds do not measure speed.
     """
-    from selfens.runs.run import load_run
-
     with store.claimed(task) as is_ours:
         if not is_ours or store.has(task):
             return None
@@ -50,7 +51,7 @@ def run_cell(
             run = _train(task, "cpu" if device == "cpu" else "cuda", path, location, watch)
         except DivergedError as error:
             run = load_run(path, device="cpu")
-            diverged = str(error).partition(";")[0]  # the rest is about files soon removed
+            diverged = str(error).partition(";")[0]  # the rest is about files that will be removed
         record = _record(task, run, location.quick, diverged)
         store.write(task, record)
         watch.say("diverged; this is its result" if diverged else f"finished, test error {record.final_error:.2f} %")
@@ -58,13 +59,10 @@ def run_cell(
 
 
 def _train(task: Task, device: str, path: Path, location: DataLocation, watch: _Watch) -> Run:
-    """Train, resume, or only read a run whose training was done but the record not written."""
-    from selfens.runs.run import load_run
-    from selfens.training.loop import resume, train
-
+    """Train or resume a run, or only read it if a kill came between its training and its record."""
     config = location.config(task).with_values("training", device=device, checkpoint_every=CHECKPOINT_EVERY)
     if not path.is_file() and not (path.is_dir() and any(path.iterdir())):
-        return train(config, path, progress=watch)
+        return loop.train(config, path, progress=watch)
     try:
         begun = load_run(path, device="cpu")
         every = begun.config.training.evaluate_every  # changes no result, but a record has the error of every epoch
@@ -76,16 +74,15 @@ def _train(task: Task, device: str, path: Path, location: DataLocation, watch: _
             return begun
         if begun.config.training.device != device:
             raise RunError(f"it was begun with the device {begun.config.training.device} and can continue only there")
-        return resume(path, dataset=dataset, progress=watch)
+        return loop.resume(path, dataset=dataset, progress=watch)
     except SelfensError as error:
-        if watch.epochs:  # it has gone on, and something else was wrong then
+        if watch.epochs:  # it did continue, and failed later
             raise
         reason = f"{task} was begun and cannot continue ({one_line(error)}); remove {path} to do it again."
         raise RunError(reason) from None
 
 
 def _record(task: Task, run: Run, quick: bool, diverged: str) -> Record:
-    """The record of a run from what its directory holds; `diverged` says what happened to one that did."""
     errors = tuple(epoch["test_error"] for epoch in run.history)
     seconds = [epoch["seconds"] for epoch in run.history] or [0.0]
     notes = dict.fromkeys((run.path / NOTES).read_text().splitlines())
@@ -110,7 +107,7 @@ def _record(task: Task, run: Run, quick: bool, diverged: str) -> Record:
 
 
 class _Watch(WarningsOnly):
-    """The progress of a training: prints a line at each checkpoint, and notes what the record must say."""
+    """Prints a line at each checkpoint and writes down what only this process knows, for the record."""
 
     def __init__(self, task: Task, notes: Path, is_shared: bool) -> None:
         self.task, self.notes, self.epochs = task, notes, 0
@@ -130,13 +127,13 @@ class _Watch(WarningsOnly):
         self.say(f"warning: {message}")
 
     def say(self, text: str) -> None:
-        with suppress(OSError):  # a run does not end because nobody reads its lines
+        with suppress(OSError):  # nobody reads the output; the run goes on
             sys.stdout.write(f"{self.task}: {text}\n")
             sys.stdout.flush()
 
 
 def current_commit() -> str | None:
-    """The commit of this code: $SELFENS_COMMIT, else what git says of the folder that holds the package, if it is one."""
+    """Return $SELFENS_COMMIT, or else what git says about the checkout that holds the package; None outside a checkout."""
     stated = os.environ.get("SELFENS_COMMIT")
     repository = Path(__file__).parents[2]
     if stated or not (repository / ".git").exists():

@@ -1,26 +1,25 @@
-"""A checkpoint: the `state_dict` of every component, of all processes together, so that any number of them can resume."""
+"""A checkpoint: the `state_dict` of every component. It joins all processes, so any number of them can resume."""
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from selfens.core.device import generator
 from selfens.core.randomness import PROCESS, stream
 from selfens.data.rows import Rows
 from selfens.errors import ConfigError, RunError, check_type
 from selfens.runs.directory import Checkpoint, RunDirectory
 from selfens.training.components import Components
+from selfens.training.step import generators
 
 State = dict[str, Tensor]
 
 
 class Checkpointer:
-    """Saves and loads the state of a run's components. It refuses to save if tensors have changed their shape."""
+    """Saves and loads the state of a run's components. Tensors of network and method must keep their type and shape."""
 
     def __init__(self, components: Components) -> None:
         self.components = components
         self.shapes = self._checked_shapes()
-        """Type and shape of what is saved of network and method."""
 
     def save(self, directory: RunDirectory, epoch: int, step: int, seconds: float = 0.0) -> None:
         """Save a checkpoint that continues at `step` of `epoch`, after the given seconds in that epoch."""
@@ -32,19 +31,19 @@ class Checkpointer:
             average_over_processes(parts)
         ensemble = parts.method.ensemble
         targets = {name: each.cpu() for name, each in ensemble.state_dict().items()} if ensemble else {}
-        random = {kind: each.get_state() for kind, each in _generators(parts).items()}
+        random = {kind: each.get_state() for kind, each in generators(parts.step.device).items()}
         every = parts.group.gather((parts.owned, targets, random))
         if parts.group.is_first:
             tensors = _states(parts) | {"targets": _all_targets(every)}
             tensors["random"] = {f"{kind}{rank}": own[kind] for rank, (_, _, own) in enumerate(every) for kind in own}
             directory.save_checkpoint(Checkpoint(epoch, step, tensors, seconds))
-        parts.group.barrier()  # a process that continued while the first one writes would run into a timeout
+        parts.group.barrier()  # a process that went on while the first one writes would time out
 
     def load(self, checkpoint: Checkpoint) -> tuple[int, int, float]:
-        """Restore every component; return epoch, step and seconds spent in that epoch, where training continues.
+        """Restore every component. Return where training continues: epoch, step, and seconds spent in that epoch.
 
-        With another number of processes than before, an epoch that was begun starts again, because others own the rows that
-        are left of it, and random states are new.
+        If the number of processes has changed, so have the rows of each: an unfinished epoch starts again, and the random
+        states are new.
         """
         parts, tensors, random = self.components, checkpoint.tensors, checkpoint.tensors["random"]
         same_processes = sum(name.startswith("cpu") for name in random) == parts.group.size
@@ -79,7 +78,7 @@ class Checkpointer:
 
 
 def average_over_processes(parts: Components) -> None:
-    """Average what each process has followed in its own batches: running means, and sums of losses."""
+    """Average what each process has computed from its own batches: running means, and sums of losses."""
     if parts.group.size == 1:
         return
     states = _states(parts)
@@ -102,7 +101,7 @@ def _states(parts: Components) -> dict[str, State]:
 
 
 def _shapes(states: dict[str, State]) -> dict[str, str]:
-    """Return the type and shape of each tensor, by part/name; refuse what cannot be saved."""
+    """Return the type and shape of each tensor by part/name; refuse what cannot be saved."""
     tensors = {f"{part}/{name}": tensor for part, state in states.items() for name, tensor in state.items()}
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
@@ -111,7 +110,7 @@ def _shapes(states: dict[str, State]) -> dict[str, str]:
 
 
 def _check_fits(parts: Components, tensors: dict[str, State]) -> None:
-    """Refuse anything but exactly the tensors that this run would save."""
+    """Raise a ValueError unless these are exactly the tensors that this run would save."""
     wanted, ensemble = _states(parts), parts.method.ensemble
     if ensemble:
         begun = {name: each for name, each in ensemble.arrays.items() if name in tensors.get("targets", {})}
@@ -126,9 +125,9 @@ def _check_fits(parts: Components, tensors: dict[str, State]) -> None:
 
 
 def _all_targets(every: list[tuple[Rows, State, State]]) -> State:
-    """Put the targets of each process's rows in the order of all rows; the decay has no rows."""
+    """Join the targets of all processes in the order of the rows; the decay has no rows."""
     if len(every) == 1:
-        return every[0][1]  # no copy of what may be large
+        return every[0][1]  # avoids a copy of what may be large
     order = np.argsort(np.concatenate([rows for rows, _, _ in every]))
     return {
         name: torch.cat([targets[name] for _, targets, _ in every])[order] if first.ndim else first
@@ -136,17 +135,11 @@ def _all_targets(every: list[tuple[Rows, State, State]]) -> State:
     }
 
 
-def _generators(parts: Components) -> dict[str, torch.Generator]:
-    """Return the generators in use, by the kind of device."""
-    devices = {"cpu": torch.device("cpu"), parts.prepared.device.type: parts.prepared.device}
-    return {kind: generator(device) for kind, device in devices.items()}
-
-
 def _restore_random_states(parts: Components, states: State, epoch: int) -> None:
-    """Restore the states; without any, set states that depend only on seed, process and epoch."""
+    """Restore the states; if there are none, set new ones that depend only on seed, process and epoch."""
     rank, seed = parts.group.rank, parts.config.seed.of("training")
     fresh = stream(seed, PROCESS, rank, epoch)
-    for kind, own in _generators(parts).items():
+    for kind, own in generators(parts.step.device).items():
         if (name := f"{kind}{rank}") in states:
             own.set_state(states[name])
         elif not states:

@@ -1,7 +1,7 @@
 """The components of a run: network, method, optimizer, schedule, loader, step.
 
-If several processes train together (see `distributed.py`), each has the components for the rows it owns, numbered from 0: their
-inputs, labels and targets. A checkpoint is of all rows, so any number of processes can resume from it.
+If several processes train together (see `distributed.py`), each has inputs, labels and targets of only its share of the rows,
+numbered from 0. A checkpoint holds all rows, so any number of processes can resume from it.
 """
 
 import math
@@ -39,7 +39,7 @@ class Components:
     """The parts of a run, on the device. Those with state have `state_dict` and `load_state_dict`."""
 
     def __init__(self, prepared: Prepared, overrides: Overrides, group: Group, warn: Callable[[str], None]) -> None:
-        """Validate first; allocate the (possibly huge) targets last."""
+        # Validate first; allocate the (possibly huge) targets last.
         config, device, data = prepared.config, prepared.device, prepared.data
         self.prepared, self.overrides, self.group = prepared, overrides, group
         if overrides.network is None:
@@ -51,7 +51,7 @@ class Components:
             self.network = overrides.network
         on_gpu = device.type == "cuda"
         compile = config.training.compile == "on" or (on_gpu and config.training.compile == "auto")
-        # After a user's own network was imported, because two threads must not import the same modules at a time.
+        # After a user's network was imported, because two threads must not import the same modules at the same time.
         compiler = start_compiler() if compile and on_gpu else None
         self.method: Method = METHODS.build(config.method) if overrides.method is None else overrides.method
         self.labels = prepared.labels.training_labels(data.num_rows)
@@ -92,7 +92,7 @@ class Components:
             name: (preprocess.apply(prepared.preprocess, inputs, device), torch.from_numpy(labels[own]).to(device))
             for name, (inputs, labels) in evaluated.items()
         }
-        """This process's share of the rows on which the network is evaluated, by the name of the error."""
+        """Maps the name of each error to this process's share of the inputs and labels it is computed on."""
 
     @property
     def config(self) -> Config:
@@ -100,7 +100,7 @@ class Components:
 
     @cached_property
     def weight_max(self) -> float:
-        """The largest unsupervised weight: w_max M/N, or w_max if the options say so; N counts extra rows, drawn or not."""
+        """The largest unsupervised weight: w_max M/N, where N includes extra rows, or w_max if the options say so."""
         options, num_main = self.method.options, self.prepared.data.num_main
         if not self.method.uses_unlabeled or not isinstance(options, WeightedOptions):
             return 0.0
@@ -112,15 +112,14 @@ class Components:
 
     @property
     def num_labeled(self) -> int:
-        """The number of labeled training rows."""
         return len(self.prepared.labels.rows)
 
     def visit(self, epoch: int, first_step: int = 0) -> Iterable[Tensor]:
-        """Yield the rows of each step of an epoch, each when its inputs are available."""
+        """Yield the rows of each step of an epoch as soon as their inputs are available."""
         return self.loader.visit(self.loader.order(epoch)[first_step:])
 
     def rates(self, progress: float) -> dict[str, float]:
-        """Return what `step.set` takes, at a progress in epochs."""
+        """Return the arguments of `step.set` at a progress in epochs."""
         return rates_at(progress, self.config, self.weight_max)
 
     def errors(self) -> dict[str, float | None]:
@@ -156,8 +155,6 @@ class Components:
             custom_options="" if overrides.method is None else repr(overrides.method.options),
             note="; ".join(filter(None, notes)),
         )
-
-    # Building
 
     def _sampler(self) -> Sampler:
         """Return the order of this process's rows; all processes take the same number of steps and rows."""
@@ -198,20 +195,20 @@ class Components:
         return Loader(source, torch.from_numpy(self.labels[self.owned]).to(device), sampler, views, after)
 
     def _set_up_network(self) -> None:
-        """Move the network to the device, the same in all processes; a new one gets initial gains from a first batch."""
+        """Move the network to the device, with the same weights in all processes; calibrate a new one on its first batch."""
         network, loader, is_new = self.network, self.loader, self.overrides.network is None
         network.to(self.prepared.device)
         if is_new or not network.training:  # a passed network may have parts frozen in evaluation mode
             network.train()
         for rows in loader.visit(loader.order(0)[:1]):
-            if is_new:  # a passed network may be trained already
+            if is_new:  # a passed network may be pretrained
                 networks.calibrate(network, loader.batch(rows, ("weak",)).views[0])
             if not is_new or networks.is_factory(self.config.network.name):
                 check_output(network, loader.batch(rows, ("none",)).views[0], self.prepared.data.num_classes)
         self.group.broadcast([*network.state_dict().values()])
 
     def _set_up_method(self) -> None:
-        """Let the method build what it remembers, for this process's rows."""
+        """Let the method allocate its memory for this process's rows."""
         data, device, group, method = self.prepared.data, self.prepared.device, self.group, self.method
         counts = np.bincount(self.prepared.labels.labels, minlength=data.num_classes)
         own = TrainingRows(
@@ -245,7 +242,7 @@ def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
 
 
 def rates_at(progress: float, config: Config, weight_max: float) -> dict[str, float]:
-    """Return everything that changes with time, at a progress in epochs."""
+    """Return everything that a schedule changes, at a progress in epochs."""
     schedule, optimizer, epoch = config.schedule, config.optimizer, math.floor(progress)
     if schedule.name == "paper":
         up = schedules.gaussian_rampup(schedule.rampup, schedule.rampup_constant)(epoch)
@@ -264,7 +261,7 @@ def rates_at(progress: float, config: Config, weight_max: float) -> dict[str, fl
 
 
 def misclassified(network: nn.Module, inputs: Tensor, labels: Tensor, precision: str, group: Group) -> float | None:
-    """Return the percentage of misclassified rows over all processes, each of which gives its share; None without rows."""
+    """Return the percentage of misclassified rows, summed over the shares of all processes; None if there are no rows."""
     counts = torch.tensor([0, len(labels)], device=labels.device)
     if len(labels):  # with more processes than rows, some have none
         counts[0] = (logits(network, inputs, precision).argmax(dim=1) != labels).sum()

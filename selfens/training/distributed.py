@@ -1,11 +1,10 @@
-"""Several processes that train together.
+"""Several processes, started by `torchrun`, that train together.
 
-`torchrun` starts the processes and sets their number in the environment. A single process is a group of one, for which every
-collective is the identity, so training has one code path.
+A single process is a group of one, for which every collective is the identity, so training has one code path.
 
 Tensors of a step go through nccl between GPUs and gloo between CPUs, with a timeout of a minute. Collectives that may have to
-wait for a slow rank (loading data, writing a checkpoint) go through gloo with a timeout of hours; a process that has died is
-noticed there at once too.
+wait for a slow rank (loading data, writing a checkpoint) go through gloo with a timeout of hours; it also notices at once if a
+process has died.
 """
 
 import re
@@ -43,19 +42,14 @@ class Group:
         """This process writes files and shows progress."""
         return self.rank == 0
 
-    # Rows
-
     def share(self, kinds: NDArray[np.int64]) -> Rows:
-        """Return the rows that this process owns, in ascending order: every size-th of each kind, in a fixed shuffle.
+        """Return the rows of this process, in ascending order: every size-th row of each kind, after a fixed shuffle.
 
-        The division depends only on the kinds and the number of processes, so a row has the same owner in every epoch. It is
-        shuffled because rows may be sorted by class, which would leave a process without some classes.
+        A row stays with the same process in every epoch. Without the shuffle, a process might lack a class in sorted data.
         """
         shuffle = stream(0, PROCESS).permutation
         ordered = np.concatenate([shuffle(np.flatnonzero(kinds == kind)) for kind in np.unique(kinds)])
         return np.sort(ordered[self.rank :: self.size])
-
-    # Collectives of every step
 
     def means(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Average each tensor over the processes, in one all-reduce."""
@@ -75,10 +69,10 @@ class Group:
             dist.all_reduce(tensor)
         return tensor
 
-    # Collectives that are called rarely and may have to wait for a slow rank
+    # The following are called rarely and may have to wait for a slow rank.
 
     def min(self, number: int) -> int:
-        """Return the least number of all processes."""
+        """All-reduce an integer with MIN."""
         least = torch.tensor(int(number))  # gloo cannot reduce booleans
         if self.size > 1:
             dist.all_reduce(least, dist.ReduceOp.MIN, group=self._patient)
@@ -95,7 +89,7 @@ class Group:
             dist.broadcast(tensor, src=0)
 
     def gather(self, value: Value) -> list[Value]:
-        """Return the values of all processes on the first one, nothing on the others. Tensors must be on the host."""
+        """Return the values of all processes on the first one, [] on the others. Tensors must be on the host."""
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
@@ -103,17 +97,13 @@ class Group:
         return found if self.is_first else []
 
     def barrier(self) -> None:
-        """Wait for all processes."""
         if self.size > 1:
             dist.barrier(group=self._patient)
 
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[Group]:
-    """Join the group that torchrun started this process in, or return a group of one.
-
-    A network error between processes becomes a sentence about a lost process.
-    """
+    """Join the group that torchrun started this process in, or yield a group of one. A lost process becomes one sentence."""
     if launcher.world_size() == 1:
         yield Group()
         return
@@ -121,7 +111,7 @@ def process_group(device: torch.device) -> Iterator[Group]:
         yield _join(device)
     except RuntimeError as error:
         text = str(error).strip()
-        # gloo's errors are of no class of their own, and running out of memory is a RuntimeError too
+        # gloo raises a plain RuntimeError, as does running out of memory
         is_lost = isinstance(error, dist.DistError) or re.search("gloo|connect|socket|timed? ?out", text, re.IGNORECASE)
         if isinstance(error, SelfensError) or not is_lost:
             raise
@@ -138,7 +128,7 @@ def _join(device: torch.device) -> Group:
     if device.type == "cuda":
         torch.cuda.set_device(launcher.local_rank())
     found, rank, size = next(rendezvous("env://", timeout=STEP_TIMEOUT))
-    # torchrun may keep one store over its restarts, with the addresses of processes that have ended.
+    # torchrun may keep its store when it restarts processes; it then holds addresses of processes that have ended.
     store = dist.PrefixStore(f"restart {launcher.restarts()}", found)  # type: ignore[attr-defined]
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)

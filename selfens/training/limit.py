@@ -1,6 +1,6 @@
-"""A time limit: measure the first steps and the end of an epoch, and set the number of epochs that fit.
+"""A time limit: measure some steps and the end of an epoch, and choose the number of epochs that fit.
 
-What was measured is undone, so the run is the same, bit for bit, as one with that number of epochs in its config.
+The measured steps are undone, so the run is the same, bit for bit, as one with that number of epochs in its config.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from selfens.training.components import Components
 SKIPPED_STEPS = 4  # not measured, because a GPU compiles and captures in them
 MIN_STEPS = 6  # measured
 MEASURED = 0.03  # fraction of the remaining time spent measuring, if that is enough for MIN_STEPS
-RESERVE = 0.03  # fraction of the training time, because a machine is not always equally fast
+RESERVE = 0.03  # fraction of the training time, because a machine's speed varies
 
 
 def fit_schedule(parts: Components, checkpointer: Checkpointer, deadline: float) -> None:
@@ -36,13 +36,12 @@ def fit_schedule(parts: Components, checkpointer: Checkpointer, deadline: float)
 
 
 def seconds_per_epoch(parts: Components, checkpointer: Checkpointer, until: float) -> float:
-    """Measure steps, evaluation, the end of an epoch and a checkpoint, and restore the state from before."""
+    """Measure steps, evaluation, the end of an epoch and a checkpoint, and restore the state."""
     ensemble, prepared, training = parts.method.ensemble, parts.prepared, parts.config.training
     undo = parts.step.snapshot()
     if ensemble is not None:
-        undo.append(
-            partial(ensemble.load_state_dict, {key: each.clone() for key, each in ensemble.state_dict().items()})
-        )
+        before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
+        undo.append(partial(ensemble.load_state_dict, before))
     seconds = _seconds_per_step(parts, until) * parts.loader.steps_per_epoch
     seconds += _timed(parts.errors) / training.evaluate_every + _timed(parts.method.end_epoch)
     if training.checkpoint_every or parts.group.size > 1:  # otherwise checkpoints are rare
@@ -56,7 +55,7 @@ def seconds_per_epoch(parts: Components, checkpointer: Checkpointer, until: floa
 
 
 def _seconds_per_step(parts: Components, until: float) -> float:
-    """Measure the mean over the first steps, after those that compile; all processes take the same number."""
+    """Time steps, except the first, which compile. All processes take the same number."""
     rows, measured = itertools.chain.from_iterable(map(parts.visit, itertools.count())), 0
     parts.step.set(**parts.rates(0))
     for unmeasured in itertools.islice(rows, SKIPPED_STEPS):

@@ -50,23 +50,23 @@ def train(
     time_limit: float | str | None = None,
     note: str = "",
 ) -> Run:
-    """Train what `config` says and leave everything in `run_dir`, which must be new.
+    """Train as `config` says and leave everything in `run_dir`, which must be new.
 
     Parameters
     ----------
     dataset
-        Trained on instead of `config.source`.
+        Replaces `config.source`.
     network
-        Trained instead of `config.network.name`: any module from inputs to logits.
+        Replaces `config.network`: any module from inputs to logits.
     method
-        Used instead of `config.method`: any `Method`.
+        Replaces `config.method`: any `Method`.
     progress
-        Shows what happens; by default only warnings are shown.
+        A display; by default only warnings are shown.
     time_limit
-        Seconds, or text such as "5m", from now to the return: as many epochs as fit, instead of the config's. Ramps keep
-        their proportion, and the run's config has the number that was chosen.
+        Seconds, or text such as "5m", until this function returns. The number of epochs that fit replaces the config's, and
+        ramps are scaled with it.
     note
-        A line on how the config was chosen; it is shown, and kept in run.json.
+        A line on how the config was chosen; it is shown and kept in run.json.
     """
     deadline = None if time_limit is None else time.perf_counter() + seconds("time_limit", time_limit)
     check_type("config", config, Config, "a Config, such as presets.get('digits')")
@@ -138,7 +138,7 @@ def _run(
         stack.enter_context(torch_settings(config.training.precision, threads, device, seed))
         components = Components(prepared, overrides, group, show.warn)
         checkpointer = Checkpointer(components)
-        start = (0, 0, 0.0)
+        start = (0, 0, 0.0)  # epoch, step, seconds
         if resumed:
             notices.warn_about_changes(resumed.info.environment, components, show)
             if directory.has_checkpoint():
@@ -150,20 +150,20 @@ def _run(
             notices.warn_about_data(components, show)
             if group.is_first:
                 stack.enter_context(directory.locked())
-        _train_epochs(components, checkpointer, directory, show, *start)
+        _train_epochs(components, checkpointer, directory, show, start)
     # Trusted, because its code has just run.
     return Run(path, network=overrides.network, device=device.type, data=prepared.data, trust_code=True)
 
 
 def _create(path: Path, components: Components) -> None:
-    """Create the directory of a new run. The first process writes it, and all must see it, because all read it later."""
+    """Create the directory of a new run. The first process writes it; all must see it, because all read it later."""
     group, prepared = components.group, components.prepared
     if group.is_first:
         RunDirectory.create(path, components.config, prepared.labels, prepared.preprocess, components.info())
     group.barrier()
     if group.any(not (path / "config.json").is_file()):
         if group.is_first:
-            shutil.rmtree(path)  # created a moment ago, and useless
+            shutil.rmtree(path)
         raise RunError(f"{path.absolute()} is not seen by all processes; give a path that is the same folder for all.")
 
 
@@ -172,11 +172,10 @@ def _train_epochs(
     checkpointer: Checkpointer,
     directory: RunDirectory,
     progress: Progress,
-    first_epoch: int,
-    first_step: int,
-    seconds_before: float,
+    start: tuple[int, int, float],
 ) -> None:
-    """Train the remaining epochs. The seconds of an epoch count from the end of the last one, so they add up to the run's."""
+    """Train the remaining epochs. The seconds of an epoch count from the end of the previous one, so they add up."""
+    first_epoch, first_step, seconds_before = start
     epochs, steps = components.config.schedule.epochs, components.loader.steps_per_epoch
     if components.group.is_first:
         directory.truncate_history(first_epoch)
@@ -184,7 +183,7 @@ def _train_epochs(
     with closing(progress), StopRequest() as stop:
         notices.warn_before(components, progress)
         if not directory.has_checkpoint():
-            checkpointer.save(directory, 0, 0)  # the weights of a passed module are nowhere else
+            checkpointer.save(directory, 0, 0)  # the only copy of the weights of a passed network
         last_save = time.perf_counter()
         epoch_start = last_save - seconds_before
         for epoch in range(first_epoch, epochs):

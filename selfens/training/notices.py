@@ -1,4 +1,4 @@
-"""Messages about a run: its title, and warnings if training probably does not do what was meant."""
+"""Messages about a run: its title, and warnings if training probably does not work as intended."""
 
 from collections import Counter
 from typing import Any
@@ -17,7 +17,7 @@ NEGLIGIBLE_WEIGHT = 1e-3
 
 
 def title(parts: Components, directory: RunDirectory) -> str:
-    """Describe the run in two lines, and in one more each for the encoder and the note if there is anything to say."""
+    """Describe the run in two lines, plus a line for the data and encoder and a line for the note if there is one."""
     config, data, options = parts.config, parts.prepared.data, parts.method.options
     extra = f"{data.dataset.extra_rows:,} of them extra, " if data.dataset.extra_rows else ""
     labeled = "all" if parts.num_labeled == len(parts.visited) else f"{parts.num_labeled:,}"
@@ -37,7 +37,7 @@ def title(parts: Components, directory: RunDirectory) -> str:
 
 
 def warn_about_data(parts: Components, progress: Progress) -> None:
-    """Warn about what was left out of a new run, or is not as one might think."""
+    """Warn about surprises in the data of a new run, such as files that were left out."""
     config, data = parts.config, parts.prepared.data
     dataset = data.dataset
     if dataset.skipped:
@@ -91,10 +91,9 @@ def warn_after(parts: Components, losses: dict[str, float], progress: Progress) 
 
 
 def warn_about_changes(before: dict[str, Any], parts: Components, progress: Progress) -> None:
-    """Warn about what has changed since a resumed run began."""
+    """Warn if a run is resumed with other versions, hardware or threads."""
     now = environment(parts.prepared.device, parts.precision)
-    changed = [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]
-    if changed:
+    if changed := [f"{key} {before.get(key)} -> {now[key]}" for key in now if before.get(key) != now[key]]:
         progress.warn(
             f"resumed under other conditions, so results may differ in the last digits ({', '.join(changed)})."
         )

@@ -50,7 +50,7 @@ class Overrides(NamedTuple):
 
 
 def check_passed_again(run: Run, overrides: Overrides) -> None:
-    """Refuse to resume a run without the network or method it was started with, or with one it was started without."""
+    """Refuse to resume a run unless a network or method is passed exactly if one was passed when it was started."""
     for part, module, was_passed in (
         ("network", overrides.network, run.info.custom_network),
         ("method", overrides.method, run.info.custom_method),
@@ -94,13 +94,13 @@ def check_state(method: Method, rows: TrainingRows) -> None:
 
 
 def check_shareable(method: Method, numbers: set[int], processes: int) -> None:
-    """Refuse state that several processes cannot divide: averages over them would mix up what a method keeps by row.
+    """Refuse tensors with one entry per row: averaging them over processes would mix up different rows.
 
-    `numbers` are the numbers of all rows and of this process's rows, unless there are as many classes.
+    A tensor is taken for one if its length is in `numbers`: the rows of this process and of all processes.
     """
     for name, part in method.kept().items():
         if isinstance(part, nn.Module | EmaTeacher):
-            continue  # weights may have as many rows by chance
+            continue  # weights may have this length by chance
         tensors = [part] if isinstance(part, Tensor) else part.state_dict().values()
         if any(tensor.ndim and len(tensor) in numbers for tensor in tensors):
             own, found = type(method).__name__, f"{processes} processes have different rows"

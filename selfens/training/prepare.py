@@ -1,4 +1,4 @@
-"""Everything that is decided before a network is built: data, labels, encoder, preprocessing."""
+"""What comes before the network: data, labels, encoder, preprocessing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from selfens.runs.run import Run
 
 @dataclass(frozen=True)
 class Prepared:
-    """The same in all processes, and kept in the run's directory."""
+    """The config and the prepared data; the same in all processes."""
 
     config: Config
     device: torch.device
@@ -27,9 +27,9 @@ class Prepared:
     preprocess: nn.Module
 
     def preprocesses_views(self, views: Sequence[str]) -> bool:
-        """Return True if views are preprocessed rather than the whole set before.
+        """Return True if each view is preprocessed, rather than the whole set once.
 
-        That needs pixels: what a view leaves empty is filled with gray, or, after preprocessing, with the mean, which is 0.
+        This requires pixels: a view fills empty areas with gray, or, after preprocessing, with the mean, which is 0.
         """
         return self.config.preprocess.is_after_views(views) and self.data.are_pixels
 
@@ -40,7 +40,7 @@ class Prepared:
 
 
 def prepare(config: Config, device: torch.device, dataset: Dataset | None, *, progress: bool = False) -> Prepared:
-    """Load the data, choose the labels, fit the encoder and the preprocessing on main training rows, for a new run."""
+    """Load the data of a new run, choose the labels, and fit encoder and preprocessing on the main training rows."""
     encoder, seeds = encoders.build(config.encoder, device), config.seed
     if dataset is None:
         dataset = sources.load(config.source, seed=seeds.of("split"), side=encoder.image_side, progress=progress)
@@ -62,7 +62,7 @@ def prepare(config: Config, device: torch.device, dataset: Dataset | None, *, pr
 
 
 def prepare_again(run: Run, device: torch.device, dataset: Dataset | None) -> Prepared:
-    """Take labels, encoder and preprocessing from a run that is resumed; inputs stay where they were."""
+    """Take labels, encoder, preprocessing and residence from the run that is resumed."""
     data, config = run.data(dataset), run.config
     if config.training.residence == "auto":  # the available memory may have changed
         config = config.with_values("training", residence=run.info.residence)

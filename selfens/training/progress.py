@@ -9,7 +9,7 @@ from typing import Any
 
 from selfens.errors import SelfensWarning, visible
 
-BESIDE_LATEST = 54  # characters of the bar and what else stands on its line
+BESIDE_LATEST = 54  # characters on the line of the bar, besides the description of the latest epoch
 
 
 class Progress:
@@ -30,7 +30,7 @@ class Progress:
         pass
 
     def say(self, line: str) -> None:
-        """Report anything besides the epochs of one run, such as the next of several folds."""
+        """Report anything that is not an epoch, such as the start of the next fold."""
 
     def warn(self, message: str) -> None:
         pass
@@ -120,7 +120,7 @@ class Bar(Quiet):
 
 
 def describe(record: dict[str, Any], room: float = math.inf) -> str:
-    """Describe an epoch in one line: losses, errors and speed, or fewer of them if there is no room."""
+    """Describe an epoch in one line: losses, errors and speed, or as much of it as fits."""
     both = "supervised" in record and "unsupervised" in record  # a method may have other parts
     loss = f"loss {record['supervised' if both else 'total']:.4f}"
     losses = f"{loss} + {record['weight']:.3g} x {record['unsupervised']:.5f}" if both else loss

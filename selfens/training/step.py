@@ -1,8 +1,8 @@
-"""One training step: batch, losses, gradients, optimizer, running means, what the method remembers.
+"""One training step: batch, losses, gradients, optimizer, running means, the method's memory.
 
-`Step._body` is all of it. It runs plainly, compiled by torch.compile, or replayed from a CUDA graph, by independent switches;
-the result is the same. Numbers that change with time are 0-d tensors filled in place, and what is reported stays on the device
-until the end of the epoch, so nothing here waits for the device.
+`Step._body` is all of it. It can be compiled and replayed from a CUDA graph, by independent switches; the result is the same.
+Rates are 0-d tensors that are filled in place, and losses stay on the device until the end of the epoch, so nothing here waits
+for the device.
 """
 
 import importlib
@@ -29,16 +29,21 @@ WARM_UP_STEPS = 3  # real steps before a graph is captured, so that every kernel
 
 
 def start_compiler() -> threading.Thread:
-    """Load the compiler and start its worker processes in the background, which takes seconds."""
+    """Load the compiler and start its worker processes in the background; this takes seconds."""
 
     def load() -> None:
-        with suppress(Exception):  # private modules of torch; without them the first step does the same
+        with suppress(Exception):  # private modules of torch; if they are missing, the first step does the same
             importlib.import_module("torch._inductor.async_compile").maybe_warm_pool()
             importlib.import_module("torch._inductor.compile_fx")
 
     thread = threading.Thread(target=load, daemon=True)
     thread.start()
     return thread
+
+
+def generators(device: torch.device) -> dict[str, torch.Generator]:
+    """Return the random generators that training uses, by the type of their device."""
+    return {each.type: generator(each) for each in (torch.device("cpu"), device)}
 
 
 def _fresh_code_object(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,11 +67,11 @@ class Step:
     compile
         Compile losses and update with torch.compile.
     kernels
-        Use our own GPU kernels in the network, and in networks that the method keeps, such as a teacher.
+        Use our GPU kernels in the network, and in networks that the method keeps, such as a teacher.
     capture
         Record the step once as a CUDA graph and replay it.
     warn
-        Called once, with a sentence, if one of these is not possible and the step runs without it.
+        Called with a sentence if one of these fails and the step runs without it.
     """
 
     def __init__(
@@ -113,8 +118,6 @@ class Step:
             self._take(rows)
         self.steps_done += 1
 
-    # What a step does
-
     def _body(self, rows: Tensor) -> None:
         losses = self.losses(rows)
         parts = [part.detach() for part in (*self._parts(losses), losses.total)]
@@ -151,8 +154,6 @@ class Step:
             self.method.after_step(self.network, rows[unlabeled], predictions[unlabeled])
             self.sums += torch.stack(parts)
 
-    # How it is carried out
-
     def _choose_mode(self, *, compile: bool, kernels: bool) -> None:
         self.compiled = compile
         kept = [getattr(part, "network", part) for part in self.method.kept().values()]
@@ -165,17 +166,14 @@ class Step:
             self.update = torch.compile(_fresh_code_object(self._update), dynamic=False)
 
     def _first_body(self, rows: Tensor) -> None:
-        """Run the body compiled or with kernels; if that fails, restore the state and run it plainly.
-
-        After running out of memory it is not tried again: the plain step needs the most.
-        """
+        """Run the body compiled or with kernels; if that fails, restore the state and run it plainly."""
         before = self.snapshot()
         try:
             with warnings.catch_warnings():
                 if self.compiled:  # callers who turn warnings into errors do not mean the compiler's
                     warnings.simplefilter("ignore", UserWarning)
                 self._body(rows)
-        except torch.OutOfMemoryError:
+        except torch.OutOfMemoryError:  # the plain step needs even more
             raise
         except Exception as error:
             for restore in before:
@@ -189,9 +187,8 @@ class Step:
         self._take = self._body
 
     def snapshot(self) -> list[Callable[[], Any]]:
-        """Return functions that restore the current state: random numbers, weights, and everything that a body changes."""
-        generators = [generator(device) for device in (torch.device("cpu"), self.device)]
-        states = [partial(each.set_state, each.get_state()) for each in generators]
+        """Return functions that restore the current state: random numbers, weights, everything that a step changes."""
+        states = [partial(each.set_state, each.get_state()) for each in generators(self.device).values()]
         tensors = [self.optimizer.flat, self.sums, *self.network.buffers()]
         tensors += [*self.optimizer.state_dict().values(), *self.method.state_dict().values()]
         if self.method.teacher is not None:
@@ -228,8 +225,6 @@ class Step:
             self.captured = False
             source.graphsafe_set_state(before)
             self.warn(f"the step could not be captured as a CUDA graph and runs without one ({root_cause(error)}).")
-
-    # State
 
     def take_means(self) -> dict[str, Tensor]:
         """Return the means over the epoch's steps, still on the device, and reset the sums."""

@@ -1,0 +1,211 @@
+"""selfens bench: the speed of a training step on this machine, in each mode.
+
+The steady state is timed after start-up, with the device synchronized before and after. Start-up (preprocessing, building,
+compiling, capturing) is reported separately; it is short if the compiler's cache has what an earlier measurement compiled. An
+image counts once per step, whatever the number of views.
+"""
+
+import gc
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Column, Table
+from torch import Tensor
+
+from selfens import presets
+from selfens.config import Config
+from selfens.core.device import environment, resolve_device, resolve_precision, torch_settings
+from selfens.core.views import VIEWS
+from selfens.data import sources
+from selfens.data.dataset import Dataset
+from selfens.errors import ConfigError, unknown_name
+from selfens.files.tables import write_output
+from selfens.methods import METHODS
+from selfens.training.components import Components
+from selfens.training.distributed import Group
+from selfens.training.overrides import Overrides
+from selfens.training.prepare import prepare
+
+MODES = ("plain", "compiled", "captured", "compiled+captured", "compiled+captured+kernels")
+CPU_MODES = ("plain", "compiled")
+BATCH = 100
+WARM_UP = 10  # untimed steps
+TIMINGS = 3  # the median is reported
+GPU_STEPS, CPU_STEPS = 500, 60
+
+
+def bench(
+    device_name: str,
+    *,
+    methods: Sequence[str],
+    modes: Sequence[str] | None,
+    data_dir: str | None,
+    steps: int | None,
+    batch: int,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Measure conv13 on CIFAR-10 on a GPU, or the small network on digits on a CPU; return plain data.
+
+    By default every mode that makes sense on the device is measured, and on a GPU random images of CIFAR-10's shape are used.
+    """
+    if steps is not None and steps < 1:
+        raise ConfigError(f"bench was asked to time {steps} steps; expected at least 1.")
+    for kind, names, known in (("method", methods, METHODS), ("mode", modes or (), MODES)):
+        for name in names:
+            if name not in known:
+                raise ConfigError(unknown_name(kind, name, known))
+    device = resolve_device(device_name)
+    on_gpu = device.type == "cuda"
+    if data_dir is not None and not on_gpu:
+        raise ConfigError(f"CIFAR-10's files were given ({data_dir}), but a CPU is measured on digits; leave them out.")
+    if on_gpu and data_dir is None:
+        data = made_up(50_000)
+    else:
+        data = sources.load(
+            sources.options_for("cifar10", folder=data_dir) if on_gpu else sources.options_for("digits")
+        )
+    results = []
+    for method in methods:
+        config = config_for(method, data, device, batch)
+        for mode in modes or (MODES if on_gpu else CPU_MODES):
+            say(f"measuring {method}, {mode}")
+            results.append(measure(config, mode, data, device, steps or (GPU_STEPS if on_gpu else CPU_STEPS)))
+    return {
+        "environment": conditions(config, device),
+        "network": config.network.name,
+        "data": data.name,
+        "batch_size": results[0]["batch_size"],  # smaller than `batch` if there are fewer rows
+        "measurements": results,
+    }
+
+
+def measure(config: Config, mode: str, data: Dataset, device: torch.device, steps: int) -> dict[str, Any]:
+    """Time one method in one mode."""
+    notes: list[str] = []
+    if device.type == "cuda":
+        gc.collect()  # free what the previous measurement left on the GPU
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    with settings(config, device):
+        began = time.perf_counter()
+        parts = build(with_mode(config, mode), data, device, notes)
+        rows = endless_rows(parts)
+        time_steps(parts, rows, WARM_UP)
+        startup = time.perf_counter() - began
+        seconds = statistics.median(time_steps(parts, rows, steps) for _ in range(TIMINGS))
+        parts.method.end_epoch()
+        parts.errors()
+    return {
+        "method": config.method.name,
+        "mode": mode,
+        "batch_size": parts.loader.batch_size,
+        "images_per_second": parts.loader.batch_size / seconds,
+        "microseconds_per_step": seconds * 1e6,
+        "peak_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
+        "startup_seconds": startup,
+        "notes": notes,
+    }
+
+
+def config_for(method: str, data: Dataset, device: torch.device, batch: int = BATCH) -> Config:
+    """Return the preset of CIFAR-10 on a GPU and of digits on a CPU, with this method."""
+    name = "cifar10" if device.type == "cuda" else "digits"
+    config = presets.get(name, method).with_values("training", device=device.type, batch_size=batch)
+    if data.name == name and not any(VIEWS[view].has_colors for view in METHODS.find(method).views):
+        return config
+    return config.with_values("preprocess", kind="channel")
+
+
+def with_mode(config: Config, mode: str) -> Config:
+    """Return the config with only the switches of this mode turned on."""
+    switches = {"compile": "compiled", "capture": "captured", "kernels": "kernels"}
+    return config.with_values("training", **{key: "on" if word in mode else "off" for key, word in switches.items()})
+
+
+def made_up(rows: int, classes: int = 10, shape: tuple[int, ...] = (3, 32, 32)) -> Dataset:
+    """Return random images of every class, by default of CIFAR-10's shape."""
+    images = np.random.default_rng(0).integers(0, 256, (rows, *shape), dtype=np.uint8)
+    names = [str(number) for number in range(classes)]
+    return Dataset.from_arrays(images, np.arange(rows) % classes, classes=names, layout="NCHW", name="made-up")
+
+
+def build(
+    config: Config, data: Dataset, device: torch.device, notes: list[str], group: Group | None = None
+) -> Components:
+    """Build the components of a run and set rates as in the middle of it; warnings go to `notes`."""
+    parts = Components(prepare(config, device, data), Overrides(), group or Group(), notes.append)
+    parts.step.set(**parts.rates(0) | {"learning_rate": 1e-4, "weight": parts.weight_max})
+    return parts
+
+
+def endless_rows(parts: Components) -> Iterator[Tensor]:
+    """Yield the rows of each step, epoch after epoch."""
+    for epoch in itertools.count():
+        yield from parts.visit(epoch)
+
+
+def settings(config: Config, device: torch.device, seed: int = 0) -> AbstractContextManager[None]:
+    """Configure torch as training does."""
+    return torch_settings(config.training.precision, config.training.threads, device, seed)
+
+
+def conditions(config: Config, device: torch.device) -> dict[str, Any]:
+    """Return the environment in which steps are timed."""
+    with settings(config, device):
+        return environment(device, resolve_precision(config.training.precision, device))
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def time_steps(parts: Components, rows: Iterator[Tensor], steps: int) -> float:
+    return seconds_per_call(lambda: parts.step(next(rows)), steps, parts.prepared.device)
+
+
+def seconds_per_call(work: Callable[[], object], times: int, device: torch.device) -> float:
+    synchronize(device)
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    synchronize(device)
+    return (time.perf_counter() - began) / times
+
+
+def print_table(result: dict[str, Any]) -> None:
+    about = result["environment"]
+    console = Console(width=max(Console().width, 90))  # a narrow terminal wraps lines; rich would truncate figures
+    console.print(
+        f"{result['network']}, batch {result['batch_size']}, {result['data']}; {about['device']}, "
+        f"torch {about['torch']}, {about['precision']}, threads: {about['threads']}",
+        highlight=False,
+    )
+    figures = ("images/s", "µs/step", "peak GiB", "start-up s")
+    table = Table("method", "step", *(Column(name, justify="right") for name in figures))
+    for row in result["measurements"]:
+        table.add_row(
+            row["method"],
+            row["mode"],
+            f"{row['images_per_second']:,.0f}",
+            f"{row['microseconds_per_step']:,.0f}",
+            "" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.2f}",
+            f"{row['startup_seconds']:.1f}",
+        )
+    console.print(table)
+    for row in result["measurements"]:
+        for note in row["notes"]:
+            console.print(f"{row['method']}, {row['mode']}: {note}", highlight=False)
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    write_output(path, (json.dumps(result, indent=2) + "\n").encode(), beginning=b'{\n  "environment"')
