@@ -154,12 +154,6 @@ class Dataset:
             extra_name=f"{self.extra_name}, {name}" if self.extra_name else name,
         )
 
-    def with_train_labels(self, labels: Labels) -> Dataset:
-        """Return this dataset with other labels for its training rows."""
-        every = self.labels.copy()
-        every[self.train_rows] = labels
-        return replace(self, labels=every)
-
     def with_split(self, train: Rows, test: Rows, labels: Labels) -> Dataset:
         """Return a dataset of some training rows, part of them for testing; `labels` are for all training rows."""
         rows = self.train_rows[np.concatenate([train, test])]
@@ -285,7 +279,7 @@ def _label_value(value: Any, what: str) -> int | str | None:
 
 
 def number_classes(
-    labels: Sequence[int | str | None], is_test: NDArray[np.bool_], classes: Sequence[str] | None
+    labels: Sequence[int | str | None], is_test: NDArray[np.bool_], classes: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], Labels]:
     """Return the class names and each label as a position among them; without names, those of the training rows."""
     known = {value for value in labels if value is not None}
@@ -293,8 +287,8 @@ def number_classes(
     if len(kinds) > 1:
         raise DataError("the labels mix integers and strings; use one of the two.")
     if classes is None:
-        train = (value for value, tested in zip(labels, is_test, strict=True) if not tested and value is not None)
-        keys: list[Any] = sorted(set(train))  # all of one kind
+        train = {value for value, tested in zip(labels, is_test, strict=True) if not tested}
+        keys: list[Any] = sorted(train - {None})  # all of one kind
         names = tuple(map(str, keys))
     else:
         names = tuple(map(str, classes))
