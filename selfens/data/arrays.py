@@ -142,7 +142,7 @@ def standard_inputs(
 def as_trained(
     inputs: ArrayLike, shape: tuple[int, ...], limits: Range | None, of_bytes: bool, where: str, what: str
 ) -> NDArray[Any]:
-    """Return inputs to predict on in the form that a network was trained on.
+    """Return inputs to predict on, in the form that a network was trained on.
 
     Parameters
     ----------
@@ -156,13 +156,9 @@ def as_trained(
     where
         Name of the model in an error message.
     """
-    given_shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), shape
-    layout = {shape: "NCHW", (*sides, channels): "NHWC"}.get(given_shape, "auto")
-    if len(given_shape) != 3 or layout != "auto":
-        raw = standard_inputs(inputs, layout=layout, what=what)
-        given_shape = tuple(raw.shape[1:])
-    if given_shape != shape:
-        raise DataError(f"{what} have shape {given_shape} per row; {where} was trained on {shape}.")
+    raw = standard_inputs(inputs, layout=_layout_of(np.shape(inputs)[1:], shape), what=what)
+    if raw.shape[1:] != shape:
+        raise DataError(f"{what} have shape {raw.shape[1:]} per row; {where} was trained on {shape}.")
     if limits is None:
         return raw.astype(np.float32, copy=False)
     limits = PIXELS if of_bytes else limits
@@ -194,6 +190,11 @@ def is_channels_last(shape: tuple[int, ...], layout: str = "auto", what: str = "
     return shape[3] in CHANNEL_COUNTS
 
 
+def _layout_of(given: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    """Return the layout of rows that are given to a model, or beside other rows, of shape [channels, height, width]."""
+    return "NHWC" if given == (*shape[1:], *shape[:1]) != shape else "NCHW"
+
+
 def image_side(shape: tuple[int, ...]) -> int | None:
     """Return the smaller side of images of this shape; None for feature vectors."""
     sides = shape[1:3] if is_channels_last(shape) else shape[-2:]
@@ -205,8 +206,7 @@ def matching(extra: Array, main: Array, name: str) -> Array:
     is_bytes, given = main.dtype == np.uint8, extra.dtype
     mixed = given.kind not in "uif" or (main.ndim == 4 and (given.kind == "f") == is_bytes)
     if isinstance(extra, np.ndarray) and not mixed:
-        channels_last = main.ndim == 4 and extra.shape[1:] == (*main.shape[2:], main.shape[1]) != main.shape[1:]
-        layout = "NHWC" if channels_last else "NCHW"
+        layout = _layout_of(extra.shape[1:], main.shape[1:])
         extra = standard_inputs(extra, layout=layout, what=name, bytes_allowed=is_bytes)
     if mixed or extra.dtype != main.dtype or extra.shape[1:] != main.shape[1:]:
         ours = f"the training inputs {main.shape[1:]} and {main.dtype}"
@@ -218,13 +218,8 @@ def matching(extra: Array, main: Array, name: str) -> Array:
     return extra
 
 
-def check_probabilities(probabilities: NDArray[Any], rows: Rows | None = None) -> None:
-    """Refuse inputs for which a network overflows. `rows` are their numbers, if not counted from 0."""
-    refuse_rows(~np.isfinite(probabilities).all(axis=1), "the inputs hold values too large for the network", rows)
-
-
 def refuse_rows(bad: NDArray[np.bool_], found: str, numbers: Rows | None = None) -> None:
-    """Raise an error that names the bad rows, if there are any."""
+    """Raise an error that names the first bad row, if there is one. `numbers` are the rows' numbers, by default 0, 1, ..."""
     rows = np.flatnonzero(bad) if numbers is None else numbers[bad]
     if len(rows):
         first = f"{plural(len(rows), 'row')} (the first is row {rows[0]})"
