@@ -19,21 +19,7 @@ from selfens.files import check_regular
 SIDE: dict[str, Any] = {"at_least": 4, "at_most": 1024}
 """The bounds of the side of images, in pixels."""
 DRAFT = 2  # a JPEG may be decoded at a fraction of its size, but at least this many times ours
-EXTENSIONS = {
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".jpe",
-    ".jfif",
-    ".gif",
-    ".bmp",
-    ".tif",
-    ".tiff",
-    ".ppm",
-    ".pgm",
-    ".pbm",
-    ".webp",
-}
+SUFFIXES = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".webp"}
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "WEBP")  # Pillow runs another program for some others
 AT_ONCE = 128  # images decoded between two updates of the progress bar
 
@@ -41,7 +27,7 @@ Pixels = NDArray[np.uint8]
 
 
 def is_image(path: Path) -> bool:
-    return path.suffix.lower() in EXTENSIONS
+    return path.suffix.lower() in SUFFIXES
 
 
 class ImageFiles(LazyRows):
