@@ -16,7 +16,7 @@ from selfens.files import check_regular
 CHANNEL_COUNTS = (1, 3, 4)
 PIXELS = (0.0, 1.0)  # the range of pixels as floats; bytes are divided by 255
 TOLERANCE = 0.01  # how far floats may lie outside 0..1 and still be pixels
-PIECE = 5000  # rows read at a time from what may not fit into memory
+PIECE = 5000  # rows read at a time, because all of them may not fit into memory
 
 Range = tuple[float, float]
 
@@ -47,12 +47,12 @@ def npz_shape(path: Path, name: str) -> tuple[int, ...] | None:
             return None
         with archive.open(f"{name}.npy") as member:
             np.lib.format.read_magic(member)
-            return np.lib.format.read_array_header_1_0(member)[0]  # numpy writes this version for plain numbers
+            return np.lib.format.read_array_header_1_0(member)[0]  # the version that numpy writes for plain numbers
 
 
 @contextmanager
 def _file_errors(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file raises into one sentence."""
+    """Turn any exception from reading a damaged file into one sentence."""
     try:
         check_regular(path)
         yield
@@ -99,7 +99,7 @@ def same_scale(limits: Range, others: Range) -> bool:
 
 
 def are_pixels(images: Array) -> bool:
-    """Return True for bytes, or floats in 0..1, some of them in the upper half: only then is it known what white is."""
+    """Return True for bytes, or floats in 0..1, with some in the upper half; otherwise the value of white is unknown."""
     if images.dtype == np.uint8:
         return any(bool(piece.max() > 127) for piece in pieces(images, PIECE))
     limits = value_range(images)
@@ -142,33 +142,31 @@ def standard_inputs(
 def as_trained(
     inputs: ArrayLike, shape: tuple[int, ...], limits: Range | None, of_bytes: bool, where: str, what: str
 ) -> NDArray[Any]:
-    """Return inputs to predict on, in the form that a network was trained on.
+    """Return new inputs in the form that a network was trained on.
 
     Parameters
     ----------
     shape
-        Of a training row.
+        Shape of a training row.
     limits
-        Range of the training images; None for vectors. Integers are taken as they are if that is on the same scale,
-        and as bytes if the limits are those of pixels.
+        Range of the training images; None for vectors. Integers on this scale are used as they are. If the limits are
+        those of pixels, other integers from 0 to 255 are bytes.
     of_bytes
-        The training images were bytes.
-    where
-        Name of the model in an error message.
+        Whether the training images were bytes.
+    where, what
+        Names of the model and of the inputs in an error message.
     """
     raw = standard_inputs(inputs, layout=_layout_of(np.shape(inputs)[1:], shape), what=what)
     if raw.shape[1:] != shape:
         raise DataError(f"{what} have shape {raw.shape[1:]} per row; {where} was trained on {shape}.")
-    if limits is None:
-        return raw.astype(np.float32, copy=False)
+    is_bytes = raw.dtype == np.uint8
+    if limits is None or (is_bytes and of_bytes):
+        return raw
     limits = PIXELS if of_bytes else limits
     given, pixels = (float(raw.min()), float(raw.max())), is_unit_range(limits)
-    if raw.dtype == np.uint8:
-        if not of_bytes and same_scale(limits, given):
-            return raw.astype(np.float32)
-        if pixels:
-            return raw
-    elif same_scale(limits, given):
+    if same_scale(limits, given):
+        return raw.astype(np.float32, copy=False)
+    if is_bytes and pixels:
         return raw
     trained = "bytes, or floats from 0 to 1" if pixels else f"images from {limits[0]:g} to {limits[1]:g}"
     ours = f"{given[0]:g} to {given[1]:g}"
@@ -191,7 +189,7 @@ def is_channels_last(shape: tuple[int, ...], layout: str = "auto", what: str = "
 
 
 def _layout_of(given: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    """Return the layout of rows that are given to a model, or beside other rows, of shape [channels, height, width]."""
+    """Return the layout of images of shape `given` that must fit a model or data of `shape`, [channels, height, width]."""
     return "NHWC" if given == (*shape[1:], *shape[:1]) != shape else "NCHW"
 
 

@@ -139,9 +139,7 @@ def list_images(source: Path) -> tuple[LabelByFile, LabelByFile]:
         )
     to_train = _by_folder([*train, source], left_out=splits)
     if not to_train:
-        raise DataError(
-            f"{source} holds no images to train on; expected one folder of images (.png, .jpg, ...) per class."
-        )
+        raise DataError(f"{source} holds no images to train on; expected a folder of images (.png, .jpg) per class.")
     return to_train, _by_folder(test or validation)
 
 
