@@ -1,6 +1,6 @@
-"""Which rows are labeled: drawn per class, drawn like the authors' code, or read from a file; with noise if wanted.
+"""Which rows are labeled: drawn per class, drawn like the authors' code, or read from a file; optionally with noise.
 
-The choice depends on the labels of the data set, the options and a seed. A run keeps it as `labels.json`.
+The choice depends on the labels of the dataset, the options and a seed. A run keeps it as `labels.json`.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ class LabelChoice:
         return np.setdiff1d(np.arange(num_rows), self.validation, assume_unique=True)
 
     def training_labels(self, num_rows: int) -> Labels:
-        """Return a label for every training row, -1 if unknown or not used."""
+        """Return a label for every training row, -1 if unknown or unused."""
         labels = np.full(num_rows, UNLABELED, dtype=np.int64)
         labels[self.rows] = self.labels
         return labels
 
     def known_labels(self, num_rows: int) -> Labels:
-        """Return the same, with the labels of the validation rows."""
+        """Return the training labels and those of the validation rows."""
         labels = self.training_labels(num_rows)
         labels[self.validation] = self.validation_labels
         return labels
@@ -160,10 +160,7 @@ def balanced_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: in
     wanted = np.full(len(classes), count // len(classes))
     wanted[random.permutation(len(classes))[: count % len(classes)]] += 1
     _check_enough(labels, classes, wanted, count)
-    picked = [
-        random.choice(np.flatnonzero(labels == number), size=wanted[number], replace=False)
-        for number in range(len(classes))
-    ]
+    picked = [random.choice(np.flatnonzero(labels == k), size, replace=False) for k, size in enumerate(wanted)]
     return np.sort(np.concatenate(picked))
 
 

@@ -42,9 +42,7 @@ class Images(Source):
     class Options(PathOptions):
         name: ClassVar[str] = "images"
         size: int | None = setting(
-            None,
-            "Side in pixels of the scaled images; none: what the encoder needs, else their own, at most 32.",
-            **SIDE,
+            None, "Side of the scaled images in pixels; none: what the encoder needs, else their own up to 32.", **SIDE
         )
 
     noun = "a folder or CSV of images"
