@@ -13,6 +13,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ def blobs(rows: int = ROWS, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def features(rows: int = ROWS, test_rows: int = 30) -> Dataset:
     return Dataset.from_arrays(*blobs(rows), *(blobs(test_rows, seed=1) if test_rows else (None, None)))
+
+
+def relabeled(dataset: Dataset, labels: np.ndarray) -> Dataset:
+    """The dataset with other labels for its training rows."""
+    every = dataset.labels.copy()
+    every[dataset.train_rows] = labels
+    return replace(dataset, labels=every)
 
 
 def images(rows: int = ROWS, side: int = 8) -> Dataset:

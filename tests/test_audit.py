@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
-from support import blobs, config, features
+from support import blobs, config, features, relabeled
 
 from selfens import load_run
 from selfens.data.dataset import UNLABELED, Dataset
@@ -196,7 +196,7 @@ def trained_on(monkeypatch):
 
 def test_in_folds_no_row_is_judged_by_a_network_that_saw_its_label(trained_on):
     every = np.array([0] * 10 + [1] * 7 + [-1] * 3 + [2] * 4)
-    dataset = features(rows=len(every)).with_train_labels(every)
+    dataset = relabeled(features(rows=len(every)), every)
     ranked = folds.audit_folds(config("temporal", "labels.count=all", epochs=1), dataset, folds=5)
     labeled = set(np.flatnonzero(every != UNLABELED))
     hidden = [labeled - set(np.flatnonzero(labels != UNLABELED)) for labels in trained_on]
@@ -230,14 +230,14 @@ def test_the_only_label_of_a_class_is_never_hidden():
     labels[5] = -1
     few = config("temporal", "labels.count=all", epochs=1)
     with pytest.warns(SelfensWarning, match="because the class has only one label: '2'"):
-        ranked = folds.audit_folds(few, dataset.with_train_labels(labels), 3)
+        ranked = folds.audit_folds(few, relabeled(dataset, labels), 3)
     assert set(ranked.rows) == set(np.flatnonzero((labels != -1) & (labels != 2)))
-    found = folds.compare_folds(few, dataset.with_train_labels(labels), 3)
+    found = folds.compare_folds(few, relabeled(dataset, labels), 3)
     assert found.rows == len(ranked.rows)
     assert found.notes[0] == "Never held out, because the class has only one label: '2'."
     alone = np.where(np.isin(np.arange(60), [np.flatnonzero(labels == n)[0] for n in range(3)]), labels, -1)
     with pytest.raises(DataError, match="no class has more than one labeled row"):
-        folds.compare_folds(few, dataset.with_train_labels(alone), 2)
+        folds.compare_folds(few, relabeled(dataset, alone), 2)
     assert [folds.default_folds(np.array(given)) for given in ([0, 1, -1], [0, 0, 1], [0, 0, 1] * 9)] == [0, 2, 5]
 
 

@@ -19,6 +19,7 @@ from support import (
     images,
     interrupt,
     left_behind,
+    relabeled,
     sets,
     write_npz,
 )
@@ -332,7 +333,7 @@ def test_an_extra_row_may_be_given_a_label(tmp_path):
     data = extended()
     labels = data.train_labels.copy()
     labels[12:60], labels[99] = -1, 1
-    run = train(config("temporal", "labels.count=all"), tmp_path / "run", dataset=data.with_train_labels(labels))
+    run = train(config("temporal", "labels.count=all"), tmp_path / "run", dataset=relabeled(data, labels))
     assert run.labels.rows.tolist() == [*range(12), 99]
 
 
@@ -349,7 +350,7 @@ def test_a_dataset_passed_without_the_extra_rows_asked_for_is_refused(tmp_path):
 def test_the_command_from_training_to_labeling_extra_rows(tmp_path, typed):
     main = colored()
     labels = np.where(np.arange(60) < 12, np.arange(60) % 3, -1)
-    saved(tmp_path / "m.npz", main.with_train_labels(labels))
+    saved(tmp_path / "m.npz", relabeled(main, labels))
     folder = written(tmp_path, "folder", bytes_like((30, 3, 8, 8)))
     words = ["--method", "temporal", *sets([*SMALL_IMAGES, "training.device=cpu", "training.batch_size=10"])]
     extra = sets([f"source.extra={folder.name}", "training.unlabeled_per_epoch=18"])

@@ -179,7 +179,11 @@ def test_too_few_and_too_many_labels_are_refused_with_what_would_do(kind, count,
         (labels_only([-1, -1, -1]), {"count": 10, "choice": "original"}, "no training row of arrays has a label"),
         (labels_only([0, 1, 1], classes=["x", "y", "z"]), {}, "class 'z' has no labeled row"),
         (labels_only([0, 0, 0], classes=["x", "y", "z"]), {}, "classes 'y', 'z' have no labeled row"),
-        (dataset(), {"count": 8, "validation": 0.1}, r"labels.validation is 0\.1, which is no row of 8 labeled ones"),
+        (
+            dataset(),
+            {"count": 8, "validation": 0.1},
+            r"labels.validation is 0\.1, which holds out none of the 8 labeled rows",
+        ),
     ],
 )
 def test_labels_that_cannot_be_learned_from_are_refused(data, options, message):

@@ -16,7 +16,7 @@ from selfens.files import check_regular
 CHANNEL_COUNTS = (1, 3, 4)
 PIXELS = (0.0, 1.0)  # the range of pixels as floats; bytes are divided by 255
 TOLERANCE = 0.01  # how far floats may lie outside 0..1 and still be pixels
-PIECE = 5000  # rows read at a time from what may not fit into memory
+PIECE = 5000  # rows read at a time, because all of them may not fit into memory
 
 Range = tuple[float, float]
 
@@ -47,12 +47,12 @@ def npz_shape(path: Path, name: str) -> tuple[int, ...] | None:
             return None
         with archive.open(f"{name}.npy") as member:
             np.lib.format.read_magic(member)
-            return np.lib.format.read_array_header_1_0(member)[0]  # numpy writes this version for plain numbers
+            return np.lib.format.read_array_header_1_0(member)[0]  # the version that numpy writes for plain numbers
 
 
 @contextmanager
 def _file_errors(path: Path) -> Iterator[None]:
-    """Turn whatever a damaged file raises into one sentence."""
+    """Turn any exception from reading a damaged file into one sentence."""
     try:
         check_regular(path)
         yield
@@ -99,7 +99,7 @@ def same_scale(limits: Range, others: Range) -> bool:
 
 
 def are_pixels(images: Array) -> bool:
-    """Return True for bytes, or floats in 0..1, some of them in the upper half: only then is it known what white is."""
+    """Return True for bytes, or floats in 0..1, with some in the upper half; otherwise the value of white is unknown."""
     if images.dtype == np.uint8:
         return any(bool(piece.max() > 127) for piece in pieces(images, PIECE))
     limits = value_range(images)
@@ -142,37 +142,31 @@ def standard_inputs(
 def as_trained(
     inputs: ArrayLike, shape: tuple[int, ...], limits: Range | None, of_bytes: bool, where: str, what: str
 ) -> NDArray[Any]:
-    """Return inputs to predict on in the form that a network was trained on.
+    """Return new inputs in the form that a network was trained on.
 
     Parameters
     ----------
     shape
-        Of a training row.
+        Shape of a training row.
     limits
-        Range of the training images; None for vectors. Integers are taken as they are if that is on the same scale,
-        and as bytes if the limits are those of pixels.
+        Range of the training images; None for vectors. Integers on this scale are used as they are. If the limits are
+        those of pixels, other integers from 0 to 255 are bytes.
     of_bytes
-        The training images were bytes.
-    where
-        Name of the model in an error message.
+        Whether the training images were bytes.
+    where, what
+        Names of the model and of the inputs in an error message.
     """
-    given_shape, (channels, *sides) = tuple(np.shape(inputs)[1:]), shape
-    layout = {shape: "NCHW", (*sides, channels): "NHWC"}.get(given_shape, "auto")
-    if len(given_shape) != 3 or layout != "auto":
-        raw = standard_inputs(inputs, layout=layout, what=what)
-        given_shape = tuple(raw.shape[1:])
-    if given_shape != shape:
-        raise DataError(f"{what} have shape {given_shape} per row; {where} was trained on {shape}.")
-    if limits is None:
-        return raw.astype(np.float32, copy=False)
+    raw = standard_inputs(inputs, layout=_layout_of(np.shape(inputs)[1:], shape), what=what)
+    if raw.shape[1:] != shape:
+        raise DataError(f"{what} have shape {raw.shape[1:]} per row; {where} was trained on {shape}.")
+    is_bytes = raw.dtype == np.uint8
+    if limits is None or (is_bytes and of_bytes):
+        return raw
     limits = PIXELS if of_bytes else limits
     given, pixels = (float(raw.min()), float(raw.max())), is_unit_range(limits)
-    if raw.dtype == np.uint8:
-        if not of_bytes and same_scale(limits, given):
-            return raw.astype(np.float32)
-        if pixels:
-            return raw
-    elif same_scale(limits, given):
+    if same_scale(limits, given):
+        return raw.astype(np.float32, copy=False)
+    if is_bytes and pixels:
         return raw
     trained = "bytes, or floats from 0 to 1" if pixels else f"images from {limits[0]:g} to {limits[1]:g}"
     ours = f"{given[0]:g} to {given[1]:g}"
@@ -194,6 +188,11 @@ def is_channels_last(shape: tuple[int, ...], layout: str = "auto", what: str = "
     return shape[3] in CHANNEL_COUNTS
 
 
+def _layout_of(given: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    """Return the layout of images of shape `given` that must fit a model or data of `shape`, [channels, height, width]."""
+    return "NHWC" if given == (*shape[1:], *shape[:1]) != shape else "NCHW"
+
+
 def image_side(shape: tuple[int, ...]) -> int | None:
     """Return the smaller side of images of this shape; None for feature vectors."""
     sides = shape[1:3] if is_channels_last(shape) else shape[-2:]
@@ -205,8 +204,7 @@ def matching(extra: Array, main: Array, name: str) -> Array:
     is_bytes, given = main.dtype == np.uint8, extra.dtype
     mixed = given.kind not in "uif" or (main.ndim == 4 and (given.kind == "f") == is_bytes)
     if isinstance(extra, np.ndarray) and not mixed:
-        channels_last = main.ndim == 4 and extra.shape[1:] == (*main.shape[2:], main.shape[1]) != main.shape[1:]
-        layout = "NHWC" if channels_last else "NCHW"
+        layout = _layout_of(extra.shape[1:], main.shape[1:])
         extra = standard_inputs(extra, layout=layout, what=name, bytes_allowed=is_bytes)
     if mixed or extra.dtype != main.dtype or extra.shape[1:] != main.shape[1:]:
         ours = f"the training inputs {main.shape[1:]} and {main.dtype}"
@@ -218,13 +216,8 @@ def matching(extra: Array, main: Array, name: str) -> Array:
     return extra
 
 
-def check_probabilities(probabilities: NDArray[Any], rows: Rows | None = None) -> None:
-    """Refuse inputs for which a network overflows. `rows` are their numbers, if not counted from 0."""
-    refuse_rows(~np.isfinite(probabilities).all(axis=1), "the inputs hold values too large for the network", rows)
-
-
 def refuse_rows(bad: NDArray[np.bool_], found: str, numbers: Rows | None = None) -> None:
-    """Raise an error that names the bad rows, if there are any."""
+    """Raise an error that names the first bad row, if there is one. `numbers` are the rows' numbers, by default 0, 1, ..."""
     rows = np.flatnonzero(bad) if numbers is None else numbers[bad]
     if len(rows):
         first = f"{plural(len(rows), 'row')} (the first is row {rows[0]})"

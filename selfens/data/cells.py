@@ -1,4 +1,4 @@
-"""The cells of a table's column: as strings, numbers or dates, and which of these a column holds."""
+"""Read the cells of a column as strings, numbers or dates, and decide which of these they are."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.data.frames import COMMA, DECIMAL_COMMA, THOUSANDS, Frame
+from selfens.data.frames import DECIMAL_COMMA, THOUSANDS, Frame, has_decimal_comma
 from selfens.errors import DataError, listed
 
 MISSING = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None", "?"))
@@ -15,13 +15,9 @@ DATES = ("ISO8601", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
 MOSTLY = 0.9  # the share of the nonempty cells that must be numbers, or dates, for the column to be of that kind
 IDENTIFIER = re.compile(r"(.*[\W_])?(?i:id)|.*[a-z]I[dD]|(Unnamed: 0)?")  # the last is an index that pandas wrote
 WITH_UNIT = r"[-+]?([^\w\s.,+-]|[A-Z]{3}\s)\s?[-+]?\d[\d.,']*|[-+]?\d[\d.,']*\s?([^\w\s.,:;/+-]\w?|[a-zA-Zµ²³/]{1,5})"
-MAX_UNITS = 3  # more different ones are not units, but letters that tell cells apart
+MAX_UNITS = 3  # with more of them, they are not units but codes that tell cells apart
 
 Kind = Literal["number", "date", "category"]
-
-
-def has_decimal_comma(frame: Frame) -> bool:
-    return bool(frame.attrs.get(COMMA))
 
 
 def as_text(cells: Any, missing: Collection[str] = MISSING) -> Any:

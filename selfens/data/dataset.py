@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from selfens.data.arrays import PIECE, fits_bytes, matching, standard_inputs
-from selfens.data.frames import COMMA, is_frame
+from selfens.data.frames import has_decimal_comma, is_frame
 from selfens.data.rows import Labels, LazyRows, Rows, pieces, take
 from selfens.errors import DataError, listed, plural
 
@@ -23,10 +23,10 @@ MAX_HASHED = 2**33  # bytes; of larger arrays, evenly spaced rows are hashed, or
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Examples, whatever their kind; an encoder (`selfens.encoders`) makes the arrays of them that are trained on.
+    """Examples of any kind. An encoder (`selfens.encoders`) turns them into the arrays that are trained on.
 
-    Training rows are numbered from 0, those for testing left out. Extra rows, which have no labels and are ignored by
-    preprocessing, come last.
+    Training rows are numbered from 0, without the test rows. Extra rows come last; they have no labels, and preprocessing
+    ignores them.
     """
 
     raw: Any
@@ -37,14 +37,14 @@ class Dataset:
     classes: tuple[str, ...]
     name: str = "arrays"
     ids: tuple[str, ...] = ()
-    """What tells the rows apart: their files, or an id column; empty if there is nothing of the kind."""
+    """What tells the rows apart: their files, or an id column; empty if nothing does."""
     id_header: str = "file"
     folder: str = ""
     """The folder that the files are in, if ids are files."""
     numbers: Rows | None = None
-    """The number by which a person knows each row; None: counted from 0, training and test rows apart."""
+    """The number of each row in the user's file; None: counted from 0, training and test rows separately."""
     notes: tuple[str, ...] = ()
-    """What a person should know about how the data were read."""
+    """What the user should know about how the data were read."""
     skipped: tuple[str, ...] = ()
     """Files that could not be read, and why."""
     extra_rows: int = 0
@@ -66,7 +66,7 @@ class Dataset:
         layout: str = "auto",
         name: str = "arrays",
     ) -> Dataset:
-        """Make a dataset of arrays.
+        """Make a dataset from arrays.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class Dataset:
         classes: Sequence[str] | None = None,
         **about: Any,
     ) -> Dataset:
-        """Make a dataset of rows of any kind and their labels, None if unknown; `about` are its other fields."""
+        """Make a dataset from rows of any kind and their labels, None if unknown; `about` are its other fields."""
         test = np.zeros(len(labels), dtype=bool) if is_test is None else is_test
         names, numbers = number_classes(labels, test, classes)
         unknown = np.flatnonzero(test & (numbers == UNLABELED)).tolist()
@@ -121,7 +121,7 @@ class Dataset:
 
     @classmethod
     def unlabeled(cls, raw: Any, **about: Any) -> Dataset:
-        """Make a dataset of rows to predict on, whose labels do not matter."""
+        """Make a dataset from rows without labels, such as rows to predict on."""
         rows = raw.shape[0] if raw.shape else 0
         return cls(raw=raw, labels=np.full(rows, UNLABELED), is_test=np.zeros(rows, bool), classes=(), **about)
 
@@ -134,7 +134,7 @@ class Dataset:
 
             if missing := [column for column in self.raw.columns if column not in raw.columns]:
                 raise DataError(f"{name} lacks the columns {listed(missing)} of {self.name}.")
-            if bool(raw.attrs.get(COMMA)) != bool(self.raw.attrs.get(COMMA)):
+            if has_decimal_comma(raw) != has_decimal_comma(self.raw):
                 raise DataError(f"only one of {name} and {self.name} has decimal commas; save both in the same way.")
             joined: Any = pandas.concat([self.raw, raw[self.raw.columns]], ignore_index=True)
             joined.attrs = self.raw.attrs
@@ -156,14 +156,8 @@ class Dataset:
             extra_name=f"{self.extra_name}, {name}" if self.extra_name else name,
         )
 
-    def with_train_labels(self, labels: Labels) -> Dataset:
-        """Return this dataset with other labels for its training rows."""
-        every = self.labels.copy()
-        every[self.train_rows] = labels
-        return replace(self, labels=every)
-
     def with_split(self, train: Rows, test: Rows, labels: Labels) -> Dataset:
-        """Return a dataset of some training rows, part of them for testing; `labels` are for all training rows."""
+        """Return a dataset of the training rows `train` and `test`; `labels` are those of all training rows."""
         rows = self.train_rows[np.concatenate([train, test])]
         return replace(
             self,
@@ -210,7 +204,7 @@ class Dataset:
     # What rows are called
 
     def row_numbers(self, *, test: bool = False) -> Rows:
-        """Return the numbers by which a person knows the training rows, or the test rows."""
+        """Return the numbers of the training rows, or of the test rows, as the user knows them."""
         rows = self.test_rows if test else self.train_rows
         return np.arange(len(rows)) if self.numbers is None else self.numbers[rows]
 
@@ -219,7 +213,7 @@ class Dataset:
         return tuple(self.ids[row] for row in (self.test_rows if test else self.train_rows)) if self.ids else ()
 
     def identify(self, rows: Rows) -> tuple[Rows, dict[str, list[str]]]:
-        """Return the numbers by which a person knows these training rows, and a column of their ids, if there are any."""
+        """Return the numbers of these training rows as the user knows them, and a column of their ids, if they have any."""
         ids = {self.id_header: [self.ids[row] for row in self.train_rows[rows]]} if self.ids else {}
         return self.row_numbers()[rows], ids
 
@@ -287,7 +281,7 @@ def _label_value(value: Any, what: str) -> int | str | None:
 
 
 def number_classes(
-    labels: Sequence[int | str | None], is_test: NDArray[np.bool_], classes: Sequence[str] | None
+    labels: Sequence[int | str | None], is_test: NDArray[np.bool_], classes: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], Labels]:
     """Return the class names and each label as a position among them; without names, those of the training rows."""
     known = {value for value in labels if value is not None}
@@ -295,8 +289,8 @@ def number_classes(
     if len(kinds) > 1:
         raise DataError("the labels mix integers and strings; use one of the two.")
     if classes is None:
-        train = (value for value, tested in zip(labels, is_test, strict=True) if not tested and value is not None)
-        keys: list[Any] = sorted(set(train))  # all of one kind
+        train = {value for value, tested in zip(labels, is_test, strict=True) if not tested}
+        keys: list[Any] = sorted(train - {None})  # all of one kind
         names = tuple(map(str, keys))
     else:
         names = tuple(map(str, classes))

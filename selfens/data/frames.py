@@ -15,7 +15,11 @@ HEADER = 2**20  # characters in which the first line of a CSV must end
 Frame = Any
 """A pandas DataFrame. Those read from a file have the attrs `COMMA` and `NOTES`."""
 COMMA, NOTES = "selfens.comma", "selfens.notes"
-"""Whether numbers are written with a decimal comma, and what a person should know about how the file was read."""
+"""Whether numbers have a decimal comma, and notes for the user on how the file was read."""
+
+
+def has_decimal_comma(frame: Frame) -> bool:
+    return bool(frame.attrs.get(COMMA))
 
 
 def is_table(path: str | Path) -> bool:
@@ -34,7 +38,7 @@ def column_names(path: Path) -> list[str]:
 
 
 def count_rows(path: Path) -> int:
-    """Return about how many rows a table has, at least 1; for a CSV, the number of lines after the first."""
+    """Return the number of rows of a table, at least 1; of a CSV, the number of lines below the first, an estimate."""
     with _file_errors(path):
         if path.suffix.lower() == ".parquet":
             from pyarrow import parquet
@@ -84,7 +88,7 @@ def _decimal_commas(frame: Frame) -> bool:
 
 @contextmanager
 def _file_errors(path: Path) -> Iterator[None]:
-    """Turn whatever a file that is not a table raises into one sentence."""
+    """Turn any exception from reading a damaged table into one sentence."""
     if path.suffix.lower() == ".parquet":
         require("tables", f"the table {path}")
     try:

@@ -18,22 +18,8 @@ from selfens.files import check_regular
 
 SIDE: dict[str, Any] = {"at_least": 4, "at_most": 1024}
 """The bounds of the side of images, in pixels."""
-DRAFT = 2  # a JPEG may be decoded at a fraction of its size, but at least this many times ours
-EXTENSIONS = {
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".jpe",
-    ".jfif",
-    ".gif",
-    ".bmp",
-    ".tif",
-    ".tiff",
-    ".ppm",
-    ".pgm",
-    ".pbm",
-    ".webp",
-}
+DRAFT = 2  # Pillow may decode a JPEG at a reduced size, at least this many times the wanted one
+SUFFIXES = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".webp"}
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "WEBP")  # Pillow runs another program for some others
 AT_ONCE = 128  # images decoded between two updates of the progress bar
 
@@ -41,7 +27,7 @@ Pixels = NDArray[np.uint8]
 
 
 def is_image(path: Path) -> bool:
-    return path.suffix.lower() in EXTENSIONS
+    return path.suffix.lower() in SUFFIXES
 
 
 class ImageFiles(LazyRows):
@@ -51,12 +37,12 @@ class ImageFiles(LazyRows):
         self.paths, self.parts, self.rows = paths, (), None
         self.shape, self.dtype = (len(paths), 3, size, size), np.dtype(np.uint8)
         self.failures: dict[int, str] = {}
-        """Why rows could not be decoded, of those read so far."""
+        """Why rows could not be decoded, among those read so far."""
 
     def _read(self, rows: Rows) -> Pixels:
-        def attempt(place: Pixels, row: int) -> None:
+        def attempt(out: Pixels, row: int) -> None:
             try:
-                place[...] = decode(self.paths[row], self.shape[2])
+                out[...] = decode(self.paths[row], self.shape[2])
             except Exception as error:  # Pillow's decoders raise anything for damaged files
                 self.failures[row] = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
 
@@ -69,10 +55,10 @@ class ImageFiles(LazyRows):
 def decode_all(
     paths: Sequence[Path], size: int, source: str | Path, progress: bool = False
 ) -> tuple[Array, Rows, list[str]]:
-    """Decode every image of `source`. Returns the readable ones, their places in `paths`, and the reasons for the others.
+    """Decode every image of `source`. Returns the readable ones, their positions in `paths`, and why others are not.
 
-    Images that fit into half of the memory stay there; more are decoded again whenever they are needed. It is an error
-    if most are damaged. What is not a regular file, such as a pipe or a broken link, does not count as an image.
+    Images that fit into half of the memory stay there; otherwise they are decoded whenever they are needed. It is an
+    error if most are damaged. A path that is not a regular file, such as a pipe or a broken link, does not count.
     """
     images = ImageFiles(paths, size)
     keep = images.nbytes <= memory.available() // 2
@@ -92,7 +78,7 @@ def decode_all(
 
 
 def track(steps: range, words: str, show: bool) -> Any:
-    """Iterate with a progress bar, if it is wanted and there is a terminal to show it."""
+    """Iterate with a progress bar, if `show` and there is a terminal to show it on."""
     from rich.console import Console
     from rich.progress import track as tracked
 

@@ -1,6 +1,6 @@
-"""Which rows are labeled: drawn per class, drawn like the authors' code, or read from a file; with noise if wanted.
+"""Which rows are labeled: drawn per class, drawn like the authors' code, or read from a file; optionally with noise.
 
-The choice depends on the labels of the data set, the options and a seed. A run keeps it as `labels.json`.
+The choice depends on the labels of the dataset, the options and a seed. A run keeps it as `labels.json`.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ class LabelChoice:
         return np.setdiff1d(np.arange(num_rows), self.validation, assume_unique=True)
 
     def training_labels(self, num_rows: int) -> Labels:
-        """Return a label for every training row, -1 if unknown or not used."""
+        """Return a label for every training row, -1 if unknown or unused."""
         labels = np.full(num_rows, UNLABELED, dtype=np.int64)
         labels[self.rows] = self.labels
         return labels
 
     def known_labels(self, num_rows: int) -> Labels:
-        """Return the same, with the labels of the validation rows."""
+        """Return the training labels and those of the validation rows."""
         labels = self.training_labels(num_rows)
         labels[self.validation] = self.validation_labels
         return labels
@@ -134,29 +134,23 @@ def choose_labels(dataset: Dataset, options: LabelsConfig, *, label_seed: int, s
 
 
 def _chosen(dataset: Dataset, options: LabelsConfig, seed: int) -> tuple[Rows, Labels]:
-    if options.file is None:
-        return _drawn(dataset, options, seed)
-    labels = np.full(dataset.num_train, UNLABELED, dtype=np.int64)
-    if options.choice != "file":
-        drawn, drawn_labels = _drawn(dataset, options, seed)
-        labels[drawn] = drawn_labels
-    given = read_labels(Path(options.file), dataset)
-    if all(labels[row] == label == UNLABELED for row, label in given.items()):
-        raise DataError(f"the labels file {options.file} has no labels; fill in its column label.")
-    labels[list(given)] = list(given.values())
-    rows = np.flatnonzero(labels != UNLABELED)
-    return rows, labels[rows]
-
-
-def _drawn(dataset: Dataset, options: LabelsConfig, seed: int) -> tuple[Rows, Labels]:
-    labels = dataset.train_labels
-    main = labels[: dataset.num_main]  # the rows that a seed draws must not depend on the extra ones
-    if options.count is None:
-        rows = np.flatnonzero(labels != UNLABELED)
-    elif options.choice == "original":
-        rows = original_rows(main, dataset.classes, options.count, seed)
+    known = dataset.train_labels
+    if options.choice == "file":
+        drawn = NO_ROWS
+    elif options.count is None:
+        drawn = np.flatnonzero(known != UNLABELED)
     else:
-        rows = balanced_rows(main, dataset.classes, options.count, seed)
+        draw = original_rows if options.choice == "original" else balanced_rows
+        main = known[: dataset.num_main]  # the rows that a seed draws must not depend on the extra ones
+        drawn = draw(main, dataset.classes, options.count, seed)
+    labels = np.full(dataset.num_train, UNLABELED)
+    labels[drawn] = known[drawn]
+    if options.file is not None:
+        given = read_labels(Path(options.file), dataset)
+        if all(labels[row] == label == UNLABELED for row, label in given.items()):
+            raise DataError(f"the labels file {options.file} has no labels; fill in its column label.")
+        labels[list(given)] = list(given.values())
+    rows = np.flatnonzero(labels != UNLABELED)
     return rows, labels[rows]
 
 
@@ -166,10 +160,7 @@ def balanced_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: in
     wanted = np.full(len(classes), count // len(classes))
     wanted[random.permutation(len(classes))[: count % len(classes)]] += 1
     _check_enough(labels, classes, wanted, count)
-    picked = [
-        random.choice(np.flatnonzero(labels == number), size=wanted[number], replace=False)
-        for number in range(len(classes))
-    ]
+    picked = [random.choice(np.flatnonzero(labels == k), size, replace=False) for k, size in enumerate(wanted)]
     return np.sort(np.concatenate(picked))
 
 
@@ -205,18 +196,15 @@ def _check_enough(labels: Labels, classes: tuple[str, ...], wanted: NDArray[Any]
 
 def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
     """Choose the positions of validation rows: `fraction` of each class, leaving at least one of each for training."""
-    if fraction == 0:
-        return NO_ROWS
     random = stream(seed, HELD_OUT)
     picked = []
     for number in np.unique(labels):
         members = random.permutation(np.flatnonzero(labels == number))
         picked.append(members[: min(round(fraction * len(members)), len(members) - 1)])
     held_out = np.sort(np.concatenate(picked))
-    if len(held_out) == 0:
-        raise DataError(
-            f"labels.validation is {fraction}, which is no row of {len(labels)} labeled ones; use a larger fraction."
-        )
+    if fraction and not len(held_out):
+        found = f"{fraction}, which holds out none of the {len(labels)} labeled rows"
+        raise DataError(f"labels.validation is {found}; use a larger fraction.")
     return held_out
 
 

@@ -19,7 +19,7 @@ class Loader:
     Parameters
     ----------
     inputs
-        Of all rows, on the device, or prefetched to it.
+        Inputs of all rows, on the device, or prefetched to it.
     preprocess
         Applied to each view; None if the inputs are preprocessed already.
     """
@@ -34,7 +34,7 @@ class Loader:
     ) -> None:
         self.prefetch = inputs if isinstance(inputs, Prefetch) else None
         self.inputs = inputs.staged if isinstance(inputs, Prefetch) else inputs
-        """Of all rows; if they are prefetched, of the current step of `visit`."""
+        """Inputs of all rows, or, if they are prefetched, of the current step of `visit`."""
         self.labels, self.views, self.preprocess = labels, views, preprocess
         self.device = labels.device
         self.batch_size, self.steps_per_epoch = sampler.batch_size, sampler.steps
@@ -55,9 +55,8 @@ class Loader:
         """Return the batch of a step with these views; if inputs are prefetched, of the current step of `visit`."""
         inputs = self.inputs[rows] if self.prefetch is None else self.inputs
         labels = self.labels[rows]
-        if self.num_labeled:  # the labels of the other rows are hidden
-            hidden = torch.full_like(labels[self.num_labeled :], UNLABELED)
-            labels = torch.cat([labels[: self.num_labeled], hidden])
+        if self.num_labeled:
+            labels[self.num_labeled :] = UNLABELED  # the labels of the other rows are hidden
         if self.preprocess is None:
             made = self.views.make(inputs, views)
         else:

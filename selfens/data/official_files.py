@@ -1,4 +1,4 @@
-"""The official files of CIFAR and SVHN: where they are, how they are downloaded, and readers that trust nothing in them.
+"""The official files of CIFAR and SVHN: where they are, how to download them, and readers that do not trust them.
 
 Rows keep the order of the files, because the labels that a seed draws depend on it. SVHN writes the digit 0 as 10.
 """
@@ -236,7 +236,7 @@ Values = list[int | str | None]  # and booleans, which are ints
 
 
 def _pickled_values(path: Path) -> Values:
-    """The numbers, texts and booleans in a pickle, in their order, and None at the end of a list or dictionary."""
+    """Return the numbers, strings and booleans in a pickle, in their order, and None at the end of a list or dictionary."""
     content, found, calls = _read_bytes(path), Values(), ""
     try:
         for operation, value, _ in pickletools.genops(content):
@@ -267,7 +267,7 @@ _MAT_NUMBERS = {1: "<i1", 2: "<u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "
 
 
 def _mat_arrays(content: bytes) -> dict[str, NDArray[Any]]:
-    """The numeric arrays X and y: after a header come elements, each perhaps compressed."""
+    """Return the numeric arrays X and y. The file is a header followed by elements, which may be compressed."""
     if content[124:128] != b"\x00\x01IM":  # version 1, little-endian
         raise ValueError("it does not begin as files of MATLAB 5 to 7 do")
     arrays = {}
@@ -290,7 +290,7 @@ def _mat_arrays(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _mat_elements(content: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The kind and content of each element; one of up to four bytes shares the eight bytes of its header."""
+    """Yield the kind and content of each element; one of up to four bytes shares the eight bytes of its header."""
     start = 0
     while start < len(content):
         kind, size = struct.unpack_from("<II", content, start)

@@ -106,14 +106,14 @@ def transform(preprocess: nn.Module | None, raw: Tensor) -> Tensor:
 
 def _fit_channels(inputs: Array, rows: Rows | None) -> PerChannel:
     axes = tuple(axis for axis in range(inputs.ndim) if axis != 1)
-    shape = tuple(-1 if axis == 1 else 1 for axis in range(inputs.ndim))
     scale = 255.0 if inputs.dtype == np.uint8 else 1.0
     count = (len(inputs) if rows is None else len(rows)) * int(np.prod(inputs.shape[2:]))
-    mean = sum(piece.sum(axis=axes, dtype=np.float64) for piece in pieces(inputs, CHUNK, rows)) / count
-    squares = sum(np.square(piece - mean.reshape(shape)).sum(axis=axes) for piece in pieces(inputs, CHUNK, rows))
+    sums = [piece.sum(axis=axes, dtype=np.float64, keepdims=True) for piece in pieces(inputs, CHUNK, rows)]
+    mean = sum(sums) / count
+    squares = sum(np.square(piece - mean).sum(axis=axes) for piece in pieces(inputs, CHUNK, rows))
     deviation = (np.sqrt(squares / count) / scale).astype(np.float32)
     deviation[deviation == 0] = 1.0  # a constant feature stays zero
-    return PerChannel(torch.from_numpy(mean / scale).float(), torch.from_numpy(deviation))
+    return PerChannel(torch.from_numpy(mean.ravel() / scale).float(), torch.from_numpy(deviation))
 
 
 def _fit_zca(inputs: Array, device: torch.device | str, rows: Rows | None) -> Zca:

@@ -19,7 +19,7 @@ Labels = NDArray[np.int64]
 class LazyRows:
     """The rows of several arrays of the same shape and type; with `rows`, only these, in this order.
 
-    It has the parts of an array that inputs need, and reads rows when they are asked for, so data may exceed memory.
+    It supports the array operations that inputs need. Rows are read when they are asked for, so data may exceed memory.
     """
 
     def __init__(self, parts: Sequence[Array], rows: Rows | None = None) -> None:

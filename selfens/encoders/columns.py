@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.data.cells import DATES, as_numbers, as_text, has_decimal_comma, is_identifier, kind_of, unit_notes
-from selfens.data.frames import Frame, check_frame, is_frame
+from selfens.data.cells import DATES, as_numbers, as_text, is_identifier, kind_of, unit_notes
+from selfens.data.frames import Frame, check_frame, has_decimal_comma, is_frame
 from selfens.data.rows import Rows
 from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Shown
 from selfens.errors import ConfigError, DataError, listed, plural

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from selfens.core import evaluate
 from selfens.core.device import prediction_settings, resolve_precision
 from selfens.data import preprocess
-from selfens.data.arrays import PIECE, check_probabilities
+from selfens.data.arrays import PIECE, refuse_rows
 from selfens.data.rows import Array, Rows, pieces
 from selfens.encoders import Encoder
 from selfens.errors import RunError
@@ -59,7 +59,7 @@ class Model:
             parts.append(network_probabilities(self.network, prepared, self.precision, dtype))
         empty: NDArray[Any] = torch.empty((0, len(self.classes)), dtype=dtype).numpy()
         probabilities = np.concatenate([empty, *parts])
-        check_probabilities(probabilities, rows)
+        refuse_rows(~np.isfinite(probabilities).all(axis=1), "the inputs hold values too large for the network", rows)
         return probabilities
 
 

@@ -62,20 +62,20 @@ def options_for(data: str | Path, *, hints: Sequence[str] = (), **values: Any) -
     name, path, values = str(data), Path(data), {key: value for key, value in values.items() if value is not None}
     if name in PUBLIC:
         source, fixed = PUBLIC[name]
-        return _with(SOURCES.options(source, **fixed), name, values)
-    matching = [source for source in SOURCES if SOURCES.find(source).matches(path)]
-    if not matching:
-        raise ConfigError(_no_such_data(name, hints))
-    takes_all = [source for source in matching if values.keys() <= field_types(SOURCES.find(source).Options).keys()]
-    return _with(SOURCES.options((takes_all or matching)[0], path=str(path)), name, values)
-
-
-def _with(options: SourceOptions, name: str, values: dict[str, Any]) -> SourceOptions:
+    else:
+        matching = [source for source in SOURCES if SOURCES.find(source).matches(path)]
+        if not matching:
+            raise ConfigError(_no_such_data(name, hints))
+        takes_all = [source for source in matching if values.keys() <= field_types(SOURCES.find(source).Options).keys()]
+        source, fixed = (takes_all or matching)[0], {"path": str(path)}
+    kind = SOURCES.find(source)
     for key in values:
-        if key not in field_types(type(options)):
-            noun = SOURCES.find(options.name).noun
-            raise ConfigError(f"source.{key} was given, but {name} is {noun}, which has no such option; leave it out.")
-    return options.changed(values)
+        if key not in field_types(kind.Options):
+            raise ConfigError(
+                f"source.{key} was given, but {name} is {kind.noun}, which has no such option; leave it out."
+            )
+    options: SourceOptions = SOURCES.options(source, **(fixed | values))
+    return options
 
 
 def _no_such_data(name: str, hints: Sequence[str]) -> str:

@@ -43,10 +43,8 @@ class Arrays(Source):
         if names is not None and names.ndim != 1:
             raise DataError(f"classes in {path} have shape {names.shape}; expected one name for each class.")
         classes = None if names is None else [*map(str, names)]
-        x, y, test_x, test_y = (arrays.get(name) for name in NAMES[:4])
-        assert x is not None
-        assert y is not None
-        return Dataset.from_arrays(x, y, test_x, test_y, classes=classes, name=path)
+        train, test = (arrays["x_train"], arrays["y_train"]), (arrays.get("x_test"), arrays.get("y_test"))
+        return Dataset.from_arrays(*train, *test, classes=classes, name=path)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
         """Take the array `x` of a file, or its only one; of a folder, the training inputs."""
@@ -66,9 +64,8 @@ class Arrays(Source):
         if path.suffix == ".npy":
             raise DataError(f"{path} is a single array; save x_train and y_train together with numpy.savez.")
         paths = [path / f"{name}.npy" for name in NAMES]
-        arrays = (
-            {each.stem: read_npy(each) for each in paths if each.exists()} if _is_npy_folder(path) else read_npz(path)
-        )
+        is_folder = _is_npy_folder(path)
+        arrays = {each.stem: read_npy(each) for each in paths if each.exists()} if is_folder else read_npz(path)
         if not {"x_train", "y_train"} <= set(arrays):
             held = ", ".join(sorted(arrays)) or "no arrays"
             raise DataError(f"{path} holds {held}; expected x_train and y_train (and x_test, y_test for a test set).")

@@ -17,7 +17,7 @@ class SourceOptions(NamedOptions):
 
     section: ClassVar[str] = "source"
     is_public: ClassVar[bool] = False
-    """A well-known data set, whose results are known, rather than the user's own data."""
+    """A public data set with published results, rather than the user's data."""
     extra: str | None = setting(None, "More unlabeled rows: a path, or the name of a public data set.")
 
     def __post_init__(self) -> None:
@@ -33,14 +33,14 @@ class SourceOptions(NamedOptions):
         return self.name
 
     def is_completed_by(self, other: SourceOptions) -> bool:
-        """Return True if `other` are these options, after the source has found what they leave open."""
+        """Return True if `other` equals these options, except that the source has filled in values that are None."""
         found = asdict(other)
         same = all(value in (None, found.get(name)) for name, value in asdict(self).items())
         return type(self) is type(other) and same and self.extra == other.extra
 
     @property
     def summary(self) -> str:
-        """What the source found out about the data, in a few words; empty if there is nothing to say."""
+        """What the source found out about the data, in a few words; may be empty."""
         return ""
 
 
@@ -63,9 +63,9 @@ class Peek:
     image_side: int | None = None
     """The smaller side of the images in pixels; None if the rows are not images."""
     flips: bool = False
-    """Images may be mirrored: left and right do not matter."""
+    """Whether images may be mirrored, because left and right do not matter."""
     why: str = ""
-    """Why they may, or may not."""
+    """The reason for `flips`."""
 
 
 class Source(ABC):

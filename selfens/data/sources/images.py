@@ -10,8 +10,9 @@
 
 import csv
 import hashlib
+import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, final
@@ -19,7 +20,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.dataset import UNLABELED, Dataset, number_classes
 from selfens.data.frames import column_names
 from selfens.data.images import SIDE, decode_all, is_image, suggested_size
 from selfens.data.sources.base import PathOptions, Peek, Source
@@ -41,9 +42,7 @@ class Images(Source):
     class Options(PathOptions):
         name: ClassVar[str] = "images"
         size: int | None = setting(
-            None,
-            "Side in pixels of the scaled images; none: what the encoder needs, else their own, at most 32.",
-            **SIDE,
+            None, "Side of the scaled images in pixels; none: what the encoder needs, else their own up to 32.", **SIDE
         )
 
     noun = "a folder or CSV of images"
@@ -67,10 +66,7 @@ class Images(Source):
         files = [Path(name) for name in data.ids]
         names = [(train | test)[file] for file in files]
         is_test = np.array([file in test for file in files])
-        known = {name for name, tested in zip(names, is_test, strict=True) if not tested}
-        classes = tuple(sorted(name for name in known if name is not None))
-        number = {name: k for k, name in enumerate(classes)}
-        labels = np.array([number.get(name or "", UNLABELED) for name in names], dtype=np.int64)
+        classes, labels = number_classes(names, is_test)
         if not test:
             is_test = _held_out(files, names, self._root, seed)
         if (strange := is_test & (labels == UNLABELED)).any():
@@ -144,17 +140,10 @@ def list_images(source: Path) -> tuple[LabelByFile, LabelByFile]:
             f"{source} holds train/ and beside it '{beside[0]}'; with train/, classes are the folders inside it, so "
             "move the others there or elsewhere, or rename train/ if it is a class itself."
         )
-    to_train, to_test = LabelByFile(), LabelByFile()
-    for folder in train:
-        to_train |= _by_folder(folder)
-    to_train |= _by_folder(source, left_out=splits)
-    for folder in test or validation:
-        to_test |= _by_folder(folder)
+    to_train = _by_folder([*train, source], left_out=splits)
     if not to_train:
-        raise DataError(
-            f"{source} holds no images to train on; expected one folder of images (.png, .jpg, ...) per class."
-        )
-    return to_train, to_test
+        raise DataError(f"{source} holds no images to train on; expected a folder of images (.png, .jpg) per class.")
+    return to_train, _by_folder(test or validation)
 
 
 def all_images(source: Path) -> list[Path]:
@@ -167,10 +156,10 @@ def all_images(source: Path) -> list[Path]:
     return found
 
 
-def _by_folder(folder: Path, left_out: Iterable[Path] = ()) -> LabelByFile:
-    """Return the files of `folder` itself without a label, and those of each subfolder with its name."""
+def _by_folder(folders: Sequence[Path], left_out: Sequence[Path] = ()) -> LabelByFile:
+    """Return the images in these folders without a label, and those in each subfolder with its name as the label."""
     found: LabelByFile = {}
-    for path in _entries(folder):
+    for path in itertools.chain.from_iterable(map(_entries, folders)):
         if os.path.isdir(path) and path not in left_out:
             label = None if path.name.lower() in UNLABELED_FOLDERS else path.name
             found |= dict.fromkeys(_images_below(path), label)

@@ -1,4 +1,4 @@
-"""CIFAR-10, CIFAR-100 and SVHN from their official files, which are downloaded if they are missing."""
+"""CIFAR-10, CIFAR-100 and SVHN from their official files. Missing files are downloaded."""
 
 import os
 from contextvars import ContextVar
@@ -17,7 +17,7 @@ ROWS = {"cifar10": (50_000, 10_000), "cifar100": (50_000, 10_000), "svhn": (73_2
 """Training and test images of each data set."""
 
 DOWNLOADS = ContextVar("DOWNLOADS", default=True)
-"""Missing files may be downloaded."""
+"""Whether missing files may be downloaded."""
 
 
 @final
@@ -28,10 +28,7 @@ class Official(Source):
         is_public: ClassVar[bool] = True
         dataset: Literal["cifar10", "cifar100", "svhn"] = setting("cifar10", "Which data set.")
         folder: str | None = setting(
-            None,
-            "Where the files are; none: the SELFENS_DATA variable, else the user's cache.",
-            is_path=True,
-            affects_result=False,
+            None, "Where the files are; none: $SELFENS_DATA, else the user's cache.", is_path=True, affects_result=False
         )
 
         @property
@@ -45,28 +42,23 @@ class Official(Source):
 
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
         offline = not DOWNLOADS.get() or os.environ.get("SELFENS_OFFLINE", "") not in ("", "0")
-        name = self.options.dataset
-        (x, y), (test_x, test_y), classes = official_files.load(
-            name, data_folder(self.options.folder), offline=offline, progress=progress
-        )
-        data = Dataset.from_arrays(x, y, test_x, test_y, classes=classes, layout="NCHW", name=name)
+        name, folder = self.options.dataset, data_folder(self.options.folder)
+        train, test, classes = official_files.load(name, folder, offline=offline, progress=progress)
+        data = Dataset.from_arrays(*train, *test, classes=classes, layout="NCHW", name=name)
         return replace(data, source=self.options)
 
     def warning(self) -> str:
-        """Say so if the files on disk differ from the published ones."""
         name = self.options.dataset
         files = official_files.altered_files(name, data_folder(self.options.folder))
         if not files:
             return ""
-        do = "does" if len(files) == 1 else "do"
-        return (
-            f"{plural(len(files), f'{TITLES[name]} file')} {do} not match the published MD5 checksums (the first: "
-            f"{files[0]}); results may differ from those on the official data."
-        )
+        found = f"{plural(len(files), f'{TITLES[name]} file')} {'does' if len(files) == 1 else 'do'} not match"
+        first = f"the published MD5 checksums (the first: {files[0]})"
+        return f"{found} {first}; results may differ from those on the official data."
 
 
 def data_folder(folder: str | Path | None = None) -> Path:
-    """Return the folder given, else $SELFENS_DATA, else a folder in the user's cache."""
+    """Return `folder` if given, else $SELFENS_DATA, else a folder in the user's cache."""
     if chosen := folder or os.environ.get("SELFENS_DATA"):
         return Path(chosen).expanduser()
     import platformdirs  # not needed, and perhaps not installed, where the folder is given

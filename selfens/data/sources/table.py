@@ -68,11 +68,11 @@ class Table(Source):
         options = self.options.changed({"id": identifier})
         if not len(inputs.columns):
             raise DataError(f"{path} has no column to learn from; {options.summary}.")
-        about = {**self._about(frame.iloc[rows], identifier, notes), "source": options}
-        return Dataset.from_labels(inputs.iloc[rows], [labels[row] for row in rows], is_test, **about)
+        about = self._about(frame.iloc[rows], identifier, notes)
+        return Dataset.from_labels(inputs.iloc[rows], [labels[row] for row in rows], is_test, source=options, **about)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
-        """All rows and all columns but label and id."""
+        """Load all rows and all columns but label and id."""
         frame, identifier, notes = read_frame(self.path), self.options.id, []
         if identifier is not None and identifier not in frame.columns:
             notes = [f"{self.path} has no column '{identifier}', so only row numbers tell its rows apart."]
@@ -83,7 +83,7 @@ class Table(Source):
         return Path(self.options.path)
 
     def _about(self, frame: Frame, identifier: str | None, notes: Sequence[str]) -> dict[str, Any]:
-        """Return what tells the rows apart, and the notes."""
+        """Return the fields of a Dataset that tell its rows apart, and its notes."""
         return {
             "name": str(self.path),
             "numbers": frame.index.to_numpy(),
@@ -95,8 +95,9 @@ class Table(Source):
     def _inputs(self, frame: Frame) -> Frame:
         """Return the columns that may be inputs: all but label, id and split."""
         label, identifier = self.options.label, self.options.id
-        used = [label, identifier, *(["split"] if has_split(frame, str(label)) else [])]
-        return frame.drop(columns=[name for name in used if name in frame.columns])
+        split = ["split"] if has_split(frame, str(label)) else []
+        used = [label, identifier, *split]  # label and id may be None
+        return frame.drop(columns=used, errors="ignore")
 
     def _check_label(self, names: Sequence[str]) -> str:
         """Return the label column; refuse a label or id column that the table does not have."""
