@@ -46,7 +46,7 @@ class Suggestions:
 
     rows: Rows
     predicted: Labels
-    uncertainty: NDArray[np.float64]  # see `uncertainty_of`
+    uncertainty: NDArray[np.float64]  # entropy over its maximum: from 0, certain, to 1, all classes equally probable
 
 
 # Functions of labels and probabilities
@@ -82,7 +82,10 @@ def suggest(labels: ArrayLike, probabilities: ArrayLike, count: int) -> Suggesti
         raise DataError(f"{count:,} rows were asked for; expected at least 1.")
     given, matrix = _checked(labels, probabilities)
     rows = np.flatnonzero(given == UNLABELED)
-    predicted, uncertainty = matrix[rows].argmax(axis=1), uncertainty_of(matrix[rows])
+    matrix = matrix[rows]
+    predicted = matrix.argmax(axis=1)
+    logs = np.log(np.maximum(matrix, np.finfo(np.float64).tiny))
+    uncertainty = -(matrix * logs).sum(axis=1) / np.log(matrix.shape[1])
     order = np.argsort(-uncertainty, kind="stable")
     turns = np.empty(len(order), dtype=np.int64)
     for number in np.unique(predicted):
@@ -92,14 +95,7 @@ def suggest(labels: ArrayLike, probabilities: ArrayLike, count: int) -> Suggesti
     return Suggestions(rows[chosen], predicted[chosen], uncertainty[chosen])
 
 
-def uncertainty_of(probabilities: Probabilities) -> NDArray[np.float64]:
-    """Return the entropy over its largest possible value: from 0, certain, to 1, all classes equally probable."""
-    matrix = probabilities.astype(np.float64)
-    safe = np.maximum(matrix, np.finfo(np.float64).tiny)
-    return np.asarray(-(matrix * np.log(safe)).sum(axis=1) / np.log(matrix.shape[1]))
-
-
-def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, Probabilities]:
+def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, NDArray[np.float64]]:
     given, matrix = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[1] < 2 or not np.isfinite(matrix).all() or (matrix < 0).any():
         expected = "[rows, classes] with at least two classes, none negative or NaN"
