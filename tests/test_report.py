@@ -271,10 +271,10 @@ def test_galleries_name_files_from_the_folder_of_the_data(data, tmp_path):
 
 
 def test_a_line_leads_over_epochs_that_were_not_evaluated(monkeypatch):
-    drawn = []
-    monkeypatch.setattr(figures, "svg", lambda draw, title, size=None: draw(figure := Figure()) or drawn.append(figure))
+    axes = Figure().subplots()
+    monkeypatch.setattr(figures, "svg", lambda draw, title, size=None: draw(axes))
     figures.epochs_chart("Error, %", {"test": [[None, 30.0, None, 20.0, 10.0]]})
-    line = drawn[0].axes[0].lines[0]
+    line = axes.lines[0]
     assert line.get_xydata().tolist() == [[2, 30], [4, 20], [5, 10]]
 
 

@@ -45,8 +45,9 @@ def audit_gallery(audit: Audit, data: EncodedDataset, how: str = "") -> Gallery:
     return _gallery("Most suspicious labels", note, data, audit.rows, columns)
 
 
-def suggestions_gallery(found: Suggestions, data: EncodedDataset, title: str, *, test: bool = False) -> Gallery:
-    """Show the least certain training rows, or test rows."""
+def suggestions_gallery(found: Suggestions, data: EncodedDataset, *, test: bool = False) -> Gallery:
+    """Show the unlabeled rows to label next, or the least certain test rows."""
+    title = "Most uncertain test rows" if test else "Rows to label next"
     note = "Uncertainty ranges from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns."
     columns = {"predicted": found.predicted, "uncertainty": found.uncertainty}
     return _gallery(title, note, data, found.rows, columns, test=test)

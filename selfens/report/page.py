@@ -67,7 +67,7 @@ def write_audit_page(path: str | Path, audit: Audit, data: EncodedDataset, how: 
 def write_suggestions_page(path: str | Path, suggestions: Suggestions, data: EncodedDataset) -> Path:
     """Write a gallery of the rows to label next, in the order in which to label them."""
     sentence = f"{len(suggestions.rows):,} rows of {shown(data.dataset.name)} to label next."
-    gallery = suggestions_gallery(suggestions, data, "Rows to label next")
+    gallery = suggestions_gallery(suggestions, data)
     return _write(path, "gallery_page.html", sentence=sentence, warning="", gallery=gallery)
 
 

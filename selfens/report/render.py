@@ -33,8 +33,8 @@ def shown(text: str, limit: int | None = None) -> str:
     >>> shown("a  very\\nlong name", 9)
     'a very l…'
     """
-    line = " ".join(text.encode("utf-8", "replace").decode().split())  # file names may hold bytes that are not UTF-8
-    line = visible(line)
+    valid = text.encode("utf-8", "replace").decode()  # file names may hold bytes that are not UTF-8
+    line = visible(" ".join(valid.split()))
     line = line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…"
     leftward = any(unicodedata.bidirectional(letter) in ("R", "AL", "AN") for letter in line)
     return f"{ISOLATE}{line}{END_ISOLATE}" if leftward else line
