@@ -20,7 +20,6 @@ from torch.nn.functional import adaptive_avg_pool2d
 from selfens.data.arrays import PIECE
 from selfens.data.dataset import UNLABELED
 from selfens.data.rows import Array, Labels, LazyRows, Rows, pieces
-from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import ConfigError
 from selfens.files import check_regular
 from selfens.files.tensors import write_atomically
@@ -173,7 +172,7 @@ def predictions(
 
 
 def _thinned(rows: Rows, limit: int) -> Rows:
-    """Return all rows, or at most `limit` evenly spaced ones."""
+    """Return all rows, or `limit` evenly spaced ones if there are more."""
     limit = max(limit, 1)
     return rows if len(rows) <= limit else rows[np.linspace(0, len(rows) - 1, limit).astype(np.int64)]
 
@@ -191,7 +190,7 @@ def _flat(inputs: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def compare(predicted: Mapping[str, Labels], truth: Labels, **about: Any) -> Comparison:
-    """Compare predictions for the same rows, ours first, with the truth; `about` are the comparison's other fields."""
+    """Compare predictions, ours first, with the truth; `about` are the other fields of the `Comparison`."""
     counts = np.bincount(truth)
     present = np.flatnonzero(counts)
     wrong = {name: classes != truth for name, classes in predicted.items()}
@@ -273,8 +272,8 @@ def stored(run: Run) -> Comparison | None:
 
 
 def one_class_of(run: Run) -> str:
-    """Return what `one_class` says about a run, by its test rows, or else by some training rows."""
-    data: EncodedDataset = run.data()
+    """Return what `one_class` says about a run's test rows, or if there are none, about some training rows."""
+    data = run.data()
     if len(data.test_labels):
         return one_class(run.test_probabilities().argmax(axis=1), data.test_labels, run.classes)
     rows = _thinned(np.arange(data.num_rows), SAMPLE)
