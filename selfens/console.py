@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from selfens.core import launcher
 from selfens.errors import ConfigError, plural, root_cause, visible
@@ -14,8 +15,6 @@ from selfens.errors import ConfigError, plural, root_cause, visible
 if TYPE_CHECKING:
     from selfens.runs.run import Run
     from selfens.training.progress import Progress
-
-Result = TypeVar("Result")
 
 
 def loaded(path: Path, trust_code: bool, device: str = "auto", *, again: bool = False) -> Run:
@@ -73,10 +72,11 @@ def finish(run: Run, show: Progress, baselines: bool | None, report: bool, quiet
     say_result(run, quiet, lines)
 
 
-def until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> Result:
-    """Return what `call` returns. An interrupt prints one sentence, which typer would swallow, and exits with code 130."""
+@contextmanager
+def interruptible(resumable: Path | None = None) -> Iterator[None]:
+    """On an interrupt, print one sentence, which typer would swallow, and exit with code 130."""
     try:
-        return call()
+        yield
     except KeyboardInterrupt as interrupt:
         from selfens import load_run
 

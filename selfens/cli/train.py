@@ -99,7 +99,7 @@ def train(
     config = config if seed is None else config.with_values("seed", base=seed)
     config = config.with_overrides(overrides or [])
     note = "" if peek is None else auto.explain(peek, chosen, config, timed=limit is not None)
-    directory, left = run or _new_directory(config), None
+    directory = run or _new_directory(config)
     show = console.display(directory, tensorboard, quiet)
     if limit is not None:
         afterward = max(MIN_REPORT, REPORT_SHARE * limit) if report or baselines is not False else 0.0
@@ -107,10 +107,9 @@ def train(
         if spent >= limit:
             needed = f"but starting, comparing and reporting take {spent:.0f} s"
             raise ConfigError(f"--time-limit is {limit:g} s, {needed}; allow more, or add --no-report --no-baselines.")
-        left = limit - spent
-    trained = console.until_stopped(
-        lambda: loop.train(config, directory, progress=show, time_limit=left, note=note), directory
-    )
+        limit -= spent
+    with console.interruptible(directory):
+        trained = loop.train(config, directory, progress=show, time_limit=limit, note=note)
     console.finish(trained, show, baselines, report, quiet)
 
 
@@ -133,8 +132,9 @@ def resume(
     if not before.finished:
         moved = before.data(source=data).dataset if data else None
         show = console.display(run, tensorboard, quiet)
-        done = console.until_stopped(lambda: loop.resume(run, dataset=moved, progress=show, trust_code=trust_code), run)
-        console.finish(done, show, baselines, report, quiet)
+        with console.interruptible(run):
+            finished = loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
+        console.finish(finished, show, baselines, report, quiet)
         return
     lacks = report and not (before.path / REPORT).is_file() and not before.was_passed_data  # the page comes last
     if not quiet:
