@@ -32,7 +32,7 @@ from selfens.core.device import keep_random_state, resolve_device
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.data.frames import check_frame, is_frame
 from selfens.data.sources import SOURCES, Peek
-from selfens.encoders import ENCODERS, Encoder
+from selfens.encoders import ENCODERS
 from selfens.errors import ConfigError, DataError, check_type
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
@@ -177,16 +177,6 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         weights = None if sample_weight is None else np.asarray(sample_weight)[labeled]
         return float(accuracy_score(truth, self.predict(X)[labeled], sample_weight=weights))
 
-    @property
-    def encoder_(self) -> Encoder:
-        return self.model_.encoder
-
-    @property
-    def network_(self) -> nn.Module:
-        return self.model_.network
-
-    # Fitting
-
     def _dataset(self, X: Any, y: Any) -> Dataset:
         """Check X and y as scikit-learn does, and return them as a dataset."""
         if is_frame(X):
@@ -211,9 +201,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if isinstance(self.config, Config):
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
         changes = {} if self.config is None else self.config
+        check_type("config", changes, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         if self.time_limit is not None and (self.epochs is not None or "schedule.epochs" in changes):
             raise ConfigError("time_limit and a number of epochs were both given; leave one of them out.")
-        check_type("config", changes, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         check_type("network", self.network, str | nn.Module, "a name, or a module from inputs to logits")
         fields = {"training.device": self.device, "seed.base": seed}
         if isinstance(self.network, str) and self.network != "auto":
@@ -232,6 +222,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         # A copy, because the parameters of a module that was trained in place are views of one large tensor.
         network, preprocess = copy.deepcopy(run.network).cpu(), run.preprocess.cpu()
         self.model_ = replace(run.model, preprocess=preprocess, network=network)
+        self.encoder_, self.network_ = self.model_.encoder, self.model_.network
         if self._kind == "images":
             self.n_features_in_ = int(np.prod(run.input_shape))
 

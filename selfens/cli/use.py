@@ -68,7 +68,8 @@ def predict(
     trained = console.loaded(run, trust_code, device)
     remarks: list[str] = []
     if inputs is None:
-        count = predict_training_rows(trained, trained.data(source=data).dataset, output)
+        trained.data(source=data)
+        count = predict_training_rows(trained, output)
     else:
         count, remarks = predict_file(trained, inputs, output, progress=True)
     for remark in remarks:

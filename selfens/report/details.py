@@ -49,7 +49,7 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
         "curves": _curves(history),
         "tests": charts,
         "galleries": galleries,
-        "settings": run.config.to_json().encode("utf-8", "replace").decode(),
+        "settings": run.config.to_json(),
     }
 
 

@@ -37,12 +37,12 @@ def write_report(
     baselines
         Compare a run with simple methods on the same labels: always, never, or (None) on your own data.
     """
-    given = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, RunOrPath) else runs)]
-    if not given:
+    loaded = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, RunOrPath) else runs)]
+    if not loaded:
         raise RunError("no run was given; a report needs at least one.")
-    if len(given) > 1:
-        return _write(path, "comparison.html", **compare(given))
-    return _write(path, "run.html", **details(given[0], dataset, baselines))
+    if len(loaded) > 1:
+        return _write(path, "comparison.html", **compare(loaded))
+    return _write(path, "run.html", **details(loaded[0], dataset, baselines))
 
 
 def write_report_or_warn(

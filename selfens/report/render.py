@@ -23,7 +23,6 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["markdown_cell"] = lambda text: text.replace("|", "\\|")
     return environment.get_template(template).render(**values)
 
 

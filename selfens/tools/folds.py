@@ -39,7 +39,7 @@ def audit_folds(config: Config, dataset: Dataset, folds: int = 5, *, progress: P
 def fold_predictions(
     config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None
 ) -> tuple[Labels, Probabilities]:
-    """Return the labels that were hidden once, and what was predicted for each such row then (zeros for the others).
+    """Return the labels that were hidden once, and the probabilities predicted meanwhile (zeros for the other rows).
 
     A hidden row stays in the training set, unlabeled. The only label of a class is never hidden. The runs are not kept.
     """
