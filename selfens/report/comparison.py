@@ -19,7 +19,7 @@ QUANTITIES = {
     "supervised": "supervised loss",
     TOTAL: "loss",
 }
-"""What runs are compared by: the first of these that at least two of them have."""
+"""Runs are compared by the first of these that at least two of them have measured."""
 
 
 class Compared(NamedTuple):

@@ -47,14 +47,13 @@ def write_report(
 
 def write_report_or_warn(
     run: Run, dataset: Dataset | None, warn: Callable[[str], None], baselines: bool | None = None
-) -> Path | None:
+) -> None:
     """Write the page of a finished run into its directory. If that fails, call `warn`; the run is unaffected."""
     try:
-        return write_report(run, run.path / REPORT, dataset=dataset, baselines=baselines)
+        write_report(run, run.path / REPORT, dataset=dataset, baselines=baselines)
     except Exception as error:  # a page must not fail the run
         reason = " ".join(str(error).split()) or type(error).__name__
         warn(f"the run is complete, but its report could not be written ({reason.rstrip('.')}).")
-        return None
 
 
 def write_audit_page(path: str | Path, audit: Audit, data: EncodedDataset, how: str = "", warning: str = "") -> Path:
