@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from selfens.core import launcher
 from selfens.errors import ConfigError, plural, root_cause, visible
@@ -15,11 +16,9 @@ if TYPE_CHECKING:
     from selfens.runs.run import Run
     from selfens.training.progress import Progress
 
-Result = TypeVar("Result")
-
 
 def loaded(path: Path, trust_code: bool, device: str = "auto", *, again: bool = False) -> Run:
-    """Load a run, with a note if it is not finished; `again`: to train again, from its config alone."""
+    """Load a run, and print a note if it is not finished. With `again`, it must be possible to repeat it from its config."""
     from selfens import load_run
 
     run = load_run(path, device=device, trust_code=trust_code)
@@ -34,7 +33,7 @@ def loaded(path: Path, trust_code: bool, device: str = "auto", *, again: bool = 
 
 
 def _command(name: str, run: Run, rest: str = "") -> str:
-    """Return the command that does something else with a run."""
+    """Return a command to run next on this run."""
     return f"selfens {name} {shlex.quote(str(run.path))}{rest}{' --trust-code' if run.code else ''}"
 
 
@@ -46,25 +45,16 @@ def fold_command(run: Run) -> str:
     return _command("evaluate", run, f" --folds {folds}") if folds > 1 else ""
 
 
-def run_training(
-    call: Callable[[Progress], Run],
-    directory: Path,
-    baselines: bool | None,
-    report: bool,
-    tensorboard: bool,
-    quiet: bool,
-) -> None:
-    """Train with a progress display, then finish the run."""
+def display(directory: Path, tensorboard: bool, quiet: bool) -> Progress:
+    """Return the progress display for training into `directory`."""
     from selfens.tools.tensorboard import TensorBoard
     from selfens.training.progress import for_terminal
 
-    shown = for_terminal(quiet)
-    show = TensorBoard(directory, shown) if tensorboard else shown
-    finish(until_stopped(lambda: call(show), directory), show, baselines, report, quiet)
+    return TensorBoard(directory, for_terminal(quiet)) if tensorboard else for_terminal(quiet)
 
 
 def finish(run: Run, show: Progress, baselines: bool | None, report: bool, quiet: bool) -> None:
-    """Compare a complete run, whose data is in memory, with the baselines, write its page and print the result."""
+    """Compare a complete run, whose data are in memory, with the baselines, write its page and print the result."""
     from selfens.report.page import write_report_or_warn
     from selfens.tools.baselines import compare_run, one_class_of, store
 
@@ -82,10 +72,11 @@ def finish(run: Run, show: Progress, baselines: bool | None, report: bool, quiet
     say_result(run, quiet, lines)
 
 
-def until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> Result:
-    """Return the result of a training; an interrupt is one sentence and exit code 130. (Typer would swallow the sentence.)"""
+@contextmanager
+def interruptible(resumable: Path | None = None) -> Iterator[None]:
+    """On an interrupt, print one sentence, which typer would swallow, and exit with code 130."""
     try:
-        return call()
+        yield
     except KeyboardInterrupt as interrupt:
         from selfens import load_run
 
@@ -97,7 +88,7 @@ def until_stopped(call: Callable[[], Result], resumable: Path | None = None) -> 
 
 
 def say_result(run: Run, quiet: bool, lines: list[str]) -> None:
-    """Print the error, and what can be done with the run now."""
+    """Print the error of a run, and what to do with it next."""
     from selfens.runs.directory import REPORT
     from selfens.runs.history import total_seconds
 

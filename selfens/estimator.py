@@ -31,7 +31,6 @@ from selfens.core import launcher
 from selfens.core.device import keep_random_state, resolve_device
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.data.frames import check_frame, is_frame
-from selfens.encoders import Encoder
 from selfens.errors import ConfigError, DataError, check_type
 from selfens.runs.directory import free_directory
 from selfens.runs.run import Run
@@ -44,35 +43,34 @@ from selfens.training.progress import for_terminal
 class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A network trained on labeled and unlabeled rows together, by self-ensembling.
 
-    Rows labeled -1 are unlabeled, as in `sklearn.semi_supervised`, and so are those labeled None or "". X is a matrix of
-    features, which are standardized; an array of images [rows, height, width(, channels)], bytes or floats; or a pandas
-    DataFrame, whose numbers and dates are scaled, categories encoded and missing cells filled, and whose columns that differ in
-    each row and are named id, or are strings, are not used.
+    Rows labeled -1 (as in `sklearn.semi_supervised`), None or "" are unlabeled. X is a matrix of features, which are
+    standardized; an array of images [rows, height, width(, channels)], bytes or floats; or a pandas DataFrame. Of a DataFrame,
+    numbers and dates are scaled, categories are encoded, missing cells are filled, and columns of ids are ignored.
 
     Parameters
     ----------
-    method : "auto", or a name of `selfens.methods.METHODS`, such as "temporal", "pi", "mean-teacher" or "supervised"
+    method : "auto", or a name in `selfens.methods.METHODS`, such as "temporal", "pi", "mean-teacher" or "supervised"
         "auto" is "committee" for features, "temporal-teacher" for images.
-    network : "auto", a name of `selfens.networks`, package.module:factory, or a module from inputs to logits
-        "auto" is the method's: "committee" or "mlp" for features, a convolutional network for images. A module is copied
-        before it is trained.
+    network : "auto", a name in `selfens.networks`, package.module:factory, or a module from inputs to logits
+        "auto" depends on the method: "committee" or "mlp" for features, a convolutional network for images. A module is
+        copied before it is trained.
     epochs : int or None
-        Visits of the training set; with "committee" at least 20 steps each, for images on a GPU 200. None: as many as make
-        about 1,000 steps (images on a GPU: 20,000), more if there are very many rows, fewer if images are large.
+        Passes over the training set; each has at least 20 steps with "committee", 200 for images on a GPU. None: enough for
+        about 1,000 steps (images on a GPU: 20,000), more for very many rows, fewer for large images.
     time_limit : float, str or None
-        Seconds, or text such as "5m", instead of `epochs`: as many as fit. `config_` has their number.
+        Seconds, or text such as "5m": train for as many epochs as fit, instead of `epochs`. `config_` has their number.
     random_state : int, RandomState instance or None
-        Of initial weights, order, noise, dropout and augmentation.
+        Seeds initial weights, order, noise, dropout and augmentation.
     device : "auto", "cpu" or "cuda"
         Where to train and to predict. "auto" is a GPU if there is one.
     config : mapping, Config or None
-        Anything that has no parameter here: {"method.weight_max": 10} changes fields of the config that the other parameters
-        give; a whole `Config` replaces it, and `method`, `epochs` and a network's name are ignored.
+        Everything else: a mapping such as {"method.weight_max": 10} changes fields of the automatic config; a whole `Config`
+        replaces it, and `method`, `epochs` and a network's name are ignored.
     run_dir : str, Path or None
-        Keep the run there, ready for `selfens.load_run`; if a run is there, in the first free of NAME-2, NAME-3 and so on.
+        Keep the run there, for `selfens.load_run`; if a run is there already, in NAME-2, NAME-3 and so on.
     baselines : bool
-        Also cross-validate on five folds of the labeled rows (fewer if there are fewer labels), beside chance, logistic
-        regression and self-training with it.
+        Also compare with chance, logistic regression and self-training, by cross-validation on up to five folds of the
+        labeled rows.
     verbose : bool
         Show progress.
 
@@ -80,23 +78,23 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     ----------
     classes_ : array of shape (classes,)
     n_features_in_ : int
-        Features, or for images the numbers in one.
+        Number of features, or of values in an image.
     encoder_ : Encoder
-        How X becomes inputs: for a DataFrame, its columns.
+        Turns X into inputs of the network.
     network_ : torch.nn.Module
         The trained network.
     label_distributions_ : array of shape (rows, classes)
-        Probabilities of the training rows: the ensemble's, if the method keeps one, otherwise the network's.
+        Probabilities of the training rows: the ensemble's if the method keeps one, otherwise the network's.
     transduction_ : array of shape (rows,)
         The most probable class of each training row. It may contradict its label: see `selfens.tools.audit`.
     history_ : list of dict
-        Losses, learning rate and weight of each epoch.
+        Losses, learning rate and weight of the unsupervised loss in each epoch.
     config_ : Config
         The settings used.
     run_dir_ : Path or None
         Where the run was kept.
     baselines_ : selfens.tools.baselines.Comparison or None
-        This model beside the baselines, if asked for: `print` shows a table, `errors` is a dict.
+        The comparison, if asked for: `print` shows a table, `errors` is a dict.
 
     Examples
     --------
@@ -143,20 +141,19 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         folds = default_folds(dataset.train_labels)
         if self.baselines and folds < 2:
             raise DataError("no class has more than one labeled row; leave baselines out, or label more rows.")
-        module = copy.deepcopy(self.network) if isinstance(self.network, nn.Module) else None
+        module = self.network if isinstance(self.network, nn.Module) else None
         self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
         progress = for_terminal() if self.verbose else None
         limit = None
         if self.time_limit is not None:
             limit = max(seconds("time_limit", self.time_limit) + began - time.perf_counter(), 0.001)
         with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, keep_random_state():
-            untrained = copy.deepcopy(module) if self.baselines else None
-            directory = self.run_dir_ or Path(temporary) / "run"
-            run = train(self.config_, directory, dataset=dataset, network=module, progress=progress, time_limit=limit)
+            directory, copied = self.run_dir_ or Path(temporary) / "run", copy.deepcopy(module)
+            run = train(self.config_, directory, dataset=dataset, network=copied, progress=progress, time_limit=limit)
             self._keep(run)
             self.baselines_ = None
             if self.baselines:  # with the number of epochs that fit into a time limit
-                self.baselines_ = compare_folds(self.config_, dataset, folds, network=untrained, progress=progress)
+                self.baselines_ = compare_folds(self.config_, dataset, folds, network=module, progress=progress)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -178,16 +175,6 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         weights = None if sample_weight is None else np.asarray(sample_weight)[labeled]
         return float(accuracy_score(truth, self.predict(X)[labeled], sample_weight=weights))
 
-    @property
-    def encoder_(self) -> Encoder:
-        return self.model_.encoder
-
-    @property
-    def network_(self) -> nn.Module:
-        return self.model_.network
-
-    # Fitting
-
     def _dataset(self, X: Any, y: Any) -> Dataset:
         """Check X and y as scikit-learn does, and return them as a dataset."""
         if is_frame(X):
@@ -204,8 +191,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         labels[labeled] = numbers
         names = [str(name) for name in self.classes_]
         if is_frame(raw):
-            named = [None if label == UNLABELED else int(label) for label in labels]
-            return Dataset.from_labels(raw, named, classes=names)
+            return Dataset(raw=raw, labels=labels, is_test=np.zeros(len(labels), dtype=bool), classes=tuple(names))
         return Dataset.from_arrays(raw, labels, classes=names)
 
     def _config(self, dataset: Dataset) -> Config:
@@ -213,9 +199,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if isinstance(self.config, Config):
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
         changes = {} if self.config is None else self.config
+        check_type("config", changes, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         if self.time_limit is not None and (self.epochs is not None or "schedule.epochs" in changes):
             raise ConfigError("time_limit and a number of epochs were both given; leave one of them out.")
-        check_type("config", changes, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
         check_type("network", self.network, str | nn.Module, "a name, or a module from inputs to logits")
         fields = {"training.device": self.device, "seed.base": seed}
         if isinstance(self.network, str) and self.network != "auto":
@@ -228,23 +214,27 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         return auto.config_for_dataset(dataset, method, device=self.device).with_overrides(overrides)
 
     def _keep(self, run: Run) -> None:
-        """Keep everything that is needed once the directory is gone."""
+        """Keep what is needed once the directory is gone."""
         self.label_distributions_ = run.predict_training_rows()
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
         self.history_, self.config_ = run.history, run.config
         # A copy, because the parameters of a module that was trained in place are views of one large tensor.
         network, preprocess = copy.deepcopy(run.network).cpu(), run.preprocess.cpu()
         self.model_ = replace(run.model, preprocess=preprocess, network=network)
+        self.encoder_, self.network_ = self.model_.encoder, self.model_.network
         if self._kind == "images":
             self.n_features_in_ = int(np.prod(run.input_shape))
 
     def _checked_inputs(self, X: Any) -> Any:
         """Check X as scikit-learn does; the encoder checks the rest."""
         is_table = self._kind == "table"
-        frame = check_frame(X) if is_frame(X) or (is_table and hasattr(X, "columns")) else None
-        if is_table:
-            return validate_data(self, X, reset=False, skip_check_array=True) if frame is None else frame
-        return validate_data(self, X, reset=False) if self._kind == "matrix" else check_array(X, allow_nd=True)
+        if is_frame(X) or (is_table and hasattr(X, "columns")):
+            frame = check_frame(X)
+            if is_table:
+                return frame
+        if self._kind == "images":
+            return check_array(X, allow_nd=True)
+        return validate_data(self, X, reset=False, skip_check_array=is_table)
 
 
 def _without_missing(y: Any) -> Any:

@@ -108,7 +108,7 @@ def test_less_than_an_epoch_takes_is_refused_and_nothing_is_written(tmp_path):
     [
         (["--time-limit", "5 parsecs"], "--time-limit is '5 parsecs'; expected seconds above 0"),
         (["--time-limit", "0"], "--time-limit is '0'; expected seconds above 0"),
-        (["--time-limit", "2s"], "--time-limit is 2 s, and starting, comparing and reporting take 7 s"),
+        (["--time-limit", "2s"], "--time-limit is 2 s, but starting, comparing and reporting take 7 s"),
         (["--time-limit", "5m", "--epochs", "3"], "a time limit and a number of epochs were both given"),
         (["--time-limit", "5m", "--set", "schedule.epochs=3"], "a time limit and a number of epochs were both given"),
     ],

@@ -27,17 +27,13 @@ from selfens.settings import parse, seconds
 
 if TYPE_CHECKING:
     from selfens.config import Config
-    from selfens.runs.run import Run
-    from selfens.training.progress import Progress
 
-STARTUP = 1.0  # seconds from the start of the process to that of a command, and at its end
-MIN_REPORT, REPORT_SHARE = 6.0, 0.1  # of a time limit, for baselines and report: at least these seconds, or this share
+STARTUP = 1.0  # seconds that a process takes to start and to exit
+MIN_REPORT, REPORT_SHARE = 6.0, 0.1  # time reserved for baselines and report: seconds, or if more, share of the limit
 
 
 def train(
-    source: Annotated[
-        str, typer.Argument(metavar="DATA", help="A preset, an .npz file, a folder or CSV of images, a table.")
-    ],
+    source: Annotated[str, typer.Argument(metavar="DATA", help="A preset, .npz file, folder or CSV of images, table.")],
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="A table's column of labels.")] = None,
     id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A table's column of ids.")] = None,
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
@@ -46,9 +42,7 @@ def train(
     method: Annotated[str | None, typer.Option(help="See 'selfens methods'.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for labels, split and training.")] = None,
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Number of epochs; ramps scale with it.")] = None,
-    time_limit: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Such as 90s or 5m, including the report.")
-    ] = None,
+    time_limit: Annotated[str | None, typer.Option(metavar="TIME", help="Such as 5m, including the report.")] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or are downloaded to.")] = None,
     size: Annotated[int | None, typer.Option(help="Side in pixels that a folder's images are scaled to.")] = None,
@@ -58,9 +52,7 @@ def train(
     weights: Annotated[str | None, typer.Option(metavar="FILE", help="The backbone's weights, if not its own.")] = None,
     encoder: Annotated[str | None, typer.Option(metavar="NAME", help="How examples become inputs.")] = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
-    run: Annotated[
-        Path | None, typer.Option("--run", "--run-dir", help="Where the run goes; default: in runs/.")
-    ] = None,
+    run: Annotated[Path | None, typer.Option("--run", "--run-dir", help="Run directory; default: in runs/.")] = None,
     baselines: BaselinesOption = None,
     report: ReportOption = True,
     tensorboard: TensorBoardOption = False,
@@ -70,14 +62,15 @@ def train(
     """Train, and leave everything in a run directory."""
     began = time.perf_counter()
     limit = None if time_limit is None else seconds("--time-limit", time_limit)
-    fields = {text.partition("=")[0].strip() for text in overrides or []}
-    if limit is not None and (epochs is not None or "schedule.epochs" in fields):
-        raise ConfigError("a time limit and a number of epochs were both given; leave one of them out.")
-    given = {"--labels": labels, "--labels-file": labels_file, "--add-labels": add_labels}
-    given |= {"--backbone": backbone, "--encoder": encoder}
-    for one, other in (("--labels", "--labels-file"), ("--labels-file", "--add-labels"), ("--backbone", "--encoder")):
-        if given[one] is not None and given[other] is not None:
-            raise ConfigError(f"{one} and {other} were both given; leave one of them out.")
+    fields = {text.partition("=")[0].strip(): text for text in overrides or []}
+    for pair in (
+        {"a time limit": limit, "a number of epochs": fields.get("schedule.epochs", epochs)},
+        {"--labels": labels, "--labels-file": labels_file},
+        {"--labels-file": labels_file, "--add-labels": add_labels},
+        {"--backbone": backbone, "--encoder": encoder},
+    ):
+        if None not in pair.values():
+            raise ConfigError(f"{' and '.join(pair)} were both given; leave one of them out.")
     for field, option in (("method.name", "--method"), ("encoder.name", "--encoder"), ("encoder.model", "--backbone")):
         if field in fields:
             raise ConfigError(f"{field} was set; use {option}, which also applies the settings that go with it.")
@@ -107,20 +100,17 @@ def train(
     config = config.with_overrides(overrides or [])
     note = "" if peek is None else auto.explain(peek, chosen, config, timed=limit is not None)
     directory = run or _new_directory(config)
-
-    def begin(show: Progress) -> Run:
-        if limit is None:
-            return loop.train(config, directory, progress=show, note=note)
+    show = console.display(directory, tensorboard, quiet)
+    if limit is not None:
         afterward = max(MIN_REPORT, REPORT_SHARE * limit) if report or baselines is not False else 0.0
         spent = time.perf_counter() - began + STARTUP + afterward
         if spent >= limit:
-            needed = f"starting, comparing and reporting take {spent:.0f} s"
-            raise ConfigError(
-                f"--time-limit is {limit:g} s, and {needed}; allow more, or add --no-report --no-baselines."
-            )
-        return loop.train(config, directory, progress=show, time_limit=limit - spent, note=note)
-
-    console.run_training(begin, directory, baselines, report, tensorboard, quiet)
+            needed = f"but starting, comparing and reporting take {spent:.0f} s"
+            raise ConfigError(f"--time-limit is {limit:g} s, {needed}; allow more, or add --no-report --no-baselines.")
+        limit -= spent
+    with console.interruptible(directory):
+        trained = loop.train(config, directory, progress=show, time_limit=limit, note=note)
+    console.finish(trained, show, baselines, report, quiet)
 
 
 def resume(
@@ -137,22 +127,20 @@ def resume(
     from selfens.runs.directory import REPORT
     from selfens.tools.baselines import stored
     from selfens.training import loop
-    from selfens.training.progress import for_terminal
 
     before = load_run(run, trust_code=trust_code)
     if not before.finished:
         moved = before.data(source=data).dataset if data else None
-
-        def go_on(show: Progress) -> Run:
-            return loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
-
-        console.run_training(go_on, run, baselines, report, tensorboard, quiet)
+        show = console.display(run, tensorboard, quiet)
+        with console.interruptible(run):
+            finished = loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
+        console.finish(finished, show, baselines, report, quiet)
         return
     lacks = report and not (before.path / REPORT).is_file() and not before.was_passed_data  # the page comes last
     if not quiet:
         say(f"{run} is complete; {'writing what is missing' if lacks else 'there is nothing to resume'}.")
     if lacks:
-        show = for_terminal(quiet)
+        show = console.display(run, False, quiet)
         try:
             before.data(source=data)
             console.finish(before, show, baselines, report, quiet)

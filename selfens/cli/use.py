@@ -30,7 +30,8 @@ def evaluate(
     trained = console.loaded(run, trust_code, device, again=folds is not None)
     if folds is not None:
         dataset, show = trained.data(source=data).dataset, for_terminal(quiet)
-        comparison = console.until_stopped(lambda: compare_folds(trained.config, dataset, folds, progress=show))
+        with console.interruptible():
+            comparison = compare_folds(trained.config, dataset, folds, progress=show)
         if not trained.info.test_rows:  # otherwise the run has a comparison on those
             store(trained, comparison)
             if (trained.path / REPORT).is_file():
@@ -67,7 +68,8 @@ def predict(
     trained = console.loaded(run, trust_code, device)
     remarks: list[str] = []
     if inputs is None:
-        count = predict_training_rows(trained, trained.data(source=data).dataset, output)
+        trained.data(source=data)
+        count = predict_training_rows(trained, output)
     else:
         count, remarks = predict_file(trained, inputs, output, progress=True)
     for remark in remarks:
@@ -131,8 +133,8 @@ def audit(
         result = auditing.audit_run(trained)
         how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K avoids that"
     else:
-        show = progress.for_terminal(quiet)
-        result = console.until_stopped(lambda: folding.audit_folds(trained.config, dataset, folds, progress=show))
+        with console.interruptible():
+            result = folding.audit_folds(trained.config, dataset, folds, progress=progress.for_terminal(quiet))
         how = f"each judged by one of {folds} runs that did not see it"
     auditing.write_audit(output, result, dataset)
     warning = auditing.warning(result, trained.test_error)

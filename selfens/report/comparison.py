@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from selfens.config import decisive_fields
+from selfens.errors import plural
 from selfens.report.details import data_words, method_words, reported_history
 from selfens.report.figures import epochs_chart, results_chart
 from selfens.report.render import mean_and_deviation, shown
@@ -18,7 +19,7 @@ QUANTITIES = {
     "supervised": "supervised loss",
     TOTAL: "loss",
 }
-"""What runs are compared by: the first of these that at least two of them have."""
+"""Runs are compared by the first of these that at least two of them have measured."""
 
 
 class Compared(NamedTuple):
@@ -83,8 +84,8 @@ def _groups(runs: Sequence[Compared]) -> list[list[Compared]]:
 
 def _label(group: Sequence[Compared], results: Sequence[float]) -> str:
     """Return the name of the first run of a group, and mean and standard deviation of the results."""
-    first, others = group[0], len(group) - 1
-    seeds = f" and {others} other seed{'s' * (others > 1)}" if others else ""
+    first = group[0]
+    seeds = f" and {plural(len(group) - 1, 'other seed')}" if len(group) > 1 else ""
     stopped = "" if first.is_complete else f" ({first.epochs} epochs)"
     return f"{first.name}{seeds}{stopped}, {mean_and_deviation(results)}"
 

@@ -14,7 +14,7 @@ from selfens.report.render import shown
 from selfens.runs.history import ERRORS, FIELDS, TOTAL, History, total_seconds
 from selfens.runs.run import Run
 from selfens.tools import audit
-from selfens.tools.baselines import compare_run, one_class, one_class_of
+from selfens.tools.baselines import compare_run, one_class_of
 from selfens.training.progress import duration
 
 PART_TITLES = {"unsupervised": "Unsupervised loss", "kept": "Share of the targets that are learned"}
@@ -23,14 +23,15 @@ LOSSES = ("supervised", TOTAL)
 
 
 def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) -> dict[str, Any]:
-    """Return what the template shows of a run; the data set is loaded if it is not given."""
+    """Return what the template shows of a run; the dataset is loaded if it is not given."""
     history = reported_history(run)
-    facts, missing, comparison = _facts(run, history), "", None
-    charts, galleries, warning = list[Chart](), list[Gallery](), ""
+    facts, missing, warning, comparison = _facts(run, history), "", "", None
+    charts, galleries = list[Chart](), list[Gallery]()
     try:
         data = run.data(dataset)
         facts += "".join(f"; {shown(text)}" for text in (str(data.encoder), run.config.source.summary) if text)
-        charts, galleries, warning = _charts_and_galleries(run, data)
+        charts, galleries = _charts_and_galleries(run, data)
+        warning = shown(one_class_of(run))
     except SelfensError as error:
         missing = shown(f"Confusion matrix, calibration and galleries are missing: {error}")
     try:
@@ -48,7 +49,7 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
         "curves": _curves(history),
         "tests": charts,
         "galleries": galleries,
-        "settings": run.config.to_json().encode("utf-8", "replace").decode(),
+        "settings": run.config.to_json(),
     }
 
 
@@ -113,24 +114,20 @@ def _facts(run: Run, history: History) -> str:
     return f"{shown(str(run.path))}: {about}{skipped}" + (f"; {shown(info.note)}" if info.note else "")
 
 
-def _charts_and_galleries(run: Run, data: EncodedDataset) -> tuple[list[Chart], list[Gallery], str]:
-    """Return charts of the test rows, galleries, and a warning if the model is hardly better than chance."""
+def _charts_and_galleries(run: Run, data: EncodedDataset) -> tuple[list[Chart], list[Gallery]]:
+    """Return charts of the test rows, and galleries."""
     ranked = audit.audit_run(run)
     how = "In-sample: the network was trained on these labels, which hides some mistakes."
     suspicious = audit_gallery(ranked, data, f"{how} {audit.warning(ranked, run.test_error)}".strip())
     if not len(data.test_labels):
-        galleries = [suspicious]
-        if (audit.run_labels(run) == UNLABELED).any():
-            found = audit.suggest_run(run, MAX_ENTRIES)
-            galleries.insert(0, suggestions_gallery(found, data, "Rows to label next"))
-        return [], galleries, shown(one_class_of(run))
+        if not (audit.run_labels(run) == UNLABELED).any():
+            return [], [suspicious]
+        return [], [suggestions_gallery(audit.suggest_run(run, MAX_ENTRIES), data), suspicious]
     labels, probabilities = data.test_labels, run.test_probabilities()
-    predicted = probabilities.argmax(axis=1)
     charts = [
-        figures.confusion_chart(labels, predicted, data.classes),
+        figures.confusion_chart(labels, probabilities.argmax(axis=1), data.classes),
         figures.reliability_chart(labels, probabilities),
     ]
     uncertain = audit.suggest(np.full(len(labels), UNLABELED), probabilities, MAX_ENTRIES)
-    least_certain = suggestions_gallery(uncertain, data, "Most uncertain test rows", test=True)
-    words = shown(one_class(predicted, labels, data.classes))
-    return charts, [least_certain, mistakes_gallery(data, probabilities), suspicious], words
+    least_certain = suggestions_gallery(uncertain, data, test=True)
+    return charts, [least_certain, mistakes_gallery(data, probabilities), suspicious]

@@ -20,7 +20,7 @@ from selfens.data.rows import Labels
 from selfens.report.render import shown
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 INK = "#010203"  # stands for the page's color until the SVG is written
 COLORS = ("#3d85c6", "#e07b39", "#3a9d6e", "#b5679f", "#b8952b", "#d1495b", "#4aa3a3", "#8574c9")
@@ -45,7 +45,6 @@ STYLE = {
     "legend.frameon": False,
 }
 
-Numbers = NDArray[np.float64]
 Values = Sequence[float | None]
 """One value per epoch; at a None, the line continues to the next value."""
 
@@ -57,8 +56,8 @@ class Chart:
     note: str = ""
 
 
-def svg(draw: Callable[[Figure], None], title: str, size: tuple[float, float] = SIZE) -> str:
-    """Return what `draw` puts on a figure as an <svg>; the title makes the ids on a page unique."""
+def svg(draw: Callable[[Axes], None], title: str, size: tuple[float, float] = SIZE) -> str:
+    """Return what `draw` puts on axes as an <svg>; the title makes the ids on a page unique."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -71,7 +70,7 @@ def svg(draw: Callable[[Figure], None], title: str, size: tuple[float, float] = 
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # only measured here, drawn by the browser
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(figure)
-        draw(figure)
+        draw(figure.subplots())
         output = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(output, format="svg", transparent=True, metadata=nothing)
@@ -88,10 +87,9 @@ def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str 
     With `words`, which say what the lines show, the chart compares groups: it is larger, with the labels below.
     """
 
-    def draw(figure: Figure) -> None:
-        from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+    def draw(axes: Axes) -> None:
+        from matplotlib.ticker import MaxNLocator
 
-        axes = figure.subplots()
         for number, (label, lines) in enumerate(groups.items()):
             color, style = COLORS[number % len(COLORS)], ("-", "--", ":")[number // len(COLORS) % 3]
             for values in lines:
@@ -102,11 +100,11 @@ def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str 
         low, high = axes.get_ylim()
         axes.set_ylim(0 if axes.dataLim.y0 >= 0 else low, 1.04 * high)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
         if high >= 1000:
-            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+            axes.yaxis.set_major_formatter("{x:,.0f}")
         if any(groups):
-            figure.legend(loc="outside lower center") if words else axes.legend()
+            axes.figure.legend(loc="outside lower center") if words else axes.legend()
 
     return Chart(title, svg(draw, title, (5.2, 3.2 + 0.2 * len(groups)) if words else SIZE))
 
@@ -114,34 +112,30 @@ def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str 
 def results_chart(title: str, groups: Mapping[str, Sequence[float]], words: str) -> Chart:
     """Draw a dot for each result, in the color of its group, and a line through the mean of the group."""
 
-    def draw(figure: Figure) -> None:
-        from matplotlib.ticker import StrMethodFormatter
-
-        axes = figure.subplots()
+    def draw(axes: Axes) -> None:
         for number, values in enumerate(groups.values()):
-            color, place = COLORS[number % len(COLORS)], len(groups) - number
-            axes.plot(values, [place] * len(values), "o", color=color, alpha=0.8)
-            axes.plot([np.mean(values)] * 2, [place - 0.3, place + 0.3], color=color)
+            color, height = COLORS[number % len(COLORS)], len(groups) - number
+            axes.plot(values, [height] * len(values), "o", color=color, alpha=0.8)
+            axes.plot([np.mean(values)] * 2, [height - 0.3, height + 0.3], color=color)
         names = [shown(label, NAME_LIMIT) for label in groups]
         axes.set_yticks(range(len(groups), 0, -1), names)
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.xaxis.set_major_formatter("{x:,g}")
         axes.set(xlabel=words, xlim=(0, 1.08 * axes.dataLim.x1 or 1), ylim=(0.4, len(groups) + 0.6))
 
     return Chart(title, svg(draw, title, (5.2, 3.2 + 0.2 * len(groups))))
 
 
 def confusion_chart(labels: Labels, predicted: Labels, classes: Sequence[str]) -> Chart:
-    """Draw correct predictions in blue on the diagonal, mistakes in red, as shares of the true class; counts if they fit."""
+    """Draw correct predictions in blue, mistakes in red, as shares of the true class; with counts if they fit."""
     count = len(classes)
     numbered = count <= NUMBERED_CLASSES
     matrix = np.zeros((count, count), dtype=np.int64)
     np.add.at(matrix, (labels, predicted), 1)
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
 
-    def draw(figure: Figure) -> None:
+    def draw(axes: Axes) -> None:
         from matplotlib.colors import to_rgb
 
-        axes = figure.subplots()
         cells = np.empty((count, count, 4))
         cells[..., :3] = np.where(np.eye(count, dtype=bool)[..., None], to_rgb(BLUE), to_rgb(RED))
         cells[..., 3] = 0.9 * shares ** (1.0 if numbered else 0.5)  # without numbers, single mistakes must still show
@@ -161,10 +155,10 @@ def confusion_chart(labels: Labels, predicted: Labels, classes: Sequence[str]) -
     return Chart("Confusion matrix", svg(draw, "Confusion matrix", (SIZE[1] * 1.3, SIZE[1] * 1.1)), note)
 
 
-def calibration(labels: Labels, probabilities: NDArray[np.floating[Any]]) -> tuple[Numbers, Numbers, float]:
+def calibration(labels: Labels, probabilities: NDArray[np.floating[Any]]) -> tuple[Any, Any, float]:
     """Return mean confidence and accuracy of each nonempty bin of confidence, and the expected calibration error.
 
-    The confidence is the probability of the predicted class; the error is the distance of the two, averaged over the rows.
+    The confidence is the probability of the predicted class. The error is |confidence - accuracy|, averaged over the rows.
     """
     sure, right = probabilities.max(axis=1).astype(np.float64), probabilities.argmax(axis=1) == labels
     _, bins, counts = np.unique(np.ceil(sure * BINS).clip(1, BINS), return_inverse=True, return_counts=True)
@@ -176,8 +170,7 @@ def reliability_chart(labels: Labels, probabilities: NDArray[np.floating[Any]]) 
     """Draw accuracy over confidence."""
     confidence, accuracy, error = calibration(labels, probabilities)
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
+    def draw(axes: Axes) -> None:
         axes.plot((0, 100), (0, 100), color=INK, linewidth=0.9, linestyle="--", alpha=0.5, label="perfect")
         axes.plot(100 * confidence, 100 * accuracy, color=BLUE, marker="o", markersize=4, label="this run")
         axes.set(xlabel="probability of the predicted class, %", ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 103))

@@ -24,9 +24,9 @@ class Gallery:
     title: str
     note: str
     headers: list[str]
-    """Of the texts of each entry: what is said about the row, then some of its cells."""
+    """Headers of each entry's texts: the columns of the ranking, then some of the row's cells."""
     entries: list[tuple[str, str, list[str]]]
-    """Of each row: its id or number, its picture (empty if it has none), and texts."""
+    """Each row's id or number, picture (empty if it has none) and texts."""
     total: int
     """How many rows were ranked; only the first have entries."""
     is_pixelated: bool
@@ -43,8 +43,9 @@ def audit_gallery(audit: Audit, data: EncodedDataset, how: str = "") -> Gallery:
     return _gallery("Most suspicious labels", note, data, audit.rows, columns)
 
 
-def suggestions_gallery(found: Suggestions, data: EncodedDataset, title: str, *, test: bool = False) -> Gallery:
-    """Show the least certain training rows, or test rows."""
+def suggestions_gallery(found: Suggestions, data: EncodedDataset, *, test: bool = False) -> Gallery:
+    """Show the unlabeled rows to label next, or the least certain test rows."""
+    title = "Most uncertain test rows" if test else "Rows to label next"
     note = "Uncertainty ranges from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns."
     columns = {"predicted": found.predicted, "uncertainty": found.uncertainty}
     return _gallery(title, note, data, found.rows, columns, test=test)
@@ -63,7 +64,7 @@ def mistakes_gallery(data: EncodedDataset, probabilities: Probabilities) -> Gall
 def _gallery(
     title: str, note: str, data: EncodedDataset, rows: Rows, columns: dict[str, NDArray[Any]], *, test: bool = False
 ) -> Gallery:
-    """Show the top rows of a ranking, with what `columns` say about them: class numbers, or measures."""
+    """Show the top rows of a ranking; `columns` hold class numbers or measures of its rows."""
     dataset, top = data.dataset, rows[:MAX_ENTRIES]
     numbers, ids = dataset.row_numbers(test=test)[top], dataset.row_ids(test=test)
     names = [ids[row] for row in top] if ids else [f"row {number:,}" for number in numbers]

@@ -37,24 +37,23 @@ def write_report(
     baselines
         Compare a run with simple methods on the same labels: always, never, or (None) on your own data.
     """
-    given = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, RunOrPath) else runs)]
-    if not given:
+    loaded = [run if isinstance(run, Run) else Run(run) for run in ([runs] if isinstance(runs, RunOrPath) else runs)]
+    if not loaded:
         raise RunError("no run was given; a report needs at least one.")
-    if len(given) > 1:
-        return _write(path, "comparison.html", **compare(given))
-    return _write(path, "run.html", **details(given[0], dataset, baselines))
+    if len(loaded) > 1:
+        return _write(path, "comparison.html", **compare(loaded))
+    return _write(path, "run.html", **details(loaded[0], dataset, baselines))
 
 
 def write_report_or_warn(
     run: Run, dataset: Dataset | None, warn: Callable[[str], None], baselines: bool | None = None
-) -> Path | None:
+) -> None:
     """Write the page of a finished run into its directory. If that fails, call `warn`; the run is unaffected."""
     try:
-        return write_report(run, run.path / REPORT, dataset=dataset, baselines=baselines)
+        write_report(run, run.path / REPORT, dataset=dataset, baselines=baselines)
     except Exception as error:  # a page must not fail the run
         reason = " ".join(str(error).split()) or type(error).__name__
         warn(f"the run is complete, but its report could not be written ({reason.rstrip('.')}).")
-        return None
 
 
 def write_audit_page(path: str | Path, audit: Audit, data: EncodedDataset, how: str = "", warning: str = "") -> Path:
@@ -67,7 +66,7 @@ def write_audit_page(path: str | Path, audit: Audit, data: EncodedDataset, how: 
 def write_suggestions_page(path: str | Path, suggestions: Suggestions, data: EncodedDataset) -> Path:
     """Write a gallery of the rows to label next, in the order in which to label them."""
     sentence = f"{len(suggestions.rows):,} rows of {shown(data.dataset.name)} to label next."
-    gallery = suggestions_gallery(suggestions, data, "Rows to label next")
+    gallery = suggestions_gallery(suggestions, data)
     return _write(path, "gallery_page.html", sentence=sentence, warning="", gallery=gallery)
 
 

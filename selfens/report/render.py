@@ -23,7 +23,6 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["markdown_cell"] = lambda text: text.replace("|", "\\|")
     return environment.get_template(template).render(**values)
 
 
@@ -33,8 +32,8 @@ def shown(text: str, limit: int | None = None) -> str:
     >>> shown("a  very\\nlong name", 9)
     'a very l…'
     """
-    line = " ".join(text.encode("utf-8", "replace").decode().split())  # file names may hold bytes that are not UTF-8
-    line = visible(line)
+    valid = text.encode("utf-8", "replace").decode()  # file names may hold bytes that are not UTF-8
+    line = visible(" ".join(valid.split()))
     line = line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…"
     leftward = any(unicodedata.bidirectional(letter) in ("R", "AL", "AN") for letter in line)
     return f"{ISOLATE}{line}{END_ISOLATE}" if leftward else line

@@ -7,7 +7,6 @@ mistakes. `selfens.tools.folds` asks networks that have not seen the label, and 
 A CSV written by `write_audit` can be corrected in its `label` column and passed back as `labels.file`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -21,6 +20,9 @@ from selfens.data.rows import Labels, Rows
 from selfens.errors import DataError, check_type
 from selfens.files.tables import cells, check_replaceable, write_csv
 from selfens.runs.run import Run
+
+AUDIT_COLUMNS = ("row", "label", "suggested", "score")
+SUGGESTION_COLUMNS = ("row", "label", "predicted", "uncertainty")
 
 Probabilities = NDArray[np.floating[Any]]
 
@@ -46,7 +48,7 @@ class Suggestions:
 
     rows: Rows
     predicted: Labels
-    uncertainty: NDArray[np.float64]  # see `uncertainty_of`
+    uncertainty: NDArray[np.float64]  # entropy over its maximum: from 0, certain, to 1, all classes equally probable
 
 
 # Functions of labels and probabilities
@@ -82,7 +84,10 @@ def suggest(labels: ArrayLike, probabilities: ArrayLike, count: int) -> Suggesti
         raise DataError(f"{count:,} rows were asked for; expected at least 1.")
     given, matrix = _checked(labels, probabilities)
     rows = np.flatnonzero(given == UNLABELED)
-    predicted, uncertainty = matrix[rows].argmax(axis=1), uncertainty_of(matrix[rows])
+    matrix = matrix[rows]
+    predicted = matrix.argmax(axis=1)
+    logs = np.log(np.maximum(matrix, np.finfo(np.float64).tiny))
+    uncertainty = -(matrix * logs).sum(axis=1) / np.log(matrix.shape[1])
     order = np.argsort(-uncertainty, kind="stable")
     turns = np.empty(len(order), dtype=np.int64)
     for number in np.unique(predicted):
@@ -92,14 +97,7 @@ def suggest(labels: ArrayLike, probabilities: ArrayLike, count: int) -> Suggesti
     return Suggestions(rows[chosen], predicted[chosen], uncertainty[chosen])
 
 
-def uncertainty_of(probabilities: Probabilities) -> NDArray[np.float64]:
-    """Return the entropy over its largest possible value: from 0, certain, to 1, all classes equally probable."""
-    matrix = probabilities.astype(np.float64)
-    safe = np.maximum(matrix, np.finfo(np.float64).tiny)
-    return np.asarray(-(matrix * np.log(safe)).sum(axis=1) / np.log(matrix.shape[1]))
-
-
-def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, Probabilities]:
+def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, NDArray[np.float64]]:
     given, matrix = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[1] < 2 or not np.isfinite(matrix).all() or (matrix < 0).any():
         expected = "[rows, classes] with at least two classes, none negative or NaN"
@@ -156,10 +154,6 @@ def warning(audit: Audit, error: float | None) -> str:
 # Files
 
 
-AUDIT_COLUMNS = ("row", "label", "suggested", "score")
-SUGGESTION_COLUMNS = ("row", "label", "predicted", "uncertainty")
-
-
 def check_audit_replaceable(path: Path, run: Run, dataset: Dataset) -> None:
     """Refuse to write an audit over one with corrected labels, or over another kind of file."""
     known = run_labels(run)
@@ -171,17 +165,13 @@ def check_audit_replaceable(path: Path, run: Run, dataset: Dataset) -> None:
 def write_audit(path: Path, audit: Audit, dataset: Dataset) -> None:
     """Write a CSV of row, label, suggested, score, most suspicious first: a labels file to correct."""
     labels, suggested = ([dataset.classes[number] for number in numbers] for numbers in (audit.labels, audit.suggested))
-    columns = {"label": labels, "suggested": suggested, "score": cells(audit.scores)}
-    _write(path, audit.rows, columns, dataset)
+    numbers, ids = dataset.identify(audit.rows)
+    write_csv(path, {"row": numbers, "label": labels, "suggested": suggested, "score": cells(audit.scores), **ids})
 
 
 def write_suggestions(path: Path, suggestions: Suggestions, dataset: Dataset) -> None:
     """Write a CSV of row, label (empty, to be filled in), predicted, uncertainty."""
     predicted = [dataset.classes[number] for number in suggestions.predicted]
-    columns = {"label": [""] * len(predicted), "predicted": predicted, "uncertainty": cells(suggestions.uncertainty)}
-    _write(path, suggestions.rows, columns, dataset)
-
-
-def _write(path: Path, rows: Rows, columns: Mapping[str, Any], dataset: Dataset) -> None:
-    numbers, ids = dataset.identify(rows)
-    write_csv(path, {"row": numbers, **columns} | ids)
+    numbers, ids = dataset.identify(suggestions.rows)
+    empty, uncertainty = [""] * len(predicted), cells(suggestions.uncertainty)
+    write_csv(path, {"row": numbers, "label": empty, "predicted": predicted, "uncertainty": uncertainty, **ids})

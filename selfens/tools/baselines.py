@@ -20,7 +20,6 @@ from torch.nn.functional import adaptive_avg_pool2d
 from selfens.data.arrays import PIECE
 from selfens.data.dataset import UNLABELED
 from selfens.data.rows import Array, Labels, LazyRows, Rows, pieces
-from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import ConfigError
 from selfens.files import check_regular
 from selfens.files.tensors import write_atomically
@@ -34,7 +33,7 @@ MAX_SIDE, SAMPLE = 16, 2_000  # pixels, rows
 MAX_LABELED, MAX_UNLABELED = 40_000_000, 4_000_000  # numbers, that is rows x features
 WORK, MIN_ITERATIONS, MAX_ITERATIONS = 1e10, 20, 1000  # of one fit; work is rows x features x classes x iterations
 UNEVEN = 1.5  # times as many rows in the largest class as in the smallest
-SIGNIFICANT = 1.96**2  # McNemar's test at 95 %, with the correction for few rows
+SIGNIFICANT = 1.96**2  # McNemar's test at 95 %, with continuity correction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +79,7 @@ class Comparison(Section):
         tested = f"{self.rows:,} {'labeled rows that it did not see' if self.folds else 'test rows'}"
         balanced = f" (balanced error {ours.balanced_error:.2f} %)" if self.is_uneven else ""
         same = f" on the same {f'{self.folds} folds' if self.folds else f'{self.labels:,} labels'}"
-        errors = [f"{each.name}{same * (each.name == LOGISTIC)} {each.error:.2f} %" for each in others]
+        errors = [f"{each.name}{same if each.name == LOGISTIC else ''} {each.error:.2f} %" for each in others]
         return f"This model misclassifies {ours.error:.2f} % of {tested}{balanced}; {', '.join(errors)}."
 
     @property
@@ -144,7 +143,7 @@ def predictions(
     from sklearn.semi_supervised import SelfTrainingClassifier
     from threadpoolctl import threadpool_limits
 
-    labeled, unlabeled = (np.flatnonzero((labels != UNLABELED) == known) for known in (True, False))
+    labeled, unlabeled = np.flatnonzero(labels != UNLABELED), np.flatnonzero(labels == UNLABELED)
     width = _flat(test_inputs[:1]).shape[1]
     some, others = _thinned(labeled, MAX_LABELED // width), _thinned(unlabeled, MAX_UNLABELED // width)
     rows = np.sort(np.concatenate([some, others]))
@@ -173,7 +172,7 @@ def predictions(
 
 
 def _thinned(rows: Rows, limit: int) -> Rows:
-    """Return all rows, or at most `limit` evenly spaced ones."""
+    """Return all rows, or `limit` evenly spaced ones if there are more."""
     limit = max(limit, 1)
     return rows if len(rows) <= limit else rows[np.linspace(0, len(rows) - 1, limit).astype(np.int64)]
 
@@ -191,7 +190,7 @@ def _flat(inputs: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def compare(predicted: Mapping[str, Labels], truth: Labels, **about: Any) -> Comparison:
-    """Compare predictions for the same rows, ours first, with the truth; `about` are the comparison's other fields."""
+    """Compare predictions, ours first, with the truth; `about` are the other fields of the `Comparison`."""
     counts = np.bincount(truth)
     present = np.flatnonzero(counts)
     wrong = {name: classes != truth for name, classes in predicted.items()}
@@ -221,18 +220,15 @@ def one_class(predicted: Labels, expected: Labels, classes: Sequence[str]) -> st
     return f"The model predicts '{classes[largest]}' {much}; it hardly tells the classes apart."
 
 
-# A run
-
-
 def compare_run(run: Run, wanted: bool | None = None, *, can_load: bool = True) -> Comparison | None:
-    """Return the comparison that is stored in a run, else one on its test rows.
+    """Return the comparison stored in a run, or compute one on its test rows.
 
-    None if the run is not finished or has no test rows.
+    Returns None if the run is not finished or has no test rows.
 
     Parameters
     ----------
     wanted
-        False: none at all; None: only on the user's own data, because results on public data sets are known.
+        True: on any data; False: not at all; None: only on the user's own data, as results on public datasets are known.
     can_load
         Load the data if there is no stored comparison.
     """
@@ -273,8 +269,8 @@ def stored(run: Run) -> Comparison | None:
 
 
 def one_class_of(run: Run) -> str:
-    """Return what `one_class` says about a run, by its test rows, or else by some training rows."""
-    data: EncodedDataset = run.data()
+    """Return what `one_class` says about a run's test rows, or if there are none, about some training rows."""
+    data = run.data()
     if len(data.test_labels):
         return one_class(run.test_probabilities().argmax(axis=1), data.test_labels, run.classes)
     rows = _thinned(np.arange(data.num_rows), SAMPLE)

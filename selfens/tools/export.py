@@ -34,7 +34,7 @@ INPUT, OUTPUTS = "inputs", ("probabilities", "logits")
 
 
 class Export(NamedTuple):
-    """A file that was written, and how it was checked."""
+    """An exported file, and how it was checked."""
 
     path: Path
     difference: float  # the largest between a probability of the file and the run's own
@@ -42,13 +42,13 @@ class Export(NamedTuple):
 
 
 class ExportedModel(nn.Module):
-    """From raw inputs to probabilities and logits; copies on the CPU of what the run has on any device."""
+    """Maps raw inputs to probabilities and logits. Holds copies on the CPU of the run's modules."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.encoder = None if run.encoder.module is None else copy.deepcopy(run.encoder.module).cpu()
         self.preprocess, self.network = copy.deepcopy(run.preprocess).cpu(), copy.deepcopy(run.network).cpu()
-        networks.fuse(self.network, False)  # it may be on if it was trained on a GPU in this process
+        networks.fuse(self.network, False)  # fused if it was trained on a GPU in this process
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         encoded = inputs if self.encoder is None else self.encoder(inputs)
@@ -57,14 +57,14 @@ class ExportedModel(nn.Module):
 
 
 def export_run(run: Run | str | Path, path: str | Path) -> Export:
-    """Write the trained network of a run with everything around it into one file.
+    """Write a run's trained network with its preprocessing and encoder into one ONNX file.
 
     Parameters
     ----------
     run
         A run or its directory; load_run(path, ...) if it needs a module of your own or code that you trust.
     path
-        Of the file, ending in .onnx.
+        The file to write, ending in .onnx.
     """
     path = Path(path)
     if path.suffix.lower() != ".onnx":

@@ -29,17 +29,6 @@ from selfens.training.loop import train
 from selfens.training.progress import Progress, WarningsOnly, duration
 
 DEFAULT_FOLDS = 5
-IDENTITY = "identity"
-
-
-class _Warnings(Progress):
-    """A progress display that forwards only warnings."""
-
-    def __init__(self, shown: Progress) -> None:
-        self.shown = shown
-
-    def warn(self, message: str) -> None:
-        self.shown.warn(message)
 
 
 def audit_folds(config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None) -> Audit:
@@ -50,7 +39,7 @@ def audit_folds(config: Config, dataset: Dataset, folds: int = 5, *, progress: P
 def fold_predictions(
     config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None
 ) -> tuple[Labels, Probabilities]:
-    """Return the labels that were hidden once, and what was predicted for each such row then (zeros for the others).
+    """Return the labels that were hidden once, and the probabilities predicted meanwhile (zeros for the other rows).
 
     A hidden row stays in the training set, unlabeled. The only label of a class is never hidden. The runs are not kept.
     """
@@ -76,7 +65,7 @@ def compare_folds(
     network: nn.Module | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare what `config` trains with the baselines, without test rows: each label is predicted by models not trained on it.
+    """Compare `config` with the baselines by cross-validation: each label is predicted by models not trained on it.
 
     Parameters
     ----------
@@ -106,12 +95,12 @@ def compare_folds(
 
 def _encode_once(config: Config, dataset: Dataset, *, always: bool = False) -> tuple[Config, Dataset]:
     """Return the encoded rows as a dataset, unless the encoder must be fitted again in every fold."""
-    if config.encoder.name == IDENTITY or (ENCODERS.find(config.encoder.name).learns and not always):
+    if config.encoder.name == "identity" or (ENCODERS.find(config.encoder.name).learns and not always):
         return config, dataset
     encoder = encoders.build(config.encoder, resolve_device(config.training.device))
     encoder.fit(dataset.raw, dataset.train_rows)
     inputs = encoder.transform(dataset.raw).inputs
-    return replace(config, encoder=ENCODERS.options(IDENTITY)), replace(dataset, raw=inputs)
+    return replace(config, encoder=ENCODERS.options("identity")), replace(dataset, raw=inputs)
 
 
 def default_folds(labels: Labels) -> int:
@@ -132,7 +121,17 @@ def _divide(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArr
     label_seed, split_seed = config.seed.of("labels"), config.seed.of("split")
     choice = choose_labels(dataset, config.labels, label_seed=label_seed, split_seed=split_seed)
     labels = choice.known_labels(dataset.num_train)
-    fold_of = _fold_numbers(labels, folds, label_seed)
+    can_be_hidden = _can_be_hidden(labels)
+    limit = int(can_be_hidden.sum())
+    if limit < 2:
+        raise DataError("no class has more than one labeled row, so there can be no folds; label more rows.")
+    if not 2 <= folds <= limit:
+        raise DataError(f"{folds} folds were asked for; expected 2 to {limit:,}, as many as labels can be hidden.")
+    random, fold_of, dealt = stream(label_seed, FOLDS), np.full(len(labels), -1), 0
+    for number in np.unique(labels[can_be_hidden]):  # divides each class evenly
+        members = random.permutation(np.flatnonzero(labels == number))
+        fold_of[members] = (dealt + np.arange(len(members))) % folds
+        dealt += len(members)
     alone = [f"'{dataset.classes[number]}'" for number in labels[(labels != UNLABELED) & (fold_of < 0)]]
     remark = f"Never held out, because the class has only one label: {listed(alone, 8)}."
     return labels, fold_of, [remark] if alone else []
@@ -140,42 +139,22 @@ def _divide(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArr
 
 @contextmanager
 def _trained(
-    config: Config,
-    dataset: Dataset,
-    fold: int,
-    folds: int,
-    progress: Progress | None,
-    network: nn.Module | None = None,
+    config: Config, dataset: Dataset, fold: int, folds: int, progress: Progress | None, network: nn.Module | None = None
 ) -> Iterator[Run]:
-    """Train on all labels of the dataset; the run exists as long as the context."""
+    """Train on all labels of the dataset, in a directory that is removed when the context ends."""
     shown, began = progress or WarningsOnly(), time.perf_counter()
-    if not fold:
+    if fold == 0:
         epochs = plural(config.schedule.epochs, "epoch")
         shown.say(f"training {folds} times for {epochs}, each time with part of the labels held out")
     config = config.with_values("labels", count=None, choice="balanced", file=None, noise=0.0, validation=0.0)
     with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
-        path = Path(folder) / f"fold-{fold + 1}-of-{folds}"
+        path, show = Path(folder) / f"fold-{fold + 1}-of-{folds}", Progress()
+        if fold == 0:  # the other folds would repeat its warnings
+            show.warn = shown.warn  # type: ignore[method-assign]
         try:
-            show = Progress() if fold else _Warnings(shown)  # the others would warn about the same
             run = train(config, path, dataset=dataset, network=network, progress=show)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped in fold {fold + 1} of {folds}; nothing was written.") from None
         taken = time.perf_counter() - began
         shown.say(f"fold {fold + 1}/{folds}  {duration(taken)}  {duration(taken * (folds - fold - 1))} left")
         yield run
-
-
-def _fold_numbers(labels: Labels, folds: int, seed: int) -> NDArray[np.int64]:
-    """Return the fold of each labeled row, -1 elsewhere and for the only label of a class; classes are divided evenly."""
-    can_be_hidden = _can_be_hidden(labels)
-    limit = int(can_be_hidden.sum())
-    if limit < 2:
-        raise DataError("no class has more than one labeled row, so there can be no folds; label more rows.")
-    if not 2 <= folds <= limit:
-        raise DataError(f"{folds} folds were asked for; expected 2 to {limit:,}, as many as labels can be hidden.")
-    random, numbers, dealt = stream(seed, FOLDS), np.full(len(labels), -1), 0
-    for number in np.unique(labels[can_be_hidden]):
-        members = random.permutation(np.flatnonzero(labels == number))
-        numbers[members] = (dealt + np.arange(len(members))) % folds
-        dealt += len(members)
-    return numbers

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data import sources
-from selfens.data.dataset import Dataset
 from selfens.errors import DataError
 from selfens.files.tables import cells, check_replaceable, write_csv
 from selfens.runs.run import Run
@@ -37,10 +36,10 @@ def _columns(run: Run, probabilities: NDArray[np.float32]) -> dict[str, Any]:
     return {"class": predicted, "probability": cells(probabilities.max(axis=1))}
 
 
-def predict_training_rows(run: Run, dataset: Dataset | None, output: Path) -> int:
-    """Write row, class and probability of each training row, by the run's ensemble if it has one and has seen the row."""
+def predict_training_rows(run: Run, output: Path) -> int:
+    """Write row, class and probability of each training row; see `Run.predict_training_rows`."""
     check_replaceable(output, ["row", "class", "probability"])
-    probabilities = run.predict_training_rows(dataset)
-    numbers, ids = run.data(dataset).dataset.identify(np.arange(len(probabilities)))
+    probabilities = run.predict_training_rows()
+    numbers, ids = run.data().dataset.identify(np.arange(len(probabilities)))
     write_csv(output, {"row": numbers, **_columns(run, probabilities), **ids})
     return len(numbers)

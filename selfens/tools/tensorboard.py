@@ -11,8 +11,6 @@ from selfens.files.tensors import write_failure
 from selfens.runs.directory import RunDirectory
 from selfens.training.progress import Progress, WarningsOnly
 
-FOLDER = "tensorboard"
-
 
 class TensorBoard(Progress):
     """Writes each epoch's numbers for TensorBoard, and passes everything on to `shown`."""
@@ -22,25 +20,25 @@ class TensorBoard(Progress):
         self.shown = shown or WarningsOnly()
         self.has_bars = self.shown.has_bars
         self.directory = RunDirectory(run_dir)
+        self.folder = self.directory.path / "tensorboard"
         self.file: Path | None = None
 
     def start(self, title: str, *, epochs: int, first_epoch: int, steps_per_epoch: int) -> None:
         """Write all epochs of the history again, so that a resume neither doubles nor skips one."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
-        folder = self.directory.path / FOLDER
-        self.file = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        self.file = self.folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         try:
-            folder.mkdir(exist_ok=True)
-            for old in folder.glob("events.out.tfevents.*"):
+            self.folder.mkdir(exist_ok=True)
+            for old in self.folder.glob("events.out.tfevents.*"):
                 old.unlink()
-            self._append({"file_version": "brain.Event:2"})
-            # A TensorBoard that is open forgets what it has read.
-            self._append({"step": 0, "session_log": SessionLog(status=SessionLog.START)})
+            self._append(file_version="brain.Event:2")
+            # An open TensorBoard then discards the epochs it has read.
+            self._append(step=0, session_log=SessionLog(status=SessionLog.START))
             for record in self.directory.history():
-                self._append(_scalars(record))
+                self._append_epoch(record)
         except OSError as error:
-            raise RunError(write_failure(folder, error)) from error
+            raise RunError(write_failure(self.folder, error)) from error
         self.shown.deadline = self.deadline
         self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
 
@@ -49,9 +47,9 @@ class TensorBoard(Progress):
 
     def epoch(self, record: dict[str, Any]) -> None:
         try:
-            self._append(_scalars(record))
-        except OSError as error:  # which ends the logging, not the run
-            self.warn(f"TensorBoard gets no more epochs: {write_failure(self.directory.path / FOLDER, error)}")
+            self._append_epoch(record)
+        except OSError as error:  # ends the logging, not the run
+            self.warn(f"TensorBoard gets no more epochs: {write_failure(self.folder, error)}")
             self.file = None
         self.shown.epoch(record)
 
@@ -61,19 +59,18 @@ class TensorBoard(Progress):
     def close(self) -> None:
         self.shown.close()
 
-    def _append(self, event: dict[str, Any]) -> None:
-        """Not by SummaryWriter, whose thread prints a traceback if the disk is full."""
+    def _append_epoch(self, record: dict[str, Any]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        numbers = {name: value for name, value in record.items() if name != "epoch" and value is not None}
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self._append(step=record["epoch"], summary=Summary(value=values))
+
+    def _append(self, **event: Any) -> None:
+        """Append an event. A SummaryWriter has a thread that prints a traceback if the disk is full."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         if self.file is not None:
             with open(self.file, "ab") as file:
                 RecordWriter(file).write(Event(wall_time=time.time(), **event).SerializeToString())
-
-
-def _scalars(record: dict[str, Any]) -> dict[str, Any]:
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
-    numbers = {name: value for name, value in record.items() if name != "epoch" and value is not None}
-    values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
-    return {"step": record["epoch"], "summary": Summary(value=values)}
