@@ -56,7 +56,7 @@ class Loader:
         inputs = self.inputs[rows] if self.prefetch is None else self.inputs
         labels = self.labels[rows]
         if self.num_labeled:
-            labels[self.num_labeled :] = UNLABELED  # the labels of the other rows are hidden
+            labels[self.num_labeled :].fill_(UNLABELED)  # the labels of the other rows are hidden
         if self.preprocess is None:
             made = self.views.make(inputs, views)
         else:
