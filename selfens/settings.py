@@ -9,9 +9,9 @@ A `Registry` maps the names of methods, sources and encoders to their classes.
 """
 
 import functools
-import importlib
 import math
 import operator
+import pkgutil
 import re
 import sys
 import types
@@ -105,8 +105,7 @@ class Registry(dict[str, str]):
         """Return the class of this name."""
         if name not in self:
             raise ConfigError(unknown_name(self.kind, name, self))
-        module, _, attribute = self[name].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return pkgutil.resolve_name(self[name])
 
     def options(self, name: str, **values: Any) -> Any:
         """Return the options of the class of this name."""
