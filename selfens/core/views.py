@@ -12,6 +12,7 @@ inputs of unknown range, such as whitened ones, get only the geometric operation
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -203,22 +204,18 @@ def autocontrast(images: Tensor, strength: Tensor) -> Tensor:
     return torch.where(flat, images, (images - low) / torch.where(flat, 1.0, high - low))
 
 
-def _away_from(base: Callable[[Tensor], Tensor | float]) -> Operation:
-    """Return an operation that moves an image toward `base(image)` or away from it."""
-
-    def changed(images: Tensor, strength: Tensor) -> Tensor:
-        start = base(images)
-        return start + (images - start) * (1 + MAX_CHANGE * strength)
-
-    return changed
+def _change(base: Callable[[Tensor], Tensor | float], images: Tensor, strength: Tensor) -> Tensor:
+    """Move images away from `base(images)`, or toward it if the strength is negative."""
+    start = base(images)
+    return start + (images - start) * (1 + MAX_CHANGE * strength)
 
 
 GEOMETRIC = ("identity", "rotate", "shear_x", "shear_y", "shift_x", "shift_y")
 COLORS: dict[str, Operation] = {
-    "brightness": _away_from(lambda images: 0.0),
-    "contrast": _away_from(lambda images: gray(images).mean(dim=(2, 3), keepdim=True)),
-    "saturation": _away_from(gray),
-    "sharpness": _away_from(lambda images: _mean_of_three(_mean_of_three(images, dim=2), dim=3)),
+    "brightness": partial(_change, lambda images: 0.0),
+    "contrast": partial(_change, lambda images: gray(images).mean(dim=(2, 3), keepdim=True)),
+    "saturation": partial(_change, gray),
+    "sharpness": partial(_change, lambda images: _mean_of_three(_mean_of_three(images, dim=2), dim=3)),
     "posterize": posterize,
     "solarize": solarize,
     "autocontrast": autocontrast,
