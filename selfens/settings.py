@@ -187,10 +187,8 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
 def _expected(hint: Any, item: Field[Any]) -> str:
     """Describe the allowed values in words."""
     kinds, bounds = _alternatives(hint), item.metadata.get("bounds", {})
-    words = ", ".join(_choices(hint)) or " and ".join(
-        f"{word.replace('_', ' ')} {bounds[word]:.10g}" for word in bounds
-    )
-    words = words or TYPE_NAMES.get(kinds[0], str(kinds[0]))
+    limits = [f"{word.replace('_', ' ')} {bound:.10g}" for word, bound in bounds.items()]
+    words = ", ".join(_choices(hint)) or " and ".join(limits) or TYPE_NAMES.get(kinds[0], str(kinds[0]))
     return f"{words}, or {item.metadata.get('none', 'none')}" if type(None) in kinds else words
 
 
