@@ -147,9 +147,7 @@ class ScheduleConfig(Section):
 class TrainingConfig(Section):
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
-    labeled_per_batch: int | None = setting(
-        None, "Begin each batch with this many labeled rows; none: as the method wants.", at_least=1
-    )
+    labeled_per_batch: int | None = setting(None, "Labeled rows that begin each batch; none: by method.", at_least=1)
     unlabeled_per_epoch: int | None = setting(
         None, "Draw this many unlabeled rows for each epoch, extra ones included; none: all of them.", at_least=1
     )

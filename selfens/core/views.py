@@ -35,12 +35,8 @@ class ViewsConfig(Section):
     section: ClassVar[str] = "views"
     flip: bool = setting(False, "weak, strong: mirror horizontally with probability one half.")
     shared_flip: bool = setting(True, "One flip for all views of an input (the paper's choice), or one for each view.")
-    translation: int = setting(
-        0, "weak, strong: shift by up to this many pixels each way; borders reflect.", at_least=0
-    )
-    operations: int = setting(
-        2, "strong: this many random operations per image, such as a rotation.", at_least=0, at_most=100
-    )
+    translation: int = setting(0, "weak, strong: largest shift in pixels, each way; borders reflect.", at_least=0)
+    operations: int = setting(2, "strong: random operations per image, such as a rotation.", at_least=0, at_most=100)
     cutout: float = setting(0.5, "strong: side of the square cut out, relative to the image's.", at_least=0, at_most=1)
     noise: float = setting(0.15, "noise, and strong for vectors: standard deviation of the noise.", at_least=0)
     feature_dropout: float = setting(0.3, "strong for vectors: probability of zeroing a feature.", at_least=0, below=1)
