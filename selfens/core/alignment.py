@@ -9,9 +9,7 @@ from selfens.core.losses import normalize
 from selfens.errors import ConfigError
 
 MOMENTUM = 0.99  # of the running mean of predictions
-ALIGNMENT = (
-    "Rescale predictions to the class shares of the labels (each class counted once more), to equal shares, or not."
-)
+ALIGNMENT = "Rescale predictions to the class shares of the labels (with one more of each), to equal shares, or not."
 
 
 def smoothed_shares(class_counts: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class EnsembleTargets:
 
     @torch.no_grad()
     def write(self, rows: Tensor, probabilities: Tensor) -> None:
-        """Store this epoch's predictions for `rows`; of a row that is written twice, the last prediction counts."""
+        """Store this epoch's predictions for `rows`. If a row is written twice, the last prediction counts."""
         at = rows.to(self.device)
         self.pending.index_copy_(0, at, probabilities.detach().to(self.pending))
         self.written.index_fill_(0, at, True)

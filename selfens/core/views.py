@@ -70,7 +70,7 @@ class Views:
         return len(self.input_shape) == 3
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse views that do not exist, or not for inputs of this shape."""
+        """Raise a ConfigError for unknown views, and for views of inputs of another shape."""
         for name in names:
             if name not in VIEWS:
                 raise ConfigError(unknown_name("view", name, VIEWS))
@@ -240,7 +240,7 @@ class View(NamedTuple):
     has_colors: bool = False
     """Changes the colors of pixels."""
     dimensions: tuple[int, ...] = (1, 2, 3)
-    """Of an input: 1 for vectors, 3 for images."""
+    """The numbers of dimensions an input may have: 1 for vectors, 3 for images."""
 
 
 VIEWS = {

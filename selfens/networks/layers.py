@@ -41,9 +41,9 @@ class NormalizedLayer(nn.Module, ABC):
     weight_shape
         Shape of V, output units first; V ~ N(0, 0.05^2) initially, as in the authors' code.
     momentum
-        Of the running mean.
+        Momentum of the running mean.
     slope
-        Of the leaky ReLU; 1 for none.
+        Slope of the leaky ReLU; 1 for none.
     """
 
     def __init__(self, weight_shape: tuple[int, ...], momentum: float, slope: float) -> None:
