@@ -137,8 +137,6 @@ def cut_out(images: Tensor, uniform: Tensor, part: float, fill: float) -> Tensor
 
 # Operations of the strong view, on images [rows, channels, height, width] with a strength from -1 to 1 each
 
-Operation = Callable[[Tensor, Tensor], Tensor]
-
 
 def warp(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
     """Apply the affine map matrix[i], [2, 3], to image i; pixels from outside are `fill`."""
@@ -207,7 +205,7 @@ def _change(base: Callable[[Tensor], Tensor | float], images: Tensor, strength: 
 
 
 GEOMETRIC = ("identity", "rotate", "shear_x", "shear_y", "shift_x", "shift_y")
-COLORS: dict[str, Operation] = {
+COLORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "brightness": partial(_change, lambda images: 0.0),
     "contrast": partial(_change, lambda images: gray(images).mean(dim=(2, 3), keepdim=True)),
     "saturation": partial(_change, gray),

@@ -53,10 +53,8 @@ class NormalizedLayer(nn.Module, ABC):
         self.direction = nn.Parameter(torch.empty(weight_shape))  # V
         self.gain = nn.Parameter(torch.ones(units))  # g
         self.bias = nn.Parameter(torch.zeros(units))  # b
-        self.running_mean: Tensor
-        self.batch_mean: Tensor
-        self.register_buffer("running_mean", torch.zeros(units))
-        self.register_buffer("batch_mean", torch.zeros(units), persistent=False)
+        self.running_mean = nn.Buffer(torch.zeros(units))
+        self.batch_mean = nn.Buffer(torch.zeros(units), persistent=False)
         self.calibrating = False
         if not self.direction.is_meta:  # torch takes seconds to initialize a meta tensor
             nn.init.normal_(self.direction, std=INITIAL_DEVIATION)
@@ -190,10 +188,8 @@ class BatchNorm(nn.Module):
         super().__init__()
         self.momentum = momentum
         self.gain, self.shift = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
-        self.running_mean: Tensor
-        self.running_variance: Tensor
-        self.register_buffer("running_mean", torch.zeros(channels))
-        self.register_buffer("running_variance", torch.ones(channels))
+        self.running_mean = nn.Buffer(torch.zeros(channels))
+        self.running_variance = nn.Buffer(torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         running = (self.running_mean, self.running_variance)
@@ -202,7 +198,7 @@ class BatchNorm(nn.Module):
     @torch.no_grad()
     def follow(self, mean: Tensor, variance: Tensor, pixels: int) -> None:
         """Move the running statistics as torch does in a training pass: toward the unbiased variance."""
-        running = [self.running_mean, self.running_variance]
+        running = (self.running_mean, self.running_variance)
         torch._foreach_lerp_(running, [mean, variance * (pixels / (pixels - 1))], 1 - self.momentum)
 
 
