@@ -3,7 +3,7 @@
 The names below are imported when they are first used, so `import selfens` is quick.
 """
 
-import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _PATHS = {
+    **{name: f"selfens.{name}:" for name in ("auto", "data", "encoders", "methods", "networks", "presets")},
     "Config": "selfens.config:Config",
     "Dataset": "selfens.data.dataset:Dataset",
     "Encoder": "selfens.encoders.base:Encoder",
@@ -50,19 +51,13 @@ _PATHS = {
     "SelfensError": "selfens.errors:SelfensError",
     "Views": "selfens.core.views:Views",
     "ViewsConfig": "selfens.core.views:ViewsConfig",
-    "audit": "selfens.tools.audit",
-    "auto": "selfens.auto",
-    "data": "selfens.data",
-    "encoders": "selfens.encoders",
+    "audit": "selfens.tools.audit:",
     "export_run": "selfens.tools.export:export_run",
-    "folds": "selfens.tools.folds",
+    "folds": "selfens.tools.folds:",
     "load_run": "selfens.runs.run:load_run",
-    "losses": "selfens.core.losses",
-    "methods": "selfens.methods",
-    "networks": "selfens.networks",
-    "presets": "selfens.presets",
+    "losses": "selfens.core.losses:",
     "resume": "selfens.training.loop:resume",
-    "schedules": "selfens.core.schedules",
+    "schedules": "selfens.core.schedules:",
     "train": "selfens.training.loop:train",
     "write_report": "selfens.report.page:write_report",
 }
@@ -73,9 +68,7 @@ __all__ = [*_PATHS]
 def __getattr__(name: str) -> Any:
     if name not in _PATHS:
         raise AttributeError(f"module 'selfens' has no attribute '{name}'")
-    path, _, attribute = _PATHS[name].partition(":")
-    module = importlib.import_module(path)
-    return getattr(module, attribute) if attribute else module
+    return pkgutil.resolve_name(_PATHS[name])
 
 
 def __dir__() -> list[str]:

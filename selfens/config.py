@@ -98,13 +98,11 @@ class ScheduleConfig(Section):
 
     section: ClassVar[str] = "schedule"
     name: Literal["paper", "cosine"] = setting(
-        "paper", "Of the learning rate: the paper's ramps, by epochs; or a linear warm-up and a cosine to 0, by steps."
+        "paper", "Learning rate: the paper's ramps, by epochs; or a linear warm-up and a cosine to 0, by steps."
     )
     epochs: int = setting(300, "How often the training set is visited.", at_least=1, at_most=10**9)
     rampup_epochs: float | None = setting(
-        None,
-        "Ramp-up of w, and with the paper's schedule of the learning rate; none: 80/300 of the epochs.",
-        at_least=0,
+        None, "Ramp-up of w (paper: also of the learning rate); none: 80/300 of the epochs.", at_least=0
     )
     rampdown_epochs: float | None = setting(
         None, "paper: ramp-down of learning rate and beta1; none: 50/300 of the epochs.", at_least=0
@@ -120,9 +118,7 @@ class ScheduleConfig(Section):
         super().__post_init__()
         for name, length in (("rampdown_epochs", self.rampdown), ("warmup_epochs", self.warmup_epochs)):
             if length > self.epochs:
-                raise ConfigError(
-                    f"schedule.{name} is {length!r}; expected from 0 to {self.epochs}, the number of epochs."
-                )
+                raise ConfigError(f"schedule.{name} is {length!r}; expected 0 to {self.epochs}, the number of epochs.")
 
     def scaled(self, epochs: int) -> ScheduleConfig:
         """Return the same shape with another number of epochs: ramps keep their proportion."""
@@ -151,9 +147,7 @@ class ScheduleConfig(Section):
 class TrainingConfig(Section):
     section: ClassVar[str] = "training"
     batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
-    labeled_per_batch: int | None = setting(
-        None, "Begin each batch with this many labeled rows; none: as the method wants.", at_least=1
-    )
+    labeled_per_batch: int | None = setting(None, "Labeled rows that begin each batch; none: by method.", at_least=1)
     unlabeled_per_epoch: int | None = setting(
         None, "Draw this many unlabeled rows for each epoch, extra ones included; none: all of them.", at_least=1
     )
@@ -168,7 +162,7 @@ class TrainingConfig(Section):
         "auto", "Where to train; auto: a GPU if there is one.", affects_result=False
     )
     precision: Literal["auto", "bf16", "tf32", "fp32"] = setting(
-        "auto", "Of the network's arithmetic; auto: bf16 on GPUs that have it, else fp32.", affects_result=False
+        "auto", "Arithmetic of the network; auto: bf16 on GPUs that have it, else fp32.", affects_result=False
     )
     compile: Switch = setting("auto", "Compile the step with torch.compile; auto: on a GPU.", affects_result=False)
     capture: Switch = setting("auto", "Replay the step from a CUDA graph; auto: on a GPU.", affects_result=False)
@@ -176,7 +170,7 @@ class TrainingConfig(Section):
     threads: int | None = setting(
         None, "CPU threads; none: torch's default.", at_least=1, at_most=MAX_THREADS, affects_result=False
     )
-    evaluate_every: int = setting(1, "Epochs between evaluations; the last is too.", at_least=1, affects_result=False)
+    evaluate_every: int = setting(1, "Evaluate every n-th epoch, and the last one.", at_least=1, affects_result=False)
     checkpoint_every: int | None = setting(
         None, "Epochs between checkpoints; none: one every ten seconds.", at_least=1, affects_result=False
     )
@@ -273,11 +267,11 @@ class Config:
         return replace(self, schedule=self.schedule.scaled(epochs))
 
     def with_values(self, section: str, **values: Any) -> Config:
-        """Return this config with some fields of one section replaced; another `name` of a method brings its options."""
+        """Return this config with fields of one section replaced. A new method, source or encoder starts at its defaults."""
         return self._changed({section: values})
 
     def _changed(self, changes: dict[str, Any], *, are_text: bool = False) -> Config:
-        """Change everything together, because one value may be valid only with another."""
+        """Apply all changes at once, because one value may be valid only with another."""
         sections: dict[str, Any] = {}
         for name, values in changes.items():
             if name not in SECTIONS:
@@ -297,7 +291,7 @@ SECTIONS: dict[str, type[Section]] = field_types(Config)
 
 
 def decisive_fields(config: Config, *, with_seed: bool = True) -> str:
-    """Return the settings that decide the result, wherever it runs and wherever the data are, as text to compare."""
+    """Return the settings that affect the result as text to compare; paths and hardware are left out."""
     sections = config.to_dict()
     if not with_seed:
         del sections["seed"]

@@ -23,18 +23,13 @@ class Preset(NamedTuple):
     paper: str = ""
 
 
+DIGITS = (
+    *("labels.count=50", "network.name=small", "network.mean_momentum=0.95"),
+    *("optimizer.learning_rate=0.01", "schedule.epochs=60"),
+)
 CIFAR = ("preprocess.kind=zca", "views.flip=true", "views.translation=2")
 DATA_SETS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "digits": (
-        "scikit-learn's digits",
-        (
-            "labels.count=50",
-            "network.name=small",
-            "network.mean_momentum=0.95",
-            "optimizer.learning_rate=0.01",
-            "schedule.epochs=60",
-        ),
-    ),
+    "digits": ("scikit-learn's digits", DIGITS),
     "cifar10": ("CIFAR-10 with augmentation", ("labels.count=4000", *CIFAR)),
     "cifar100": ("CIFAR-100 with augmentation", ("labels.count=10000", *CIFAR)),
     "svhn": ("SVHN with augmentation", ("labels.count=500", "preprocess.kind=image", "views.translation=2")),
@@ -80,9 +75,7 @@ PRESETS: dict[str, Preset] = {
     "digits-mean-teacher": Preset((*WEIGHT_100, "method.decay=0.9"), "14 s on one CPU core", "7.1 ± 1.8 % (seeds 0-4)"),
     "digits-fixmatch": Preset((*FIXMATCH, NO_RAMPUP), "20 s on one CPU core", "4.4 ± 0.4 % (seeds 0-4)"),
     "digits-modern": Preset(DIGITS_MODERN, "16 s on one CPU core", "3.3 ± 1.1 % (seeds 0-4)"),
-    "cifar10-supervised": Preset(
-        (), "4 min on an H200", "17.44 % (seed 0; docs/methods.md says why)", "34.85 ± 1.65 %"
-    ),
+    "cifar10-supervised": Preset((), "4 min on an H200", "17.44 % (seed 0; see docs/methods.md)", "34.85 ± 1.65 %"),
     "cifar10-pi": Preset(WEIGHT_100, "7 min on an H200", "12.68 ± 0.40 % (seeds 0-1)", "12.36 ± 0.31 %"),
     "cifar10-temporal": Preset(WEIGHT_30, "4 min on an H200", "12.21 ± 0.30 % (seeds 0-5)", "12.16 ± 0.24 %"),
     "cifar10-modern": Preset(MODERN, "4 min on an H200", "6.08 ± 0.03 % (seeds 0-2)"),
@@ -104,15 +97,15 @@ STRONG_METHODS = ("temporal-teacher", "fixmatch")
 
 
 def full_name(name: str) -> str | None:
-    """Return the preset that a name means: itself, or with the default method added (digits: digits-temporal)."""
-    return next((candidate for candidate in (name, f"{name}-{DEFAULT_METHOD}") if candidate in PRESETS), None)
+    """Return the name of a preset in full: digits means digits-temporal. None if there is no such preset."""
+    return next((full for full in (name, f"{name}-{DEFAULT_METHOD}") if full in PRESETS), None)
 
 
 def get(name: str, method: str | None = None) -> Config:
     """Return the config of a preset.
 
-    With another method, it is the config of that method's preset on the same data set. If there is none, the other settings
-    are kept where they suit both methods.
+    Another `method` gives the config of its preset on the same data set. If it has none, the other settings are kept
+    where they suit both methods.
 
     >>> get("digits", "mean-teacher") == get("digits-mean-teacher")
     True
@@ -138,7 +131,7 @@ def method_of(name: str) -> str:
 
 
 def about(name: str) -> str:
-    """Return what to expect of a preset, in one line."""
+    """Describe a preset in one line: the data, its error, the paper's error, the time."""
     preset, title = PRESETS[name], DATA_SETS[name.partition("-")[0]][0]
     data = f"{title}, {get(name).labels.count:,} labels"
     paper = f"{preset.paper} in the paper" if preset.paper else ""

@@ -9,9 +9,9 @@ A `Registry` maps the names of methods, sources and encoders to their classes.
 """
 
 import functools
-import importlib
 import math
 import operator
+import pkgutil
 import re
 import sys
 import types
@@ -105,8 +105,7 @@ class Registry(dict[str, str]):
         """Return the class of this name."""
         if name not in self:
             raise ConfigError(unknown_name(self.kind, name, self))
-        module, _, attribute = self[name].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return pkgutil.resolve_name(self[name])
 
     def options(self, name: str, **values: Any) -> Any:
         """Return the options of the class of this name."""
@@ -188,10 +187,8 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
 def _expected(hint: Any, item: Field[Any]) -> str:
     """Describe the allowed values in words."""
     kinds, bounds = _alternatives(hint), item.metadata.get("bounds", {})
-    words = ", ".join(_choices(hint)) or " and ".join(
-        f"{word.replace('_', ' ')} {bounds[word]:.10g}" for word in bounds
-    )
-    words = words or TYPE_NAMES.get(kinds[0], str(kinds[0]))
+    limits = [f"{word.replace('_', ' ')} {bound:.10g}" for word, bound in bounds.items()]
+    words = ", ".join(_choices(hint)) or " and ".join(limits) or TYPE_NAMES.get(kinds[0], str(kinds[0]))
     return f"{words}, or {item.metadata.get('none', 'none')}" if type(None) in kinds else words
 
 

@@ -1,4 +1,4 @@
-"""Class alignment: predictions are rescaled so that classes are predicted as often as they should be."""
+"""Class alignment: rescale predictions so that each class is predicted as often as it should be."""
 
 from typing import Any
 
@@ -9,11 +9,7 @@ from selfens.core.losses import normalize
 from selfens.errors import ConfigError
 
 MOMENTUM = 0.99  # of the running mean of predictions
-ALIGNMENT = (
-    "Rescale predictions so that classes are predicted as often as they are labeled (each counted once more), or all equally "
-    "often, or not at all."
-)
-"""The description of the option."""
+ALIGNMENT = "Rescale predictions to the class shares of the labels (with one more of each), to equal shares, or not."
 
 
 def smoothed_shares(class_counts: Tensor) -> Tensor:
@@ -58,16 +54,16 @@ class Alignment:
 
 
 def class_factors(probabilities: Tensor, counted: Tensor, wanted: Tensor, slack: float, rounds: int = 3) -> Tensor:
-    """Return [classes] factors that move each class's mean share over the `counted` rows into wanted/slack to wanted*slack.
+    """Return [classes] factors that bring each mean share over the `counted` rows between wanted/slack and wanted*slack.
 
-    Each round gets closer. Shares within the range stay: nothing says that classes are equally frequent.
+    Each round gets closer. Shares within the range do not change.
 
     >>> class_factors(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([True, True]), torch.tensor([0.5, 0.5]), 1.5)
     tensor([1., 1.])
     """
     factors = torch.ones_like(wanted)
     for _ in range(rounds):
-        # All rows, because the host would wait for the number of those that are counted.
+        # Masked, not selected: the host would have to wait for the number of counted rows.
         share = (normalize(probabilities * factors) * counted[:, None]).sum(dim=0) / counted.sum().clamp_min(1)
         limited = torch.minimum(torch.maximum(share, wanted / slack), wanted * slack)
         factors = torch.where(counted.any(), factors * limited / share.clamp_min(1e-6), factors)

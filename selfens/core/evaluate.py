@@ -8,11 +8,9 @@ from torch import Tensor, nn
 
 from selfens.core.device import autocast
 
-BATCH = 1000
-
 
 @torch.no_grad()
-def logits(network: nn.Module, inputs: Tensor, precision: str = "fp32", batch: int = BATCH) -> Tensor:
+def logits(network: nn.Module, inputs: Tensor, precision: str = "fp32", batch: int = 1000) -> Tensor:
     """Return [rows, classes] in float32, for preprocessed inputs on the network's device."""
     with evaluation_mode(network), autocast(inputs.device, precision):
         return torch.cat([network(part).float() for part in torch.split(inputs, batch)])

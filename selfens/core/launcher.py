@@ -1,4 +1,4 @@
-"""What torchrun tells this process through the environment. A process that torchrun did not start is the only one."""
+"""The environment variables of torchrun. Without torchrun there is one process."""
 
 import os
 
@@ -6,31 +6,31 @@ from selfens.errors import ConfigError
 
 
 def rank() -> int:
-    """Return the number of this process among all."""
+    """Return the rank of this process."""
     return int(os.environ.get("RANK", 0))
 
 
 def world_size() -> int:
-    """Return how many processes train together."""
+    """Return the number of processes."""
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def local_rank() -> int:
-    """Return the number of this process among those on its machine."""
+    """Return the rank of this process on its machine."""
     return int(os.environ.get("LOCAL_RANK", 0))
 
 
 def local_world_size() -> int:
-    """Return how many of the processes are on this machine."""
+    """Return the number of processes on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 def restarts() -> int:
-    """Return how many times all processes were started again because one had failed."""
+    """Return how many times torchrun has restarted the processes after one failed."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def check_single_process(what: str) -> None:
-    """Refuse `what` in one of several processes."""
+    """Raise a ConfigError if torchrun started several processes."""
     if world_size() > 1:
         raise ConfigError(f"{what} trains in one process; start it without torchrun, or use selfens.train.")

@@ -1,4 +1,4 @@
-"""How much memory is available. Large requests are checked first, because a system out of memory kills processes."""
+"""Available memory. Large allocations are checked first, because a system out of memory kills processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def available(device: torch.device | None = None) -> int:
-    """Return the available bytes of a GPU, or of RAM, divided by the number of processes that train together here."""
+    """Return the available bytes of a GPU, or each process's share of the available RAM."""
     if device is not None and device.type == "cuda":
         from torch import cuda
 
@@ -30,7 +30,7 @@ def available(device: torch.device | None = None) -> int:
 
 
 def _container_limit() -> int:
-    """Return the bytes that this container may still allocate, by its cgroup; very many if there is no limit."""
+    """Return the bytes that this container may still allocate, by its cgroup; sys.maxsize without a limit."""
     try:
         limit, used, stat = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current", "stat"))
         reclaimable = next(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file"))
@@ -40,12 +40,12 @@ def _container_limit() -> int:
 
 
 def check(needed: int, what: str, advice: str, device: torch.device | None = None) -> None:
-    """Refuse what needs more bytes than are available.
+    """Raise a ConfigError if fewer than `needed` bytes are available.
 
     >>> check(2**60, "the targets", "use less")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     selfens.errors.ConfigError: the targets would take at least 1,073,741,824.0 GiB, but only ... are available; use less.
     """
-    if needed > (there := available(device)):
-        sizes = f"{needed / 2**30:,.1f} GiB, but only {there / 2**30:,.1f} GiB are available"
+    if needed > (free := available(device)):
+        sizes = f"{needed / 2**30:,.1f} GiB, but only {free / 2**30:,.1f} GiB are available"
         raise ConfigError(f"{what} would take at least {sizes}; {advice}.")

@@ -47,12 +47,7 @@ def warmup_cosine(end: float, warmup: float = 0.0) -> Schedule:
     return value
 
 
-def per_epoch(schedule: Schedule) -> Schedule:
-    """The same, constant within each epoch."""
-    return lambda epoch: schedule(math.floor(epoch))
-
-
 def unsupervised_weight(maximum: float, rampup: float, constant: float = 5.0, *, from_start: bool = False) -> Schedule:
     """w(t): ramped up once per epoch and never down; zero in epoch 0, when no targets are known, unless `from_start`."""
-    up = per_epoch(gaussian_rampup(rampup, constant))
-    return lambda epoch: 0.0 if epoch < 1 and not from_start else maximum * up(epoch)
+    up = gaussian_rampup(rampup, constant)
+    return lambda epoch: 0.0 if epoch < 1 and not from_start else maximum * up(math.floor(epoch))

@@ -59,20 +59,17 @@ class EnsembleTargets:
         self.num_rows, self.num_classes, self.device = num_rows, num_classes, torch.empty(0, device=device).device
         what = f"targets of {num_rows:,} rows of {num_classes:,} classes in float32"
         memory.check(num_rows * (3 * 4 * num_classes + 5), what, "use fewer rows or classes", self.device)
-
-        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
-        self.count = zeros(num_rows, dtype=torch.int32)  # how many predictions are in the averages
-        self.mean = zeros(num_rows, num_classes)  # Z
-        self.square = zeros(num_rows, num_classes)  # the same average of the squared predictions
-        self.pending = zeros(num_rows, num_classes)  # this epoch's predictions
-        self.written = zeros(num_rows, dtype=torch.bool)  # which rows have one
-        self.arrays = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
-        # On the device, because a Python number would be copied there at each power; 1 - decay^count needs its digits.
-        self.decay = torch.tensor(decay, dtype=torch.float64, device=device)
-        self.spread = torch.full((), torch.nan, dtype=torch.float64, device=device)
-        """After a commit: the variance, summed over the classes and averaged over the rows of that epoch."""
+        with self.device:
+            self.count = torch.zeros(num_rows, dtype=torch.int32)  # how many predictions are in the averages
+            self.mean = torch.zeros(num_rows, num_classes, dtype=torch.float32)  # Z
+            self.square = torch.zeros_like(self.mean)  # the same average of the squared predictions
+            self.pending = torch.zeros_like(self.mean)  # this epoch's predictions
+            self.written = torch.zeros(num_rows, dtype=torch.bool)  # which rows have one
+            self.arrays = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
+            # A Python number would be copied to the device at each power. 1 - decay^count needs the digits.
+            self.decay = torch.tensor(decay, dtype=torch.float64)
+            self.spread = torch.tensor(torch.nan, dtype=torch.float64)
+            """After a commit: the variance, summed over the classes and averaged over the rows of that epoch."""
 
     @torch.no_grad()
     def get(self, rows: Tensor) -> Targets:
@@ -98,7 +95,7 @@ class EnsembleTargets:
 
     @torch.no_grad()
     def write(self, rows: Tensor, probabilities: Tensor) -> None:
-        """Store this epoch's predictions for `rows`; of a row that is written twice, the last prediction counts."""
+        """Store this epoch's predictions for `rows`. If a row is written twice, the last prediction counts."""
         at = rows.to(self.device)
         self.pending.index_copy_(0, at, probabilities.detach().to(self.pending))
         self.written.index_fill_(0, at, True)

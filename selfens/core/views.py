@@ -12,6 +12,7 @@ inputs of unknown range, such as whitened ones, get only the geometric operation
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -34,12 +35,8 @@ class ViewsConfig(Section):
     section: ClassVar[str] = "views"
     flip: bool = setting(False, "weak, strong: mirror horizontally with probability one half.")
     shared_flip: bool = setting(True, "One flip for all views of an input (the paper's choice), or one for each view.")
-    translation: int = setting(
-        0, "weak, strong: shift by up to this many pixels each way; borders reflect.", at_least=0
-    )
-    operations: int = setting(
-        2, "strong: this many random operations per image, such as a rotation.", at_least=0, at_most=100
-    )
+    translation: int = setting(0, "weak, strong: largest shift in pixels, each way; borders reflect.", at_least=0)
+    operations: int = setting(2, "strong: random operations per image, such as a rotation.", at_least=0, at_most=100)
     cutout: float = setting(0.5, "strong: side of the square cut out, relative to the image's.", at_least=0, at_most=1)
     noise: float = setting(0.15, "noise, and strong for vectors: standard deviation of the noise.", at_least=0)
     feature_dropout: float = setting(0.3, "strong for vectors: probability of zeroing a feature.", at_least=0, below=1)
@@ -73,7 +70,7 @@ class Views:
         return len(self.input_shape) == 3
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse views that do not exist, or not for inputs of this shape."""
+        """Raise a ConfigError for unknown views, and for views of inputs of another shape."""
         for name in names:
             if name not in VIEWS:
                 raise ConfigError(unknown_name("view", name, VIEWS))
@@ -140,8 +137,6 @@ def cut_out(images: Tensor, uniform: Tensor, part: float, fill: float) -> Tensor
 
 # Operations of the strong view, on images [rows, channels, height, width] with a strength from -1 to 1 each
 
-Operation = Callable[[Tensor, Tensor], Tensor]
-
 
 def warp(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
     """Apply the affine map matrix[i], [2, 3], to image i; pixels from outside are `fill`."""
@@ -203,22 +198,18 @@ def autocontrast(images: Tensor, strength: Tensor) -> Tensor:
     return torch.where(flat, images, (images - low) / torch.where(flat, 1.0, high - low))
 
 
-def _away_from(base: Callable[[Tensor], Tensor | float]) -> Operation:
-    """Return an operation that moves an image toward `base(image)` or away from it."""
-
-    def changed(images: Tensor, strength: Tensor) -> Tensor:
-        start = base(images)
-        return start + (images - start) * (1 + MAX_CHANGE * strength)
-
-    return changed
+def _change(base: Callable[[Tensor], Tensor | float], images: Tensor, strength: Tensor) -> Tensor:
+    """Move images away from `base(images)`, or toward it if the strength is negative."""
+    start = base(images)
+    return start + (images - start) * (1 + MAX_CHANGE * strength)
 
 
 GEOMETRIC = ("identity", "rotate", "shear_x", "shear_y", "shift_x", "shift_y")
-COLORS: dict[str, Operation] = {
-    "brightness": _away_from(lambda images: 0.0),
-    "contrast": _away_from(lambda images: gray(images).mean(dim=(2, 3), keepdim=True)),
-    "saturation": _away_from(gray),
-    "sharpness": _away_from(lambda images: _mean_of_three(_mean_of_three(images, dim=2), dim=3)),
+COLORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "brightness": partial(_change, lambda images: 0.0),
+    "contrast": partial(_change, lambda images: gray(images).mean(dim=(2, 3), keepdim=True)),
+    "saturation": partial(_change, gray),
+    "sharpness": partial(_change, lambda images: _mean_of_three(_mean_of_three(images, dim=2), dim=3)),
     "posterize": posterize,
     "solarize": solarize,
     "autocontrast": autocontrast,
@@ -247,7 +238,7 @@ class View(NamedTuple):
     has_colors: bool = False
     """Changes the colors of pixels."""
     dimensions: tuple[int, ...] = (1, 2, 3)
-    """Of an input: 1 for vectors, 3 for images."""
+    """The numbers of dimensions an input may have: 1 for vectors, 3 for images."""
 
 
 VIEWS = {

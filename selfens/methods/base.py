@@ -40,7 +40,7 @@ class WeightedOptions(MethodOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class UnscaledOptions(WeightedOptions):
-    """The same for an unsupervised loss that is a cross-entropy, on the scale of the supervised one."""
+    """The options of a method whose unsupervised loss is a cross-entropy, on the scale of the supervised one."""
 
     weight_max: float = setting(1.0, "Weight of the unsupervised loss, lambda.", at_least=0, at_most=1e9)
     weight_scale: Literal["original", "paper", "none"] = setting("none", WEIGHT_SCALE)
@@ -56,7 +56,7 @@ class Losses(NamedTuple):
 
 
 class TrainingRows(NamedTuple):
-    """The facts about its training rows that a method may use."""
+    """What a method may know about its training rows."""
 
     num_rows: int
     classes: tuple[str, ...]
@@ -74,7 +74,7 @@ class TrainingRows(NamedTuple):
 
     @property
     def class_without_label(self) -> str | None:
-        """A class that no row is labeled with, if there is one."""
+        """The name of a class without a labeled row, or None."""
         return None if self.class_counts.all() else self.classes[int(self.class_counts.argmin())]
 
 
@@ -132,19 +132,19 @@ class Method(ABC):
             if isinstance(part, Tensor):
                 state[name] = part
                 continue
-            own = {"steps": part.steps} if self._is_evaluated(part) else part.state_dict()
-            state |= {f"{name}.{key}": tensor for key, tensor in own.items()}
+            saved = {"steps": part.steps} if self._is_evaluated(part) else part.state_dict()
+            state |= {f"{name}.{key}": tensor for key, tensor in saved.items()}
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         for name, part in self.kept().items():
-            own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
+            saved = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
             if isinstance(part, Tensor):
                 part.copy_(state[name])
             elif self._is_evaluated(part):
-                part.steps.copy_(own["steps"])
+                part.steps.copy_(saved["steps"])
             else:
-                part.load_state_dict(own)
+                part.load_state_dict(saved)
 
     def _is_evaluated(self, part: Any) -> bool:
         """Return True for the teacher whose network is what `evaluated` returns, whatever the network."""

@@ -15,7 +15,7 @@ from selfens.core.teacher import EmaTeacher
 from selfens.methods.base import Losses, Method, TrainingRows, UnscaledOptions
 from selfens.settings import setting
 
-SLACK = 1.5  # a class may be this many times as frequent as its share of the labels, or as rare, before it is rescaled
+SLACK = 1.5  # rescale a class that is this many times as frequent, or as rare, as among the labels
 
 
 @final

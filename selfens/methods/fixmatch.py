@@ -26,9 +26,7 @@ class FixMatch(Method):
     @dataclass(frozen=True, kw_only=True)
     class Options(UnscaledOptions):
         name: ClassVar[str] = "fixmatch"
-        threshold: float = setting(
-            0.95, "Least confidence of a prediction that becomes a label.", at_least=0, at_most=1
-        )
+        threshold: float = setting(0.95, "Least confidence of a prediction used as a label.", at_least=0, at_most=1)
         alignment: Literal["labels", "uniform", "none"] = setting("none", ALIGNMENT)
         decay: float = setting(0.999, "Momentum of the averaged weights, which are evaluated.", at_least=0, below=1)
 

@@ -30,9 +30,7 @@ class TemporalTeacher(Method):
         name: ClassVar[str] = "temporal-teacher"
         decay: float = setting(0.999, "Momentum of the teacher's weights.", at_least=0, below=1)
         # Closer to 1, float32 has no digits left for the share of one prediction.
-        memory: float = setting(
-            0.0, "Momentum of a row's average over the epochs, alpha; 0: no average.", at_least=0, at_most=0.9999
-        )
+        memory: float = setting(0.0, "Momentum of each row's average; 0: no average.", at_least=0, at_most=0.9999)
         alignment: Literal["labels", "uniform", "none"] = setting("labels", ALIGNMENT)
         temperature: float = setting(0.5, "Targets are raised to the power 1/temperature.", above=0, at_most=1)
         threshold: float = setting(0.0, "Least confidence, before sharpening, of a target.", at_least=0, below=1)

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from selfens.config import NetworkConfig
 
-LENGTH = 16.0  # of a typical input of a head; that of standardized features is the root of their number
+LENGTH = 16.0  # norm of a typical input of a head; that of standardized features is the root of their number
 DRAWS = 16
 MANY_FEATURES = 64  # with more, distances between rows, which the cosines model, are too similar to help
 

@@ -41,9 +41,9 @@ class NormalizedLayer(nn.Module, ABC):
     weight_shape
         Shape of V, output units first; V ~ N(0, 0.05^2) initially, as in the authors' code.
     momentum
-        Of the running mean.
+        Momentum of the running mean.
     slope
-        Of the leaky ReLU; 1 for none.
+        Slope of the leaky ReLU; 1 for none.
     """
 
     def __init__(self, weight_shape: tuple[int, ...], momentum: float, slope: float) -> None:
@@ -53,10 +53,8 @@ class NormalizedLayer(nn.Module, ABC):
         self.direction = nn.Parameter(torch.empty(weight_shape))  # V
         self.gain = nn.Parameter(torch.ones(units))  # g
         self.bias = nn.Parameter(torch.zeros(units))  # b
-        self.running_mean: Tensor
-        self.batch_mean: Tensor
-        self.register_buffer("running_mean", torch.zeros(units))
-        self.register_buffer("batch_mean", torch.zeros(units), persistent=False)
+        self.running_mean = nn.Buffer(torch.zeros(units))
+        self.batch_mean = nn.Buffer(torch.zeros(units), persistent=False)
         self.calibrating = False
         if not self.direction.is_meta:  # torch takes seconds to initialize a meta tensor
             nn.init.normal_(self.direction, std=INITIAL_DEVIATION)
@@ -190,10 +188,8 @@ class BatchNorm(nn.Module):
         super().__init__()
         self.momentum = momentum
         self.gain, self.shift = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
-        self.running_mean: Tensor
-        self.running_variance: Tensor
-        self.register_buffer("running_mean", torch.zeros(channels))
-        self.register_buffer("running_variance", torch.ones(channels))
+        self.running_mean = nn.Buffer(torch.zeros(channels))
+        self.running_variance = nn.Buffer(torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         running = (self.running_mean, self.running_variance)
@@ -202,7 +198,7 @@ class BatchNorm(nn.Module):
     @torch.no_grad()
     def follow(self, mean: Tensor, variance: Tensor, pixels: int) -> None:
         """Move the running statistics as torch does in a training pass: toward the unbiased variance."""
-        running = [self.running_mean, self.running_variance]
+        running = (self.running_mean, self.running_variance)
         torch._foreach_lerp_(running, [mean, variance * (pixels / (pixels - 1))], 1 - self.momentum)
 
 
@@ -264,12 +260,8 @@ def normalized_layers(network: nn.Module) -> Iterator[NormalizedLayer]:
 @torch.no_grad()
 def update_running_means(network: nn.Module) -> None:
     """Move every running mean toward the mean of the last training pass. Call it once per step."""
-    by_momentum: dict[float, list[NormalizedLayer]] = {}
     for layer in normalized_layers(network):
-        by_momentum.setdefault(layer.momentum, []).append(layer)
-    for momentum, layers in by_momentum.items():
-        means, batch_means = [each.running_mean for each in layers], [each.batch_mean for each in layers]
-        torch._foreach_lerp_(means, batch_means, 1 - momentum)
+        layer.running_mean.lerp_(layer.batch_mean, 1 - layer.momentum)
 
 
 @torch.no_grad()
