@@ -22,23 +22,29 @@ from selfens.files import check_regular
 def write_atomically(path: Path, *content: bytes | memoryview) -> None:
     """Replace the content of `path`, or leave it as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with write_errors(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.writelines(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn a failed write into one sentence that names `path`, which may be the folder of the file that failed."""
     try:
-        with open(temporary, "wb") as file:
-            file.writelines(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(write_failure(path, error)) from error
-
-
-def write_failure(path: Path, error: OSError) -> str:
-    """Return the message for a file that could not be written."""
-    why = f"({error.strerror or error})"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        why = "because the disk is full; free some room"
-    return f"{path} could not be written {why}; what was saved before is untouched."
+        yield
+    except (OSError, RunError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise
+        is_full = cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        why = "because the disk is full; free some room" if is_full else f"({cause.strerror or cause})"
+        raise RunError(f"{path} could not be written {why}; what was saved before is untouched.") from cause
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:

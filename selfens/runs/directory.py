@@ -35,8 +35,8 @@ from selfens.config import Config
 from selfens.data.labels import LabelChoice
 from selfens.data.preprocess import load_preprocess, save_preprocess
 from selfens.errors import ConfigError, RunError
-from selfens.files import check_regular, locks
-from selfens.files.tensors import load_tensors, read_metadata, save_tensors, write_atomically, write_failure
+from selfens.files import check_regular, lock
+from selfens.files.tensors import load_tensors, read_metadata, save_tensors, write_atomically, write_errors
 from selfens.runs.history import History, Record, is_record
 from selfens.runs.info import RunInfo
 
@@ -72,19 +72,17 @@ class RunDirectory:
         draft = path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.tmp")
         made_of = json.dumps([config.to_json(), labels.to_json(), info.to_json(FORMAT)])  # equal runs leave equal files
         info = replace(info, id=_digest(made_of)[:32], config=_digest(config.to_json()))
-        try:
-            shutil.rmtree(draft, ignore_errors=True)  # of a process with the same number that was killed
-            draft.mkdir(parents=True)
-            write_atomically(draft / "run.json", info.to_json(FORMAT).encode())
-            write_atomically(draft / "labels.json", labels.to_json().encode())
-            save_preprocess(draft / "preprocess.safetensors", config.preprocess.kind, preprocess)
-            write_atomically(draft / "config.json", config.to_json().encode())
-            _move_into_place(draft, path)
-        except (OSError, RunError) as error:
-            cause = error if isinstance(error, OSError) else error.__cause__
-            raise RunError(write_failure(path, cause) if isinstance(cause, OSError) else str(error)) from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        with write_errors(path):
+            try:
+                shutil.rmtree(draft, ignore_errors=True)  # of a process with the same number that was killed
+                draft.mkdir(parents=True)
+                write_atomically(draft / "run.json", info.to_json(FORMAT).encode())
+                write_atomically(draft / "labels.json", labels.to_json().encode())
+                save_preprocess(draft / "preprocess.safetensors", config.preprocess.kind, preprocess)
+                write_atomically(draft / "config.json", config.to_json().encode())
+                _move_into_place(draft, path)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
         return cls(path)
 
     @classmethod
@@ -96,13 +94,12 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; the system releases the lock when this process ends, however it ends."""
+        """Keep other processes out. The system releases the lock when this process ends, even if it is killed."""
+        path = self.path / "lock"
         with ExitStack() as held:
-            try:
-                check_regular(self.path / "lock")
-                is_ours = locks.take(held.enter_context(open(self.path / "lock", "a")))
-            except OSError as error:
-                raise RunError(write_failure(self.path / "lock", error)) from None
+            with write_errors(path):
+                check_regular(path)
+                is_ours = lock(held.enter_context(open(path, "a")))
             if not is_ours:
                 raise RunError(f"{self.path} is being trained by another process; wait for it or stop it.")
             for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while writing
@@ -163,11 +160,9 @@ class RunDirectory:
     # History
 
     def append_history(self, record: Record) -> None:
-        try:
-            with open(self.path / "history.jsonl", "a") as file:
-                file.write(json.dumps(record) + "\n")
-        except OSError as error:
-            raise RunError(write_failure(self.path / "history.jsonl", error)) from error
+        path = self.path / "history.jsonl"
+        with write_errors(path), open(path, "a") as file:
+            file.write(json.dumps(record) + "\n")
 
     def history(self) -> list[Record]:
         """Return the records of all finished epochs; a line cut short by a crash is not one."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfens.errors import RunError, require
-from selfens.files.tensors import write_failure
+from selfens.files.tensors import write_errors
 from selfens.runs.directory import RunDirectory
 from selfens.training.progress import Progress, WarningsOnly
 
@@ -30,7 +30,7 @@ class TensorBoard(Progress):
 
         folder = self.directory.path / FOLDER
         self.file = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        try:
+        with write_errors(folder):
             folder.mkdir(exist_ok=True)
             for old in folder.glob("events.out.tfevents.*"):
                 old.unlink()
@@ -39,8 +39,6 @@ class TensorBoard(Progress):
             self._append({"step": 0, "session_log": SessionLog(status=SessionLog.START)})
             for record in self.directory.history():
                 self._append(_scalars(record))
-        except OSError as error:
-            raise RunError(write_failure(folder, error)) from error
         self.shown.deadline = self.deadline
         self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
 
@@ -49,9 +47,10 @@ class TensorBoard(Progress):
 
     def epoch(self, record: dict[str, Any]) -> None:
         try:
-            self._append(_scalars(record))
-        except OSError as error:  # which ends the logging, not the run
-            self.warn(f"TensorBoard gets no more epochs: {write_failure(self.directory.path / FOLDER, error)}")
+            with write_errors(self.directory.path / FOLDER):
+                self._append(_scalars(record))
+        except RunError as error:  # which ends the logging, not the run
+            self.warn(f"TensorBoard gets no more epochs: {error}")
             self.file = None
         self.shown.epoch(record)
 
