@@ -1,5 +1,6 @@
 """Everything that a report shows of one run: a sentence, charts, galleries, and what is missing and why."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,9 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
 
 def reported_history(run: Run) -> History:
     """Return the epochs up to the checkpoint, whose weights are shown; all of them if it cannot be read."""
-    records = run.directory.history_at_checkpoint()
+    records = run.history
+    with suppress(RunError):
+        records = records[: run.directory.position()[0] or None]
     if not records:
         raise RunError(f"{run.path} has not finished an epoch yet, so there is nothing to report; resume it first.")
     return records
@@ -124,7 +127,7 @@ def _charts_and_galleries(run: Run, data: EncodedDataset) -> tuple[list[Chart], 
             found = audit.suggest_run(run, MAX_ENTRIES)
             galleries.insert(0, suggestions_gallery(found, data, "Rows to label next"))
         return [], galleries, shown(one_class_of(run))
-    labels, probabilities = data.test_labels, run.test_probabilities()
+    labels, probabilities = data.test_labels, run.test_probabilities
     predicted = probabilities.argmax(axis=1)
     charts = [
         figures.confusion_chart(labels, predicted, data.classes),
