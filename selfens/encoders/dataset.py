@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from selfens.data.arrays import Range, are_pixels, value_range
+from selfens.data.arrays import are_pixels
 from selfens.data.dataset import Dataset, hash_arrays
 from selfens.data.rows import Array, Labels, take
 from selfens.encoders.base import Encoder
@@ -64,11 +64,6 @@ class EncodedDataset:
     @property
     def is_images(self) -> bool:
         return self.inputs.ndim == 4
-
-    @cached_property
-    def value_range(self) -> Range | None:
-        """The range of images; 0 and 255 for bytes. None for vectors."""
-        return value_range(self.inputs) if self.is_images else None
 
     @cached_property
     def are_pixels(self) -> bool:
