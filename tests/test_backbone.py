@@ -223,7 +223,7 @@ def test_arrays_in_any_layout_are_resized_as_files_are():
 )
 def test_what_is_no_image_is_neither_trained_nor_predicted_on(inputs, words):
     with pytest.raises(DataError, match=re.escape(words)):
-        encoder().accept(inputs, "run")
+        features(encoder().accept(inputs, "run"))
     with pytest.raises(DataError, match=re.escape(words)):
         train(tiny_config("supervised"), "run", dataset=Dataset.from_arrays(inputs, np.arange(4) % 2))
 

@@ -21,7 +21,7 @@ from selfens.core.batch import Batch
 from selfens.core.views import VIEWS, Views, ViewsConfig
 from selfens.data.labels import LabelChoice
 from selfens.data.sources import load, options_for
-from selfens.errors import ConfigError, DataError, MissingPackageError, RunError
+from selfens.errors import ConfigError, MissingPackageError, RunError
 from selfens.experiments.records import Record
 from selfens.methods import METHODS
 from selfens.methods.temporal import Temporal
@@ -96,7 +96,7 @@ def test_bad_words_get_one_sentence(words, sentence, typed):
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
-    with pytest.raises(DataError, match=r"could not be written \(Is a directory\)"):
+    with pytest.raises(RunError, match=r"could not be written \(Is a directory\)"):
         bench.write_json(tmp_path, {})
 
 

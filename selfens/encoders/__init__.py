@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Shown
-from selfens.errors import ConfigError, RunError
+from selfens.errors import RunError
 from selfens.settings import Registry
 
 ENCODERS = Registry(
@@ -19,7 +19,7 @@ ENCODERS = Registry(
 )
 """Maps each encoder's name to "module:Class"."""
 
-__all__ = ["ENCODERS", "Encoded", "Encoder", "EncoderOptions", "Shown", "build", "restored"]
+__all__ = ["ENCODERS", "Encoded", "Encoder", "EncoderOptions", "Shown", "build", "restore"]
 
 
 def build(options: EncoderOptions, device: torch.device | str = "cpu") -> Encoder:
@@ -28,11 +28,11 @@ def build(options: EncoderOptions, device: torch.device | str = "cpu") -> Encode
     return encoder
 
 
-def restored(options: EncoderOptions, learned: Mapping[str, Any], device: torch.device | str, where: str) -> Encoder:
-    """Return an encoder as a run keeps it; `where` names the file in an error message."""
+def restore(options: EncoderOptions, learned: Mapping[str, Any], device: torch.device | str, where: str) -> Encoder:
+    """Return a fitted encoder from what a run keeps of it; `where` names the file in an error message."""
     encoder = build(options, device)
     try:
         encoder.restore(learned)
-    except (ConfigError, ValueError, TypeError, KeyError, AttributeError, LookupError):
+    except (ValueError, TypeError, AttributeError, LookupError):
         raise RunError(f"{where} holds a damaged encoder '{options.name}'; put back the file.") from None
     return encoder

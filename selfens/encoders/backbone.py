@@ -21,7 +21,7 @@ from selfens.settings import setting
 
 @final
 class BackboneEncoder(Encoder):
-    """Nothing is fitted: the weights decide. A run keeps their hash, and needs the same weights to predict."""
+    """Learns nothing from the rows. A run keeps the hash of the weights, and predicts only with the same weights."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(EncoderOptions):
@@ -62,16 +62,14 @@ class BackboneEncoder(Encoder):
     def fit(self, raw: Any, rows: Rows) -> None:
         if assumed := self.about["assumed"]:
             values = ", ".join(f"{key} {self.about['size' if key == 'input_size' else key]}" for key in assumed)
-            name = self.about["name"]
-            self.notes = (f"the backbone '{name}' has no pretrained_cfg that describes its inputs; assumed: {values}.",)
+            what = f"the backbone '{self.about['name']}' has no pretrained_cfg that describes its inputs"
+            self.notes = (f"{what}; assumed: {values}.",)
 
     def accept(self, given: Any, where: str, what: str = "the images") -> Any:
-        raw = standard_inputs(given, what=what)
-        _check_pixels(raw)
-        return raw
+        return standard_inputs(given, what=what)
 
     def transform(self, raw: Any, *, progress: bool = False) -> Encoded:
-        """Compute the features of images of any size, a few at a time, so that not all need to be in memory at once."""
+        """Return the features of images of any size. A few are resized at a time, so not all need to be in memory."""
         if len(raw):
             _check_pixels(raw)
         keys, computed, began = list[bytes](), 0, time.perf_counter()
@@ -84,14 +82,13 @@ class BackboneEncoder(Encoder):
         work = f"features of {computed:,} images computed{seconds}, {len({*keys}) - computed:,} known before"
         features = np.array([self.known[key] for key in keys], np.float32).reshape(len(keys), self.about["features"])
         if len({*keys}) > 1 and bool((features == features[0]).all()):
-            raise DataError(
-                f"the backbone '{self.about['name']}' returns the same features for all images; check its weights."
-            )
+            name = self.about["name"]
+            raise DataError(f"the backbone '{name}' returns the same features for all images; check its weights.")
         trouble = (self.cache.trouble,) if self.cache and self.cache.trouble else ()
         return Encoded(features, trouble, np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), 32), work)
 
     def _compute(self, keys: Sequence[bytes], images: NDArray[np.uint8]) -> int:
-        """Make the features of these images known. Returns how many had to be computed."""
+        """Look up or compute the features of some images. Return how many had to be computed."""
         if self.cache:
             self.known |= self.cache.read(key for key in keys if key not in self.known)
         missing = {key: row for row, key in enumerate(keys) if key not in self.known}
@@ -114,17 +111,16 @@ class BackboneEncoder(Encoder):
 
     def restore(self, learned: Mapping[str, Any]) -> None:
         if learned["key"] != self.key:
-            raise RunError(
-                f"weights or statistics of the backbone '{self.about['name']}' are not those that the run was trained with "
-                "(run.json names them); put them back, or train again."
-            )
+            what = f"weights or statistics of the backbone '{self.about['name']}'"
+            expected = "those that the run was trained with (run.json names them)"
+            raise RunError(f"{what} are not {expected}; put them back, or train again.")
 
     def __str__(self) -> str:
         return f"{self.about['name']} at {self.about['size']} px"
 
 
 def _check_pixels(images: Any) -> None:
-    """Refuse what is not images of bytes, or of floats from 0 to 1."""
+    """Refuse anything but images of bytes, or of floats from 0 to 1."""
     if images.ndim != 4 or images.shape[1] not in CHANNEL_COUNTS:
         shape = tuple(images.shape[1:])
         raise DataError(f"a backbone takes images of 1, 3 or 4 channels, but the inputs have shape {shape} per row.")

@@ -21,12 +21,12 @@ class EncoderOptions(NamedOptions):
 
     @property
     def summary(self) -> str:
-        """What inputs are, in a few words; empty if there is nothing to say."""
+        """What the inputs are, in a few words; empty if there is nothing to say."""
         return ""
 
     @property
     def code(self) -> str | None:
-        """The package.module:factory of a user's own that is imported, if there is one."""
+        """The package.module:factory of the user that the encoder imports, if any."""
         return None
 
 
@@ -38,7 +38,7 @@ class Encoded(NamedTuple):
     notes: tuple[str, ...] = ()
     """What a person should know about the rows, such as cells that could not be read."""
     keys: Array | None = None
-    """[rows, ...] what identifies the rows exactly, if `inputs` may differ in the last digits on another machine."""
+    """[rows, ...] exact identities of the rows, if the last digits of `inputs` may differ on another machine."""
     work: str = ""
     """What was computed, if it may take long."""
 
@@ -70,33 +70,31 @@ class Encoder(ABC):
 
     Options: ClassVar[type[EncoderOptions]]
     is_scaled: ClassVar[bool] = False
-    """Its inputs are on one scale already, so preprocessing and baselines leave them as they are."""
+    """The inputs are on one scale, so preprocessing and baselines leave them as they are."""
     learns: ClassVar[bool] = False
-    """What `fit` learns depends on the rows, so cross-validation fits it again in every fold."""
+    """`fit` depends on the rows, so cross-validation repeats it in every fold."""
     needs_images: ClassVar[bool] = False
     """It takes images and returns vectors."""
     image_side: int | None = None
-    """The side in pixels that images must have; None if it takes them as they are."""
+    """The side in pixels that images must have; None if images of any size are used as they are."""
     module: nn.Module | None = None
-    """The network from images to inputs, if it is one: exported in one file with the rest."""
+    """The network from images to inputs, if the encoder is one: exported in one file with the rest."""
     key: str = ""
-    """A hash of what decides the inputs besides the raw rows, such as weights."""
+    """A hash of what determines the inputs besides the raw rows, such as weights."""
     notes: tuple[str, ...] = ()
     """What a person should know about the fit."""
 
-    options: Any
-    """An instance of `Options`."""
-
     def __init__(self, options: Any = None, device: torch.device | str = "cpu") -> None:
-        self.options, self.device = self.Options() if options is None else options, torch.device(device)
+        self.options: Any = self.Options() if options is None else options
+        self.device = torch.device(device)
 
     @abstractmethod
     def fit(self, raw: Any, rows: Rows) -> None:
-        """Learn from these rows of the raw examples, which are the training rows."""
+        """Learn from `rows`, the training rows, of the raw examples."""
 
     @abstractmethod
     def accept(self, given: Any, where: str, what: str = "the inputs") -> Any:
-        """Return what a caller passes to predict on in the form of raw examples, or refuse it.
+        """Return new examples, as a caller passes them, in the form of raw examples; refuse what does not fit.
 
         Parameters
         ----------
@@ -123,8 +121,8 @@ class Encoder(ABC):
         return {}
 
     def restore(self, learned: Mapping[str, Any]) -> None:  # noqa: B027
-        """Take over what `to_dict` returned, after JSON; ValueError, TypeError or KeyError if it is something else."""
+        """Invert `to_dict`, after JSON. Raise a ValueError, TypeError or KeyError for anything else."""
 
     def __str__(self) -> str:
-        """Say in one line how inputs are made; empty if there is nothing to say."""
+        """Describe in one line how inputs are made; empty if there is nothing to say."""
         return ""

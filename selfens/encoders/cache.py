@@ -1,8 +1,8 @@
-"""The features of images that a backbone has made, in the user's cache, by the hash of the pixels.
+"""Features that a backbone has computed, in the user's cache, by the hash of the pixels.
 
-The cache is a folder that only the user can enter. Each backbone has its own folder in it, named by a hash of weights, input
-size and statistics, with .npz files of some features each. The features of a test image are among them: if the backbone
-makes others of it now, its code has changed, and all are computed again.
+Only the user can enter the cache folder. In it, each backbone has a folder of .npz files, named by a hash of weights,
+input size and statistics. One file holds the features of a test image. If the backbone returns others now, its code has
+changed, and all features are computed again.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from selfens.errors import SelfensError
 from selfens.files import check_regular
 from selfens.files.tensors import write_atomically
 
-USER = os.getuid() if hasattr(os, "getuid") else 0  # Windows says 0 of every file
+USER = os.getuid()
 
 Features = NDArray[np.float32]
 
@@ -37,7 +37,7 @@ def digest(image: NDArray[np.uint8]) -> bytes:
 
 
 class FeatureCache:
-    """The files of one backbone. If the system refuses something, `trouble` says so, and features are computed instead."""
+    """The files of one backbone. If they cannot be used, `trouble` says why, and features are computed every time."""
 
     def __init__(self, backbone: Backbone) -> None:
         self.folder = cache_folder() / backbone.about["key"]
@@ -48,7 +48,7 @@ class FeatureCache:
         try:
             files = sorted(self.folder.glob("*.npz"))
             for path in (self.folder.parent, self.folder, *files):
-                if path.is_symlink():  # to a folder that may be meant for others
+                if path.is_symlink():  # whose target may be meant for others
                     raise OSError(f"{path} is a link; remove it")
                 if path.exists() and (path.stat().st_uid != USER or (path.is_dir() and path.stat().st_mode & 0o002)):
                     raise OSError(f"other users could have written to {path}; remove it")
@@ -65,7 +65,7 @@ class FeatureCache:
             self._give_up(error)
 
     def read(self, keys: Iterable[bytes]) -> dict[bytes, Features]:
-        """Return all features in the files that hold some of these."""
+        """Return all features of the files that hold at least one of `keys`."""
         found: dict[bytes, Features] = {}
         for path in {self.files[key] for key in keys if key in self.files}:
             found |= self._load(path)
@@ -83,7 +83,7 @@ class FeatureCache:
             self._give_up(error)
 
     def _load(self, path: Path) -> dict[bytes, Features]:
-        """Return the features of a file; a damaged file is removed, so that new features are found instead."""
+        """Return the features of a file. Remove a damaged one, so that its features are computed and written again."""
         pixels, features = _array(path, "pixels", 32, np.uint8), _array(path, "features", self.width, np.float32)
         if len(pixels) == len(features) and np.isfinite(features).all():
             return {key.tobytes(): row for key, row in zip(pixels, features, strict=True)}
@@ -96,7 +96,7 @@ class FeatureCache:
 
 
 def _array(path: Path, name: str, width: int, kind: type) -> NDArray[Any]:
-    """Return an array [rows, width] of a file; without rows if the file is damaged, or was removed."""
+    """Return an array [rows, width] of a file; no rows if the file is damaged or missing."""
     with suppress(Exception):  # zipfile, zlib and numpy raise a dozen kinds
         check_regular(path)
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:

@@ -1,9 +1,9 @@
 """The columns of a table as vectors.
 
-A missing number becomes the median, and numbers are scaled to zero mean and unit variance; so are dates, in days. A column
-of strings gets an input for each frequent value, 1 for its own value and 0 otherwise: two different strings are then about
-as far apart as two numbers. One factor makes the vectors as long as standardized ones. The fit uses scikit-learn's
-transformers, and what they found is kept as plain data.
+Missing numbers become the median, and numbers are scaled to zero mean and unit variance; so are dates, in days. A
+column of strings gets an input for each frequent value, 1 for this value and 0 otherwise, so two different strings are
+about as far apart as two numbers. One factor makes the vectors as long as standardized ones. The fit uses
+scikit-learn's transformers, and what they learn is kept as plain data.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.cells import DATES, as_numbers, as_text, is_identifier, kind_of, unit_notes
-from selfens.data.frames import Frame, check_frame, has_decimal_comma, is_frame
+from selfens.data.frames import check_frame, has_decimal_comma, is_frame
 from selfens.data.rows import Rows
 from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Shown
 from selfens.errors import ConfigError, DataError, listed, plural
@@ -25,6 +25,7 @@ MAX_INPUTS = 50  # of a column of strings
 MAX_SHOWN = 6  # columns of a row that is shown
 MAX_NAMES = 12  # columns of one kind that are listed
 LARGEST, LARGE = 1e30, "infinite or too large"  # the square of a larger number overflows float32
+SAME = "is the same in each row"
 KINDS = {"number": "numbers", "date": "dates", "category": "categories"}
 
 
@@ -85,20 +86,18 @@ class ColumnsEncoder(Encoder):
 
     def fit(self, raw: Any, rows: Rows) -> None:
         _check_table(raw)
-        frame, unused = raw.iloc[rows], dict[str, str]()
-        kinds = {name: kind_of(frame[name], has_decimal_comma(frame)) for name in frame.columns}
-        for name, (kind, _) in kinds.items():
-            if is_identifier(frame[name], kind):
-                unused[name] = "differs in each row"
-        used = {name: kind for name, kind in kinds.items() if name not in unused}
-        self.columns, self.names, self.unused = _fitted(frame, used, unused), tuple(frame.columns), unused
+        frame = raw.iloc[rows]
+        fitted = {name: _fit_column(frame[name], has_decimal_comma(frame)) for name in frame.columns}
+        self.names = tuple(frame.columns)
+        self.columns = tuple(found for found in fitted.values() if isinstance(found, Column))
+        self.unused = {name: found for name, found in fitted.items() if isinstance(found, str)}
         if not self.columns:
             raise DataError(f"the table has no column to learn from; {self}.")
         numeric = {column.name for column in self.columns if column.kind != "category"}
-        self.notes = unit_notes(frame, [name for name in frame.columns if name not in numeric])
+        self.notes = unit_notes(frame, [name for name in self.names if name not in numeric])
 
     def accept(self, given: Any, where: str, what: str = "the inputs") -> Any:
-        """Take a DataFrame, or an array with the columns of the training table in their order."""
+        """Take a DataFrame, or an array with the columns of the training table in the same order."""
         from pandas import DataFrame
 
         shape = np.shape(given)
@@ -107,10 +106,8 @@ class ColumnsEncoder(Encoder):
         if hasattr(given, "columns"):
             return check_frame(given)
         if len(shape) != 2 or shape[1] != len(self.names):
-            columns = f"{plural(len(self.names), 'column')} ({listed(self.names)})"
-            raise DataError(
-                f"{what} have shape {shape}; {where} was trained on a table of {columns}; pass a DataFrame."
-            )
+            trained = f"{where} was trained on a table of {plural(len(self.names), 'column')} ({listed(self.names)})"
+            raise DataError(f"{what} have shape {shape}; {trained}; pass a DataFrame.")
         return DataFrame(given, columns=list(self.names))
 
     def transform(self, raw: Any, *, progress: bool = False) -> Encoded:
@@ -180,32 +177,31 @@ def _check_table(raw: Any) -> None:
         raise DataError("the encoder 'columns' takes a table, but the rows are arrays; use the encoder 'identity'.")
 
 
-def _fitted(frame: Frame, kinds: Mapping[str, Any], unused: dict[str, str]) -> tuple[Column, ...]:
-    """Return the columns from which something can be learned; the others are added to `unused`."""
+def _fit_column(cells: Any, comma: bool) -> Column | str:
+    """Return how a column becomes inputs, or why nothing can be learned from it."""
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-    columns, same = [], "is the same in each row"
-    for name, (kind, date_format) in kinds.items():
-        if kind == "category":
-            encoder = OneHotEncoder(min_frequency=2, max_categories=MAX_INPUTS, handle_unknown="infrequent_if_exist")
-            rare = encoder.fit(as_text(frame[name]).to_numpy(object)[:, None]).infrequent_categories_[0]
-            values = encoder.categories_[0] if rare is None else np.setdiff1d(encoder.categories_[0], rare)
-            column = Column(name=name, kind=kind, values=tuple(map(str, values)), rare=rare is not None)
-            reason = "" if column.width > 1 else same if rare is None else "has no value twice"
-        else:
-            numbers, cells = as_numbers(frame[name], date_format, has_decimal_comma(frame))
-            numbers = np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)[:, None]
-            known = numbers[~np.isnan(numbers)]
-            reason = same if len(known) else f"is {LARGE}" if cells.any() else "is empty"
-            if len(known) and known.min() < known.max():
-                reason = ""
-                imputer, scaler = SimpleImputer(strategy="median"), StandardScaler()
-                scaler.fit(imputer.fit_transform(numbers))
-                fill, mean, scale = (float(found[0]) for found in (imputer.statistics_, scaler.mean_, scaler.scale_))
-                column = Column(name=name, kind=kind, format=date_format, fill=fill, mean=mean, scale=scale)
-        if reason:
-            unused[name] = reason
-        else:
-            columns.append(column)
-    return tuple(columns)
+    kind, date_format = kind_of(cells, comma)
+    if is_identifier(cells, kind):
+        return "differs in each row"
+    if kind == "category":
+        encoder = OneHotEncoder(min_frequency=2, max_categories=MAX_INPUTS, handle_unknown="infrequent_if_exist")
+        rare = encoder.fit(as_text(cells).to_numpy(object)[:, None]).infrequent_categories_[0]
+        values = encoder.categories_[0] if rare is None else np.setdiff1d(encoder.categories_[0], rare)
+        column = Column(name=cells.name, kind=kind, values=tuple(map(str, values)), rare=rare is not None)
+        if column.width > 1:
+            return column
+        return SAME if rare is None else "has no value twice"
+    numbers, known = as_numbers(cells, date_format, comma)
+    if not known.any():
+        return "is empty"
+    numbers = np.where(np.abs(numbers) <= LARGEST, numbers, np.nan)[:, None]
+    if np.isnan(numbers).all():
+        return f"is {LARGE}"
+    if np.nanmin(numbers) == np.nanmax(numbers):
+        return SAME
+    imputer, scaler = SimpleImputer(strategy="median"), StandardScaler()
+    scaler.fit(imputer.fit_transform(numbers))
+    fill, mean, scale = (float(found[0]) for found in (imputer.statistics_, scaler.mean_, scaler.scale_))
+    return Column(name=cells.name, kind=kind, format=date_format, fill=fill, mean=mean, scale=scale)

@@ -1,13 +1,12 @@
-"""EncodedDataset: a dataset with the inputs that an encoder makes of it, ready to train on."""
+"""EncodedDataset: a dataset and the inputs that an encoder makes of it."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from selfens.data.arrays import Range, are_pixels, value_range
+from selfens.data.arrays import are_pixels
 from selfens.data.dataset import Dataset, hash_arrays
 from selfens.data.rows import Array, Labels, take
 from selfens.encoders.base import Encoder
@@ -21,7 +20,7 @@ class EncodedDataset:
     """Of the training rows, the extra ones last."""
     test_inputs: Array
     keys: tuple[Array, Array]
-    """What identifies the training rows and the test rows: their inputs, or what the encoder gives in their place."""
+    """What identifies the training rows and the test rows: their inputs, or keys from the encoder."""
     notes: tuple[str, ...]
     work: str = ""
     """What the encoder computed."""
@@ -31,14 +30,14 @@ class EncodedDataset:
         """Encode all rows of a dataset; the encoder is fitted already."""
         inputs, notes, keys, work = encoder.transform(dataset.raw, progress=progress)
         train, test = dataset.train_rows, dataset.test_rows
-        hashed = inputs if keys is None else keys
-        keys_of = take(hashed, train), take(hashed, test)
-        every = tuple(dict.fromkeys((*dataset.notes, *encoder.notes, *notes)))
-        return cls(dataset, encoder, take(inputs, train), take(inputs, test), keys_of, every, work)
+        keys = inputs if keys is None else keys
+        notes = tuple(dict.fromkeys((*dataset.notes, *encoder.notes, *notes)))
+        both = take(keys, train), take(keys, test)
+        return cls(dataset, encoder, take(inputs, train), take(inputs, test), both, notes, work)
 
     @property
     def labels(self) -> Labels:
-        """Of the training rows."""
+        """Labels of the training rows."""
         return self.dataset.train_labels
 
     @property
@@ -55,13 +54,8 @@ class EncodedDataset:
 
     @property
     def num_rows(self) -> int:
-        """The number of training rows, extra ones included."""
+        """Training rows, extra ones included."""
         return len(self.inputs)
-
-    @property
-    def num_main(self) -> int:
-        """The number of training rows before the extra ones."""
-        return self.dataset.num_main
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -72,11 +66,6 @@ class EncodedDataset:
         return self.inputs.ndim == 4
 
     @cached_property
-    def value_range(self) -> Range | None:
-        """The range of images; 0 and 255 for bytes. None for vectors."""
-        return value_range(self.inputs) if self.is_images else None
-
-    @cached_property
     def are_pixels(self) -> bool:
         """The inputs are images of bytes, or of floats from 0 to 1."""
         return self.is_images and are_pixels(self.inputs)
@@ -84,8 +73,7 @@ class EncodedDataset:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of inputs, labels and classes: runs on data with the same hash train alike."""
-        about: tuple[Any, ...] = (self.classes, self.inputs.shape, str(self.inputs.dtype))
-        about += (self.dataset.extra_rows,) if self.dataset.extra_rows else ()
-        about += (self.encoder.key,) if self.encoder.key else ()
-        digest, (train, test) = hashlib.sha256(repr(about).encode()), self.keys
-        return hash_arrays(digest, train, self.labels, test, self.test_labels)
+        more = filter(None, (self.dataset.extra_rows, self.encoder.key))
+        about = (self.classes, self.inputs.shape, str(self.inputs.dtype), *more)
+        train, test = self.keys
+        return hash_arrays(hashlib.sha256(repr(about).encode()), train, self.labels, test, self.test_labels)

@@ -1,7 +1,7 @@
-"""A pretrained backbone: a frozen network from images to feature vectors, from timm (`timm:NAME`) or a user's own factory.
+"""A pretrained backbone: a frozen network from images to feature vectors, of timm (`timm:NAME`) or of a user's factory.
 
-A factory takes no arguments and returns a module from [rows, 3, size, size] to [rows, features]. Like timm's models, the
-module may describe itself by an attribute `pretrained_cfg`: a dict with `input_size` (3, size, size), `mean` and `std` of
+A factory takes no arguments and returns a module from [rows, 3, size, size] to [rows, features]. Like a model of timm,
+it may describe itself by an attribute `pretrained_cfg`: a dict with `input_size` (3, size, size), `mean` and `std` of
 inputs scaled to 0..1, and optionally `weights` (their name), `license`, and `classifier`: the layers that were removed,
 whose weights a file may still hold.
 """
@@ -32,27 +32,24 @@ from selfens.files.tensors import load_tensors
 
 TIMM = "timm:"
 ASSUMED = {"input_size": (3, 224, 224), "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-"""What most backbones have; assumed if a factory's module does not say."""
+"""What most backbones use; assumed if a factory's module does not describe itself."""
 TOLERANCE = 1e-3  # of a difference between features, relative to the largest
-BATCHES = {"cpu": 4, "cuda": 128}  # on a CPU, larger ones leave its caches
+BATCHES = {"cpu": 4, "cuda": 128}  # larger ones do not fit into the caches of a CPU
 
 
 class Backbone(nn.Module):
     """A module from bytes of images, [rows, 3, size, size], to features, [rows, features].
 
-    `about` is what a run and an export keep: name, weights with hash and license, input size and statistics; and `key`, a
-    hash of everything that decides the features except the code.
+    `about` is what a run and an export keep: name, weights with hash and license, input size and statistics. Its `key`
+    is a hash of everything that determines the features except the code.
     """
-
-    mean: Tensor
-    std: Tensor
 
     def __init__(self, module: nn.Module, about: dict[str, Any]) -> None:
         super().__init__()
         self.module, self.about, self.size = module.eval().requires_grad_(False), about, int(about["size"])
         self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on a CPU
-        for name in ("mean", "std"):
-            self.register_buffer(name, torch.tensor(about[name]).view(1, 3, 1, 1), persistent=False)
+        self.mean = nn.Buffer(torch.tensor(about["mean"]).view(1, 3, 1, 1), persistent=False)
+        self.std = nn.Buffer(torch.tensor(about["std"]).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         weights = next((each for each in self.module.parameters() if each.is_floating_point()), self.mean)
@@ -61,7 +58,7 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def features(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the features of any number of images. All batches have one size, so that the others do not affect a result."""
+        """Return the features of images. Batches are padded to one size, so no image affects another."""
         device, made = self.mean.device, []
         rows = BATCHES.get(device.type, BATCHES["cpu"])
         with prediction_settings("fp32", device):
@@ -112,10 +109,9 @@ def build(name: str, weights: str | None = None, size: int | None = None) -> Bac
     """
     is_timm = name.startswith(TIMM)
     make = _timm(name, pretrained=weights is None) if is_timm else import_factory(name, "backbone")
-    hint = "" if not is_timm else "; give a file of its weights if they cannot be downloaded"
-    # Weights are drawn before they are loaded.
+    hint = "; give a file of its weights if they cannot be downloaded" if is_timm else ""
     with _as_config_error(f"the backbone '{name}' cannot be built", hint), keep_random_state():
-        module = make()
+        module = make()  # draws weights before it loads others
     with _as_config_error(f"the backbone '{name}' cannot be used"):
         return _checked(module, name, weights, size)
 
@@ -123,17 +119,17 @@ def build(name: str, weights: str | None = None, size: int | None = None) -> Bac
 def _checked(module: Any, name: str, weights: str | None, size: int | None) -> Backbone:
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{name}() returned a {type(module).__name__}; expected a torch.nn.Module.")
-    given = _pretrained_config(name, getattr(module, "pretrained_cfg", None))
+    config = _pretrained_config(name, module)
     if weights is not None:
-        _load_weights(module, name, Path(weights), given.get("classifier") or ())
-    tag = ".".join(str(given[key]) for key in ("architecture", "tag") if given.get(key))  # as timm names weights
+        _load_weights(module, name, Path(weights), config["classifier"])
+    tag = ".".join(str(config[key]) for key in ("architecture", "tag") if config.get(key))  # as timm names weights
     about = {
         "name": name,
-        "weights": Path(weights).name if weights else given.get("weights") or tag or None,
+        "weights": Path(weights).name if weights else config.get("weights") or tag or None,
         "sha256": _digest(module, name),
-        "license": None if weights else given.get("license"),  # unknown for a file
-        **_input(name, ASSUMED | given, size),
-        "assumed": [key for key in ASSUMED if key not in given and not (key == "input_size" and size)],
+        "license": None if weights else config.get("license"),  # unknown for a file
+        **_input(name, ASSUMED | config, size),
+        "assumed": [key for key in ASSUMED if key not in config and not (key == "input_size" and size)],
     }
     decisive = json.dumps([about[key] for key in ("name", "sha256", "size", "mean", "std")])
     about["key"] = hashlib.sha256(decisive.encode()).hexdigest()[:40]
@@ -145,14 +141,13 @@ def _checked(module: Any, name: str, weights: str | None, size: int | None) -> B
         again = backbone.checked(images[[2, 0]])[1]
     if not is_close(again.numpy(), expected.numpy()):
         raise ConfigError(
-            f"the backbone '{name}' returns different features for the same image, at random or depending on the rest of the "
-            "batch; expected the same each time, so turn off its dropout and batch statistics."
+            f"the backbone '{name}' returns different features for the same image, at random or depending on the rest "
+            "of the batch; expected the same each time, so turn off its dropout and batch statistics."
         )
     return backbone
 
 
 def noise(rows: int, size: int) -> NDArray[np.uint8]:
-    """Return random images."""
     return np.random.default_rng(0).integers(0, 256, (rows, 3, size, size), dtype=np.uint8)
 
 
@@ -172,18 +167,19 @@ def _timm(name: str, pretrained: bool) -> Any:
     return functools.partial(timm.create_model, short, pretrained=pretrained, num_classes=0)
 
 
-def _pretrained_config(name: str, config: Any) -> dict[str, Any]:
-    """Return the pretrained_cfg of a module; what is kept of it must be text."""
+def _pretrained_config(name: str, module: nn.Module) -> dict[str, Any]:
+    """Return the pretrained_cfg of a module, with `classifier` as a tuple. Refuse names that are not text."""
+    config = getattr(module, "pretrained_cfg", None)
     if not isinstance(config, Mapping | None):
         raise ConfigError(f"the pretrained_cfg of '{name}' is {reprlib.repr(config)}; expected a dict.")
-    given = dict(config or {})
-    for key in ("weights", "license", "classifier"):
-        several = (
-            given.get(key) if key == "classifier" and isinstance(given.get(key), list | tuple) else [given.get(key)]
-        )
-        if not all(isinstance(text, str | None) for text in several or ()):
-            raise ConfigError(f"the pretrained_cfg of '{name}' says {key}={reprlib.repr(given[key])}; expected text.")
-    return given
+    config = dict(config or {})
+    layers = config.get("classifier") or ()
+    config["classifier"] = tuple(layers) if isinstance(layers, list | tuple) else (layers,)
+    names = {"weights": [config.get("weights")], "license": [config.get("license")], "classifier": config["classifier"]}
+    for key, texts in names.items():
+        if not all(isinstance(text, str | None) for text in texts):
+            raise ConfigError(f"the pretrained_cfg of '{name}' says {key}={reprlib.repr(config[key])}; expected text.")
+    return config
 
 
 def _input(name: str, config: Mapping[str, Any], size: int | None) -> dict[str, Any]:
@@ -204,8 +200,8 @@ def _input(name: str, config: Mapping[str, Any], size: int | None) -> dict[str, 
     return {"size": side, "mean": mean, "std": std}
 
 
-def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple[str, ...]) -> None:
-    """Load weights, unpickling nothing but tensors. Those of the removed layers are left out."""
+def _load_weights(module: nn.Module, name: str, path: Path, removed: tuple[str, ...]) -> None:
+    """Load weights, unpickling nothing but tensors. Tensors of the `removed` layers are ignored."""
     try:
         check_regular(path)
         is_safe = path.suffix == ".safetensors"
@@ -218,13 +214,12 @@ def _load_weights(module: nn.Module, name: str, path: Path, removed: str | tuple
         reason = "it is damaged, or holds something else"
         if isinstance(error, OSError) and error.filename:  # torch fails on the end of a file in this way, too
             reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        raise ConfigError(
-            f"the weights {path} cannot be read ({reason}); expected a .safetensors file, or a state_dict saved by torch."
-        ) from None
-    classifier = tuple(f"{layer}." for layer in ((removed,) if isinstance(removed, str) else removed))
+        expected = "expected a .safetensors file, or a state_dict saved by torch"
+        raise ConfigError(f"the weights {path} cannot be read ({reason}); {expected}.") from None
+    removed_weights = tuple(f"{layer}." for layer in removed)
     try:
         missing, unexpected = module.load_state_dict(found, strict=False)
-        strange = [key for key in unexpected if not key.startswith(classifier)]
+        strange = [key for key in unexpected if not key.startswith(removed_weights)]
         if missing or strange:
             raise RuntimeError(f"{(missing or strange)[0]} {'is missing' if missing else 'belongs to no layer'}")
     except RuntimeError as error:

@@ -23,7 +23,7 @@ from typing import Any
 from selfens.config import Config, same_experiment
 from selfens.errors import RunError
 from selfens.experiments.tables import Cell, Task
-from selfens.files import check_regular, locks
+from selfens.files import check_regular, lock
 from selfens.files.tensors import write_atomically
 from selfens.settings import Section
 
@@ -129,7 +129,7 @@ class Store:
         with ExitStack() as held:
             with writable(self.record_path(task).parent), writable(path.parent):  # fail before training, not after
                 check_regular(path)
-                is_ours = locks.take(held.enter_context(open(path, "a")))
+                is_ours = lock(held.enter_context(open(path, "a")))
             yield is_ours
 
     def write(self, task: Task, record: Record) -> None:

@@ -1,7 +1,7 @@
-"""CSV files: reading what people have, and writing tables. A file that somebody has edited is never replaced.
+"""CSV files: reading those of users, and writing tables. A file that somebody has edited is never replaced.
 
-A name may hold what a CSV or a spreadsheet would change: a newline, bytes that are not UTF-8, the beginning of a formula. Such
-a cell is written as a JSON string, with its quotes, and only such cells are read back as JSON.
+A CSV or a spreadsheet would change names with a newline, bytes that are not UTF-8, or the beginning of a formula. They
+are written as JSON strings, with their quotes, and only such cells are read back as JSON.
 """
 
 import csv
@@ -18,7 +18,7 @@ import numpy as np
 from selfens.errors import UNSEEN, DataError, plural
 
 NOT_UTF8 = "it is not UTF-8 text; save it as UTF-8"
-FORMULA = re.compile(r"(^|[;\t])\s*[=+\-@]")  # a spreadsheet may take a semicolon for the end of a cell
+FORMULA = re.compile(r"(^|[;\t])\s*[=+\-@]")  # to some spreadsheets, a semicolon ends a cell
 NUMBER = re.compile(r"-?[0-9.]+")
 csv.field_size_limit(2**31 - 1)  # a cell may hold a long text
 
@@ -85,14 +85,12 @@ def write_output(path: Path, content: bytes, beginning: bytes = b"") -> None:
     beginning
         How files of this kind begin. An existing file that begins differently is not replaced.
     """
-    from selfens.files.tensors import write_atomically  # reading a CSV must not wait for torch
+    from selfens.files.tensors import write_atomically, write_errors  # reading a CSV must not wait for torch
 
     target = _behind_links(path)
     if target.exists() and not target.is_file():
-        try:
+        with write_errors(path):
             path.write_bytes(content)
-        except OSError as error:
-            raise DataError(f"{path} could not be written ({error.strerror}).") from None
         return
     if target.exists():
         with open(target, "rb") as file:
@@ -109,25 +107,24 @@ def _behind_links(path: Path) -> Path:
     return target
 
 
-def check_replaceable(path: Path, own: Sequence[str], labels: Mapping[int, str] | None = None) -> None:
-    """Refuse to replace a file that is not a table beginning with the columns `own`, or that was edited by hand.
+def check_replaceable(path: Path, columns: Sequence[str], labels: Mapping[int, str] | None = None) -> None:
+    """Refuse to replace a file that is not a table beginning with `columns`, or that was edited by hand.
 
     Parameters
     ----------
     labels
-        What we write into the column 'label', by row; any other label is somebody's work.
+        What we write into the column 'label', by row. Any other label was entered by hand.
     """
     if not _behind_links(path).is_file() or path.stat().st_size == 0:
         return
     try:
         with open(path, newline="", encoding="utf-8") as file:
             header, *lines = csv.reader(file)
-    except (UnicodeDecodeError, csv.Error, ValueError):
+    except (csv.Error, ValueError):
         header, lines = [], []
-    if header[: len(own)] != list(own):
-        raise DataError(
-            f"{path} exists and is not a table that this command writes ({','.join(own)}); choose another file name."
-        )
+    if header[: len(columns)] != list(columns):
+        expected = f"a table that this command writes ({','.join(columns)})"
+        raise DataError(f"{path} exists and is not {expected}; choose another file name.")
     if labels is None:
         return
     row, label = header.index("row"), header.index("label")

@@ -22,28 +22,34 @@ from selfens.files import check_regular
 def write_atomically(path: Path, *content: bytes | memoryview) -> None:
     """Replace the content of `path`, or leave it as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with write_errors(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.writelines(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn a failed write into one sentence that names `path`, which may be the folder of the file that failed."""
     try:
-        with open(temporary, "wb") as file:
-            file.writelines(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(write_failure(path, error)) from error
-
-
-def write_failure(path: Path, error: OSError) -> str:
-    """Return the message for a file that could not be written."""
-    why = f"({error.strerror or error})"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        why = "because the disk is full; free some room"
-    return f"{path} could not be written {why}; what was saved before is untouched."
+        yield
+    except (OSError, RunError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise
+        is_full = cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        why = "because the disk is full; free some room" if is_full else f"({cause.strerror or cause})"
+        raise RunError(f"{path} could not be written {why}; what was saved before is untouched.") from cause
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Save tensors and strings. The same content gives the same bytes (safetensors alone would change their order)."""
-    # Copies, because tensors that share memory (tied weights, a teacher kept twice) are refused otherwise.
+    # Copies, because safetensors refuses tensors that share memory (tied weights, a teacher kept twice).
     plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     content = memoryview(save(plain, metadata))
     start = 8 + int.from_bytes(content[:8], "little")
@@ -54,11 +60,11 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a file for reading; turn whatever is wrong with it, then or later, into one sentence."""
+    """Open a file for reading. An error, also a later one, becomes one sentence."""
     try:
         check_regular(path)
         with open(path, "rb"):
-            pass  # safetensors calls a file that may not be read a missing one
+            pass  # safetensors says that an unreadable file is missing
         with safe_open(path, framework="pt") as file:
             yield file
     except (SafetensorError, OSError, ValueError) as error:
@@ -71,8 +77,8 @@ def read_metadata(path: Path) -> dict[str, str]:
         return dict(file.metadata() or {})
 
 
-def load_tensors(path: Path, but: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors, on the CPU, and the strings; tensors whose names begin with `but` are not read."""
+def load_tensors(path: Path, skip: tuple[str, ...] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors, on the CPU, and the strings. Tensors whose names begin with one of `skip` are not read."""
     with _opened(path) as file:
-        names = [name for name in file.keys() if not but or not name.startswith(but)]  # noqa: SIM118
+        names = [name for name in file.keys() if not name.startswith(skip)]  # noqa: SIM118
         return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})

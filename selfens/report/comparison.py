@@ -9,7 +9,7 @@ from selfens.errors import plural
 from selfens.report.details import data_words, method_words, reported_history
 from selfens.report.figures import epochs_chart, results_chart
 from selfens.report.render import mean_and_deviation, shown
-from selfens.runs.history import TOTAL, History, last_measured, total_seconds
+from selfens.runs.history import TOTAL, History, total_seconds
 from selfens.runs.run import Run
 from selfens.training.progress import duration
 
@@ -38,7 +38,8 @@ class Compared(NamedTuple):
         return f"{len(self.history):,} of {self.run.config.schedule.epochs:,}"
 
     def last(self, key: str) -> Any:
-        return last_measured(self.history, key)
+        """Return the value of the last epoch that has one: not every epoch is evaluated."""
+        return next((record[key] for record in reversed(self.history) if record.get(key) is not None), None)
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:

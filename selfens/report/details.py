@@ -1,5 +1,6 @@
 """Everything that a report shows of one run: a sentence, charts, galleries, and what is missing and why."""
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,9 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
 
 def reported_history(run: Run) -> History:
     """Return the epochs up to the checkpoint, whose weights are shown; all of them if it cannot be read."""
-    records = run.directory.history_at_checkpoint()
+    records = run.history
+    with suppress(RunError):
+        records = records[: run.directory.position()[0] or None]
     if not records:
         raise RunError(f"{run.path} has not finished an epoch yet, so there is nothing to report; resume it first.")
     return records
@@ -123,7 +126,7 @@ def _charts_and_galleries(run: Run, data: EncodedDataset) -> tuple[list[Chart], 
         if not (audit.run_labels(run) == UNLABELED).any():
             return [], [suspicious]
         return [], [suggestions_gallery(audit.suggest_run(run, MAX_ENTRIES), data), suspicious]
-    labels, probabilities = data.test_labels, run.test_probabilities()
+    labels, probabilities = data.test_labels, run.test_probabilities
     charts = [
         figures.confusion_chart(labels, probabilities.argmax(axis=1), data.classes),
         figures.reliability_chart(labels, probabilities),

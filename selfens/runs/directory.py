@@ -3,15 +3,15 @@
     config.json              the settings
     run.json                 what it ran on: data, encoder, versions, hardware (`RunInfo`)
     labels.json              which rows were labeled, and how
-    preprocess.safetensors   what is done to inputs before the network
+    preprocess.safetensors   the fitted preprocessing
     history.jsonl            one line per epoch
     checkpoint.safetensors   the state of every part: network, method, targets, optimizer, step, random numbers
-    baselines.json           how simple methods do with the same labels, if they were compared
-    report.html              a page to look at
+    baselines.json           results of simple methods on the same labels, if they were compared
+    report.html              the report
     lock                     held by the process that is training
 
-Every file but the history is written under a temporary name and renamed, so a checkpoint is complete or absent. History lines
-later than the checkpoint are dropped on a resume and written again.
+Every file but the history is written under a temporary name and renamed, so a checkpoint is complete or absent. A
+resume drops the history lines that are later than the checkpoint, and writes them again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from selfens.config import Config
 from selfens.data.labels import LabelChoice
 from selfens.data.preprocess import load_preprocess, save_preprocess
 from selfens.errors import ConfigError, RunError
-from selfens.files import check_regular, locks
-from selfens.files.tensors import load_tensors, read_metadata, save_tensors, write_atomically, write_failure
-from selfens.runs.history import History, Record, is_record
+from selfens.files import check_regular, lock
+from selfens.files.tensors import load_tensors, read_metadata, save_tensors, write_atomically, write_errors
+from selfens.runs.history import Record, is_record
 from selfens.runs.info import RunInfo
 
 FORMAT = "3"
-NOT_JSON = (ValueError, RecursionError)  # what parsing text that is not JSON may raise
+NOT_JSON = (ValueError, RecursionError)  # what json.loads may raise
 REPORT = "report.html"
 PARTS = ("network", "optimizer", "step", "random")  # what a checkpoint must hold
 
@@ -60,7 +60,7 @@ class RunDirectory:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    # Creating and opening
+    # Creating and locking
 
     @classmethod
     def create(
@@ -72,40 +72,30 @@ class RunDirectory:
         draft = path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.tmp")
         made_of = json.dumps([config.to_json(), labels.to_json(), info.to_json(FORMAT)])  # equal runs leave equal files
         info = replace(info, id=_digest(made_of)[:32], config=_digest(config.to_json()))
-        try:
-            shutil.rmtree(draft, ignore_errors=True)  # of a process with the same number that was killed
-            draft.mkdir(parents=True)
-            write_atomically(draft / "run.json", info.to_json(FORMAT).encode())
-            write_atomically(draft / "labels.json", labels.to_json().encode())
-            save_preprocess(draft / "preprocess.safetensors", config.preprocess.kind, preprocess)
-            write_atomically(draft / "config.json", config.to_json().encode())
-            _move_into_place(draft, path)
-        except (OSError, RunError) as error:
-            cause = error if isinstance(error, OSError) else error.__cause__
-            raise RunError(write_failure(path, cause) if isinstance(cause, OSError) else str(error)) from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        with write_errors(path):
+            try:
+                shutil.rmtree(draft, ignore_errors=True)  # left by a killed process with the same id
+                draft.mkdir(parents=True)
+                write_atomically(draft / "run.json", info.to_json(FORMAT).encode())
+                write_atomically(draft / "labels.json", labels.to_json().encode())
+                save_preprocess(draft / "preprocess.safetensors", config.preprocess.kind, preprocess)
+                write_atomically(draft / "config.json", config.to_json().encode())
+                _move_into_place(draft, path)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
         return cls(path)
-
-    @classmethod
-    def open(cls, path: str | Path) -> RunDirectory:
-        """Open an existing run."""
-        directory = cls(path)
-        directory.info()
-        return directory
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; the system releases the lock when this process ends, however it ends."""
+        """Keep other processes out. The system releases the lock when this process ends, even if it is killed."""
+        path = self.path / "lock"
         with ExitStack() as held:
-            try:
-                check_regular(self.path / "lock")
-                is_ours = locks.take(held.enter_context(open(self.path / "lock", "a")))
-            except OSError as error:
-                raise RunError(write_failure(self.path / "lock", error)) from None
+            with write_errors(path):
+                check_regular(path)
+                is_ours = lock(held.enter_context(open(path, "a")))
             if not is_ours:
                 raise RunError(f"{self.path} is being trained by another process; wait for it or stop it.")
-            for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while writing
+            for leftover in self.path.glob(".*.tmp"):  # by a process that was killed while writing
                 leftover.unlink(missing_ok=True)
             yield
 
@@ -131,13 +121,11 @@ class RunDirectory:
         raw, path = self._read_json("run.json"), self.path / "run.json"
         if not isinstance(raw, dict):
             raise RunError(f"{path} is damaged.")
-        if raw.get("format") != FORMAT:
-            raise RunError(
-                f"{self.path} was written in format {raw.get('format')}; use the version of selfens that wrote it."
-            )
+        if (found := raw.get("format")) != FORMAT:
+            raise RunError(f"{self.path} was written in format {found}; use the version of selfens that wrote it.")
         try:
             return RunInfo.from_dict(raw)
-        except (ConfigError, TypeError, KeyError) as error:
+        except (ConfigError, KeyError) as error:
             raise RunError(f"{path} is damaged ({str(error)[:100]}).") from None
 
     def labels(self) -> LabelChoice:
@@ -163,14 +151,12 @@ class RunDirectory:
     # History
 
     def append_history(self, record: Record) -> None:
-        try:
-            with open(self.path / "history.jsonl", "a") as file:
-                file.write(json.dumps(record) + "\n")
-        except OSError as error:
-            raise RunError(write_failure(self.path / "history.jsonl", error)) from error
+        path = self.path / "history.jsonl"
+        with write_errors(path), open(path, "a") as file:
+            file.write(json.dumps(record) + "\n")
 
     def history(self) -> list[Record]:
-        """Return the records of all finished epochs; a line cut short by a crash is not one."""
+        """Return the records of all finished epochs. A line that a crash cut short does not count."""
         path = self.path / "history.jsonl"
         records: list[Record] = []
         for line in self._read(path.name).splitlines() if path.exists() else []:
@@ -182,13 +168,6 @@ class RunDirectory:
                 break
             records.append(record)
         return records
-
-    def history_at_checkpoint(self) -> History:
-        """Return the records up to the checkpoint, whose weights are used; all of them if it cannot be read."""
-        try:
-            return self.history()[: self.position()[0] or None]
-        except RunError:
-            return self.history()
 
     def truncate_history(self, epochs: int) -> None:
         """Keep the first `epochs` records."""
@@ -222,7 +201,7 @@ class RunDirectory:
     def load_checkpoint(self, *, with_targets: bool = True) -> Checkpoint:
         """Load the whole state, or all but the targets, which the network does not need."""
         path = self.path / "checkpoint.safetensors"
-        flat, metadata = load_tensors(path, but="" if with_targets else "targets/")
+        flat, metadata = load_tensors(path, skip=() if with_targets else ("targets/",))
         checkpoint = self._parsed(metadata)
         for key, tensor in flat.items():
             part, _, name = key.partition("/")
@@ -232,14 +211,14 @@ class RunDirectory:
         return checkpoint
 
     def _parsed(self, metadata: dict[str, str]) -> Checkpoint:
-        """Return the checkpoint that a file's metadata describe, without its tensors; refuse one of another run."""
+        """Return the checkpoint that the metadata describe, without its tensors. Refuse one of another run."""
         try:
             found = Checkpoint(int(metadata["epoch"]), int(metadata["step"]), {}, float(metadata["seconds"]))
-            of_this_run = (metadata["format"], metadata["run"]) == (FORMAT, self.info().id)
-        except (KeyError, *NOT_JSON):
+            is_of_this_run = (metadata["format"], metadata["run"]) == (FORMAT, self.info().id)
+        except (KeyError, ValueError):
             raise self._damaged_checkpoint() from None
         is_within = 0 <= found.epoch <= self.config().schedule.epochs and found.step >= 0
-        if not of_this_run or not is_within or not 0 <= found.seconds < math.inf:
+        if not is_of_this_run or not is_within or not 0 <= found.seconds < math.inf:
             raise self._damaged_checkpoint()
         return found
 
@@ -249,12 +228,12 @@ class RunDirectory:
     # Small files
 
     def _read(self, name: str) -> str:
+        path = self.path / name
         try:
-            check_regular(self.path / name)
-            return (self.path / name).read_text()
+            check_regular(path)
+            return path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             reason = "it does not exist" if isinstance(error, FileNotFoundError) else error
-            path = self.path / name
             raise RunError(f"{path} cannot be read ({reason}); expected a run made by selfens train.") from None
 
     def _read_json(self, name: str) -> Any:

@@ -6,11 +6,10 @@ A record also holds the parts of the loss, under the names that the method gives
 from collections.abc import Sequence
 from typing import Any
 
-LARGEST = 1e300  # larger numbers were not measured
+LARGEST = 1e300  # a larger number means that a record is damaged
 
 Record = dict[str, Any]
 History = Sequence[Record]
-
 
 TOTAL = "total"
 ERRORS = {"test_error": "test", "validation_error": "validation"}  # in percent, and the rows they are measured on
@@ -26,11 +25,11 @@ FIELDS = {
     "images_per_second": "",
     "seconds": "",
 }
-"""What every record may hold besides the parts of the loss, and the titles of the charts; empty if there is none."""
+"""What a record may hold besides the parts of the loss, with the title of its chart; empty if it has no chart."""
 
 
 def is_record(found: Any) -> bool:
-    """Return True for numbers by name; None stands for what was not measured in an epoch."""
+    """Return True for a dict of numbers. None stands for a number that was not measured in an epoch."""
     if not isinstance(found, dict) or found.get("epoch") is None or found.get(TOTAL) is None:
         return False
     return all(value is None or (type(value) in (int, float) and not abs(value) > LARGEST) for value in found.values())
@@ -38,8 +37,3 @@ def is_record(found: Any) -> bool:
 
 def total_seconds(history: History) -> float:
     return float(sum(record.get("seconds") or 0.0 for record in history))
-
-
-def last_measured(history: History, name: str) -> Any:
-    """Return the value of the last epoch that has one: not every epoch is evaluated."""
-    return next((record[name] for record in reversed(history) if record.get(name) is not None), None)

@@ -1,4 +1,4 @@
-"""Model: a trained network with all that stands before it, from raw examples to probabilities."""
+"""Model: encoder, preprocessing and trained network, from raw examples to probabilities."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Model:
     def predict_proba(
         self, given: Any, where: str, what: str = "the inputs", dtype: torch.dtype = torch.float32
     ) -> NDArray[Any]:
-        """Return [rows, classes] probabilities for what a caller passes; `where` and `what` name it in an error message."""
+        """Return [rows, classes] for new examples; an error message calls the model `where` and the inputs `what`."""
         raw = self.encoder.accept(given, where, what)
         return self.predict_inputs(self.encoder.transform(raw).inputs, dtype=dtype)
 
     def predict_inputs(
         self, inputs: Array, rows: Rows | None = None, dtype: torch.dtype = torch.float32
     ) -> NDArray[Any]:
-        """Return [rows, classes] probabilities for encoded inputs, all or only `rows`, a piece at a time."""
+        """Return [rows, classes] probabilities for encoded inputs, all or only `rows`, computed in pieces."""
         if (shape := tuple(inputs.shape[1:])) != self.input_shape:
             raise RunError(f"the encoder makes inputs of shape {shape}, but the network takes {self.input_shape}.")
-        parts = []
+        parts: list[NDArray[Any]] = [torch.empty((0, len(self.classes)), dtype=dtype).numpy()]
         for piece in pieces(inputs, PIECE, rows):
             prepared = preprocess.apply(self.preprocess, piece, self.device)
             parts.append(network_probabilities(self.network, prepared, self.precision, dtype))

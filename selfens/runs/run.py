@@ -53,15 +53,14 @@ class Run:
         data: EncodedDataset | None = None,
         trust_code: bool = False,
     ) -> None:
-        self.directory = RunDirectory.open(path)
+        self.directory = RunDirectory(path)
         self.path = self.directory.path
+        self.info: RunInfo = self.directory.info()  # read before the config: says what a folder that is not a run lacks
         self.config: Config = self.directory.config()
-        self.info: RunInfo = self.directory.info()
         self.classes, self.input_shape = self.info.classes, self.info.input_shape
         self.device = resolve_device(device)
         self._passed_network = network
         self._data, self._trust_code = data, trust_code
-        self._tested: tuple[EncodedDataset, NDArray[np.float32]] | None = None
 
     @property
     def history(self) -> list[Record]:
@@ -70,21 +69,18 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """The checkpoint of the last epoch exists; its line in the history comes a moment before."""
+        """True once the checkpoint of the last epoch exists; its line in the history comes a moment before."""
         return self.directory.position()[0] >= self.config.schedule.epochs
 
     @property
     def test_error(self) -> float | None:
-        """In percent, after the checkpoint's epoch, whose weights predict: never the best epoch's.
-
-        None if that epoch was not evaluated, or there are no test rows.
-        """
+        """In percent, after the epoch of the checkpoint, not after the best one; None if it was not measured."""
         records = self.history[: self.directory.position()[0]]  # a crash may have left later ones
         return records[-1].get("test_error") if records else None
 
     @property
     def error_margin(self) -> float | None:
-        """In points, if there are so few test rows that it matters: half the 95 % interval at an error of one half."""
+        """Half the 95 % interval of the test error, in points, at an error of one half; None if it does not matter."""
         tested = self.info.test_rows
         return 98 / math.sqrt(tested) if 0 < tested < FEW_TEST_ROWS else None
 
@@ -101,12 +97,10 @@ class Run:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The fitted encoder."""
         if self._data is not None:
             return self._data.encoder
         self.check_code()
-        where = str(self.path / "run.json")
-        return encoders.restored(self.config.encoder, self.info.encoder, self.device, where)
+        return encoders.restore(self.config.encoder, self.info.encoder, self.device, str(self.path / "run.json"))
 
     @cached_property
     def preprocess(self) -> nn.Module:
@@ -123,7 +117,7 @@ class Run:
         tensors = self.directory.load_checkpoint(with_targets=False).tensors
         if network is None:
             self.check_code()
-            with keep_random_state():  # weights are drawn before they are overwritten
+            with keep_random_state():  # building draws weights, which are overwritten below
                 network = networks.build(self.config.network, self.input_shape, len(self.classes))
         elif tensors.get("evaluated"):
             network = copy.deepcopy(network)  # the passed module keeps the trained weights, not the teacher's
@@ -157,21 +151,22 @@ class Run:
 
     @property
     def code(self) -> dict[str, str]:
-        """The code that is imported to use the run, by what it is for: its network or its encoder."""
+        """The code that using the run imports, by what it is for: the network or the backbone."""
         network, encoder = self.config.network.name, self.config.encoder.code
         found = {"network": network} if networks.is_factory(network) and self._passed_network is None else {}
         return found | ({"backbone": encoder} if encoder is not None else {})
 
     def check_code(self) -> None:
-        """Refuse to import code that the run names, which may be anybody's, unless the caller trusts it."""
-        for part, name in self.code.items() if not self._trust_code else ():
+        """Refuse to import code that the run names, unless the caller trusts it: anybody may have written it."""
+        if self.code and not self._trust_code:
+            part, name = next(iter(self.code.items()))
             advice = "which is imported only if you trust it (trust_code=True, or --trust-code)"
             raise RunError(f"{self.path} names code for its {part}, '{name}', {advice}.")
 
     # Data
 
     def data(self, dataset: Dataset | None = None, *, source: str | Path | None = None) -> EncodedDataset:
-        """Return the data the run was trained and tested on, encoded, and load them if need be.
+        """Return the data the run was trained and tested on, encoded. Load them unless they are in memory.
 
         Parameters
         ----------
@@ -221,10 +216,7 @@ class Run:
         return np.array([self.classes[number] for number in best])
 
     def predict_training_rows(self, dataset: Dataset | None = None, rows: Rows | None = None) -> NDArray[np.float32]:
-        """Return [rows, classes] probabilities for the run's own training rows, by default all of them.
-
-        They are those of the ensemble, if there is one and it has seen the row, and otherwise the network's.
-        """
+        """Return [rows, classes] for training rows, by the ensemble if it has seen the row, else by the network."""
         data = self.data(dataset)
         numbers = np.arange(data.num_rows) if rows is None else np.asarray(rows)
         if self.ensemble is None:
@@ -235,19 +227,18 @@ class Run:
             probabilities[unknown] = self.model.predict_inputs(data.inputs, numbers[unknown])
         return np.asarray(probabilities)
 
-    def test_probabilities(self, dataset: Dataset | None = None) -> NDArray[np.float32]:
-        """Return [test rows, classes] probabilities."""
-        data = self.data(dataset)
+    @cached_property
+    def test_probabilities(self) -> NDArray[np.float32]:
+        """[test rows, classes] probabilities."""
+        data = self.data()
         if len(data.test_labels) == 0:
             raise DataError(f"{data.dataset.name} has no test rows to evaluate on.")
-        if self._tested is None or self._tested[0] is not data:  # used by comparison, report and others in turn
-            self._tested = (data, self.model.predict_inputs(data.test_inputs))
-        return self._tested[1].copy()
+        return self.model.predict_inputs(data.test_inputs)
 
     def evaluate(self, dataset: Dataset | None = None) -> dict[str, Any]:
         """Compute the test error again, in percent, over every test row, and the error of each class."""
         data = self.data(dataset)
-        wrong = self.test_probabilities().argmax(axis=1) != data.test_labels
+        wrong = self.test_probabilities.argmax(axis=1) != data.test_labels
         present = np.unique(data.test_labels)
         per_class = {data.classes[n]: 100.0 * float(wrong[data.test_labels == n].mean()) for n in present}
         error = 100.0 * int(wrong.sum()) / len(wrong)

@@ -243,7 +243,7 @@ def compare_run(run: Run, wanted: bool | None = None, *, can_load: bool = True) 
     seen = choice.visited(data.num_rows, run.config.training.rows)
     inputs, labels = LazyRows([data.inputs], seen), choice.training_labels(data.num_rows)[seen]
     baselines, notes = predictions(inputs, labels, data.test_inputs, standardize=not data.encoder.is_scaled)
-    predicted = {OURS: run.test_probabilities().argmax(axis=1), **baselines}
+    predicted = {OURS: run.test_probabilities.argmax(axis=1), **baselines}
     about = {"labels": len(choice.rows), "is_images": data.is_images, "notes": tuple(notes)}
     return compare(predicted, data.test_labels, **about)
 
@@ -272,6 +272,6 @@ def one_class_of(run: Run) -> str:
     """Return what `one_class` says about a run's test rows, or if there are none, about some training rows."""
     data = run.data()
     if len(data.test_labels):
-        return one_class(run.test_probabilities().argmax(axis=1), data.test_labels, run.classes)
+        return one_class(run.test_probabilities.argmax(axis=1), data.test_labels, run.classes)
     rows = _thinned(np.arange(data.num_rows), SAMPLE)
     return one_class(run.predict_training_rows(rows=rows).argmax(axis=1), run.labels.labels, run.classes)

@@ -81,7 +81,7 @@ def compare_folds(
         hidden, seen = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
         partly = dataset.with_split(seen, hidden, labels)
         with _trained(config, partly, fold, folds, progress, copy.deepcopy(network)) as run:
-            ours, data = run.test_probabilities().argmax(axis=1), run.data()
+            ours, data = run.test_probabilities.argmax(axis=1), run.data()
         baselines, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
         for name, classes in {OURS: ours, **baselines}.items():
             predicted.setdefault(name, labels.copy())[hidden] = classes

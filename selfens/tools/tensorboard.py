@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfens.errors import RunError, require
-from selfens.files.tensors import write_failure
+from selfens.files.tensors import write_errors
 from selfens.runs.directory import RunDirectory
 from selfens.training.progress import Progress, WarningsOnly
 
@@ -28,7 +28,7 @@ class TensorBoard(Progress):
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         self.file = self.folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        try:
+        with write_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
             for old in self.folder.glob("events.out.tfevents.*"):
                 old.unlink()
@@ -37,8 +37,6 @@ class TensorBoard(Progress):
             self._append(step=0, session_log=SessionLog(status=SessionLog.START))
             for record in self.directory.history():
                 self._append_epoch(record)
-        except OSError as error:
-            raise RunError(write_failure(self.folder, error)) from error
         self.shown.deadline = self.deadline
         self.shown.start(title, epochs=epochs, first_epoch=first_epoch, steps_per_epoch=steps_per_epoch)
 
@@ -47,9 +45,10 @@ class TensorBoard(Progress):
 
     def epoch(self, record: dict[str, Any]) -> None:
         try:
-            self._append_epoch(record)
-        except OSError as error:  # ends the logging, not the run
-            self.warn(f"TensorBoard gets no more epochs: {write_failure(self.folder, error)}")
+            with write_errors(self.folder):
+                self._append_epoch(record)
+        except RunError as error:  # ends the logging, not the run
+            self.warn(f"TensorBoard gets no more epochs: {error}")
             self.file = None
         self.shown.epoch(record)
 

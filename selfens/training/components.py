@@ -101,7 +101,7 @@ class Components:
     @cached_property
     def weight_max(self) -> float:
         """The largest unsupervised weight: w_max M/N, where N includes extra rows, or w_max if the options say so."""
-        options, num_main = self.method.options, self.prepared.data.num_main
+        options, num_main = self.method.options, self.prepared.data.dataset.num_main
         if not self.method.uses_unlabeled or not isinstance(options, WeightedOptions):
             return 0.0
         is_all_labeled = not (self.labels[self.visited[self.visited < num_main]] == UNLABELED).any()

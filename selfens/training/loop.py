@@ -75,7 +75,7 @@ def train(
     if dataset is not None:
         config = replace(config, source=SOURCES.options("memory", dataset=dataset.name))
     if launcher.restarts() and (path / "config.json").is_file():
-        found = RunDirectory.open(path).config()
+        found = RunDirectory(path).config()
         asked = replace(config, source=found.source) if config.source.is_completed_by(found.source) else config
         if (asked if deadline is None else asked.with_epochs(found.schedule.epochs)) == found:
             # The caller's config names the same code as the run's, so it can be trusted.

@@ -48,12 +48,11 @@ def warn_about_data(parts: Components, progress: Progress) -> None:
     spelled = Counter(" ".join(name.casefold().split()) for name in data.classes)
     if alike := [f"'{name}'" for name in data.classes if spelled[" ".join(name.casefold().split())] > 1]:
         progress.warn(f"classes that differ only in case or spaces: {', '.join(alike[:8])}; are they meant to be one?")
-    limits = data.value_range if len(data.test_inputs) else None  # None for vectors, too
-    if limits is not None and not same_scale(limits, test := value_range(data.test_inputs)):
-        progress.warn(
-            f"the training images range from {limits[0]:g} to {limits[1]:g}, and the test images from {test[0]:g} to "
-            f"{test[1]:g}; are they on the same scale?"
-        )
+    if data.is_images and len(data.test_inputs):
+        limits, test = value_range(data.inputs), value_range(data.test_inputs)
+        if not same_scale(limits, test):
+            found = f"from {limits[0]:g} to {limits[1]:g}, and the test images from {test[0]:g} to {test[1]:g}"
+            progress.warn(f"the training images range {found}; are they on the same scale?")
     for options in (config.source, sources.public_extra(config.source)):
         if options is not None and (warning := sources.build(options).warning()):
             progress.warn(warning)
