@@ -260,8 +260,13 @@ def normalized_layers(network: nn.Module) -> Iterator[NormalizedLayer]:
 @torch.no_grad()
 def update_running_means(network: nn.Module) -> None:
     """Move every running mean toward the mean of the last training pass. Call it once per step."""
+    by_momentum: dict[float, list[NormalizedLayer]] = {}
     for layer in normalized_layers(network):
-        layer.running_mean.lerp_(layer.batch_mean, 1 - layer.momentum)
+        by_momentum.setdefault(layer.momentum, []).append(layer)
+    for momentum, layers in by_momentum.items():  # one kernel on a GPU, not one for each layer
+        means: list[Tensor] = [each.running_mean for each in layers]
+        batch_means: list[Tensor] = [each.batch_mean for each in layers]
+        torch._foreach_lerp_(means, batch_means, 1 - momentum)
 
 
 @torch.no_grad()
