@@ -260,14 +260,17 @@ def test_large_numbers_have_commas_in_charts_and_galleries(tmp_path):
 
 def test_galleries_name_files_from_the_folder_of_the_data(data, tmp_path):
     files = tuple(f"/data/photos/cat/2026/{row:04d}.png" for row in range(80))
-    named = replace(data, name="/data/photos", ids=files)
+    named = replace(data, name="/data/photos", ids=files, folder="/data/photos")
     ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.3, 0.3, 0.4]])
     page = Page(write_audit_page(tmp_path / "page.html", ranked, encoded(named)))
     assert "score −0.60 cat/2026/0001.png" in page.text
     assert "Files are in /data/photos." in page.text
     assert page.all("img")[0]["alt"] == "0001.png"
-    from_csv = encoded(replace(named, name="/data/photos/list.csv"))
-    assert "score −0.60 cat/2026/0001.png" in Page(write_audit_page(tmp_path / "page.html", ranked, from_csv)).text
+    elsewhere = encoded(replace(named, folder=""))
+    assert (
+        "score −0.60 /data/photos/cat/2026/0001.png"
+        in Page(write_audit_page(tmp_path / "page.html", ranked, elsewhere)).text
+    )
 
 
 def test_a_line_leads_over_epochs_that_were_not_evaluated(monkeypatch):

@@ -68,8 +68,8 @@ def _gallery(
     dataset, top = data.dataset, rows[:MAX_ENTRIES]
     numbers, ids = dataset.row_numbers(test=test)[top], dataset.row_ids(test=test)
     names = [ids[row] for row in top] if ids else [f"row {number:,}" for number in numbers]
-    root = f"{dataset.folder}/"
-    if any(name.startswith(root) for name in names):
+    root = f"{dataset.folder}/" if dataset.folder else ""
+    if root and any(name.startswith(root) for name in names):
         note = f"{note} Files are in {shown(dataset.folder)}."
     seen = data.encoder.show(dataset.raw, (dataset.test_rows if test else dataset.train_rows)[top])
     drawn = [""] * len(top) if seen.images is None else pictures(seen.images)
