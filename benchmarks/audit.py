@@ -6,7 +6,7 @@ uniform 10 %           a tenth of the labels flipped to a class drawn among the 
 class-dependent 40 %   four tenths of each class flipped to the next one (3 becomes 4, 9 becomes 0)
 
 in-sample      probabilities of the rows trained on: the ensemble, or the supervised network's predictions
-folds          out of sample: each fifth of the labels hidden in turn
+folds          out of sample: each fifth of the rows held out in turn
 cleanlab       its self-confidence, normalized margin and confident learning over the same probabilities; and its own
                recipe, out-of-sample probabilities of a logistic regression by cross_val_predict
 
@@ -39,7 +39,7 @@ from selfens.auto import config_for_dataset
 from selfens.core.device import environment
 from selfens.data.dataset import Dataset
 from selfens.tools import audit
-from selfens.tools.folds import fold_predictions
+from selfens.tools.folds import evidence_by_folds
 from selfens.training.loop import train
 
 try:
@@ -105,7 +105,8 @@ def in_sample(method: str, labels, seed: int):
 
 def in_folds(method: str, labels, seed: int):
     dataset = Dataset.from_arrays(X, labels)
-    return fold_predictions(settings(dataset, method, seed), dataset, FOLDS)[1]
+    evidence = evidence_by_folds(settings(dataset, method, seed), dataset, FOLDS)
+    return evidence.probabilities.astype(np.float64)  # of every row, as every row has a label
 
 
 def settings(dataset: Dataset, method: str, seed: int):

@@ -95,7 +95,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             np.savez(Path(folder) / "images.npz", **drawn)
             words = [sys.executable, "-m", "selfens", "train", "images.npz", "--run", "run", "--no-report"]
-            words += ["--seed", str(seed), "--device", options.device]
+            words += ["--no-baselines", "--seed", str(seed), "--device", options.device]
             began = time.perf_counter()
             subprocess.run(words, cwd=folder, check=True, capture_output=True)
             seconds, run = time.perf_counter() - began, load_run(Path(folder) / "run")

@@ -291,7 +291,7 @@ SECTIONS: dict[str, type[Section]] = field_types(Config)
 
 
 def decisive_fields(config: Config, *, with_seed: bool = True) -> str:
-    """Return the settings that affect the result as text to compare; paths and hardware are left out."""
+    """Return the settings that affect the result, as text to compare. Hardware is left out, and where official files are."""
     sections = config.to_dict()
     if not with_seed:
         del sections["seed"]

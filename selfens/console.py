@@ -53,23 +53,30 @@ def display(directory: Path, tensorboard: bool, quiet: bool) -> Progress:
     return TensorBoard(directory, for_terminal(quiet)) if tensorboard else for_terminal(quiet)
 
 
-def finish(run: Run, show: Progress, baselines: bool | None, report: bool, quiet: bool) -> None:
-    """Compare a complete run, whose data are in memory, with the baselines, write its page and print the result."""
-    from selfens.report.page import write_report_or_warn
-    from selfens.tools.baselines import compare_run, one_class_of, store
+def finish(
+    run: Run, show: Progress, baselines: bool | None, report: bool, quiet: bool, limit: float | None = None
+) -> None:
+    """Measure a complete run, whose data are in memory, write its page and print the result.
 
-    lines: list[str] = []
+    `limit` is how many seconds folds may take, if there is a limit.
+    """
+    from selfens.report.page import write_report_or_warn
+    from selfens.tools.comparison import one_class_of
+    from selfens.tools.measure import measure, wants_measuring
+
+    warnings: list[str] = []
     if launcher.rank() == 0:
         try:
-            comparison = compare_run(run, baselines)
-            if comparison is not None:
-                store(run, comparison)
-            lines = [*filter(None, [one_class_of(run)]), *(comparison.lines if comparison else [])]
-        except Exception as error:  # a comparison must not fail the run
-            show.warn(f"the run is complete, but it could not be compared with the baselines ({root_cause(error)}).")
+            if wants_measuring(run, baselines):
+                run.keep_novelty()
+                with interruptible(run.path):
+                    measure(run, limit=limit, progress=show)
+            warnings = [*filter(None, [one_class_of(run)])]
+        except Exception as error:  # must not fail the run
+            show.warn(f"the run is complete, but its errors could not be measured ({root_cause(error)}).")
         if report:
             write_report_or_warn(run, None, show.warn, baselines)
-    say_result(run, quiet, lines)
+    say_result(run, quiet, warnings)
 
 
 @contextmanager
@@ -87,31 +94,32 @@ def interruptible(resumable: Path | None = None) -> Iterator[None]:
         sys.exit(130)
 
 
-def say_result(run: Run, quiet: bool, lines: list[str]) -> None:
+def say_result(run: Run, quiet: bool, warnings: list[str]) -> None:
     """Print the error of a run, and what to do with it next."""
     from selfens.runs.directory import REPORT
     from selfens.runs.history import total_seconds
+    from selfens.tools.comparison import comparison_of
 
-    history = run.history
+    history, evidence = run.history, run.evidence
     spent = f"{plural(run.directory.position()[0], 'epoch')} in {total_seconds(history):.0f} s"
-    result = f"trained {spent}; no test rows, so no test error"
-    if run.test_error is not None:
+    result = f"trained {spent}; its error was not measured"
+    if evidence is not None:
+        low, high = evidence.error_interval
+        how = f"by {evidence.folds} folds of" if evidence.folds else "on"
+        rows = f"{len(evidence.wrong):,} {'labeled' if evidence.folds else 'test'} rows"
+        result = f"error {evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), {how} {rows}; trained {spent}"
+    elif run.test_error is not None:
         result = f"test error {run.test_error:.2f} % after {spent}"
     elif history and (held_out := history[-1].get("validation_error")) is not None:
         result = f"validation error {held_out:.2f} % after {spent}"
     say(f"{result}; run in {run.path}")
     if quiet:
         return
-    if (points := run.error_margin) is not None:
-        say(f"with only {run.info.test_rows} test rows the error is accurate to about ±{points:.0f} points")
-    for line in lines:
+    comparison = comparison_of(run)
+    for line in (*warnings, *(comparison.lines if comparison else [])):
         say(line)
-    by_folds = fold_command(run)
-    if not run.info.test_rows and not lines:
-        how = f"; to compare by cross-validation: {by_folds}" if by_folds else ""
-        say(f"no test rows, so it was not compared with simple methods{how}")
-    elif run.error_margin is not None and len(run.labels.rows) > run.info.test_rows and by_folds:
-        say(f"there are more labels than test rows, so cross-validation is more accurate: {by_folds}")
+    if evidence is None and not run.info.test_rows and (by_folds := fold_command(run)):
+        say(f"to measure its error by cross-validation: {by_folds}")
     if run.config.views.flip and not run.config.source.is_public and run.device.type == "cpu":  # photos
         say("features of a pretrained network usually do better on photos: --backbone timm:tf_efficientnet_lite0")
     if (run.path / REPORT).is_file():

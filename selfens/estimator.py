@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,14 @@ from selfens.core import launcher
 from selfens.core.device import keep_random_state, resolve_device
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.data.frames import check_frame, is_frame
+from selfens.encoders import ENCODERS
 from selfens.errors import ConfigError, DataError, check_type
 from selfens.runs.directory import free_directory
+from selfens.runs.novelty import Novelty
 from selfens.runs.run import Run
 from selfens.settings import seconds
-from selfens.tools.folds import compare_folds, default_folds
+from selfens.tools.comparison import comparison_of
+from selfens.tools.folds import default_folds, evidence_by_folds
 from selfens.training.loop import train
 from selfens.training.progress import for_terminal
 
@@ -68,9 +71,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         replaces it, and `method`, `epochs` and a network's name are ignored.
     run_dir : str, Path or None
         Keep the run there, for `selfens.load_run`; if a run is there already, in NAME-2, NAME-3 and so on.
-    baselines : bool
-        Also compare with chance, logistic regression and self-training, by cross-validation on up to five folds of the
-        labeled rows.
+    measure : bool
+        Also measure the error by cross-validation on five folds of the labeled rows (fewer if there are fewer labels), beside
+        chance, logistic regression and self-training with it. Then `predict_proba` is calibrated, and `predict` can say
+        that it is not sure.
     verbose : bool
         Show progress.
 
@@ -93,8 +97,14 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         The settings used.
     run_dir_ : Path or None
         Where the run was kept.
-    baselines_ : selfens.tools.baselines.Comparison or None
-        The comparison, if asked for: `print` shows a table, `errors` is a dict.
+    error_ : float
+        Percentage misclassified of labeled rows, each predicted by a model that was not trained on it, if `measure`.
+    error_interval_ : tuple of float
+        The 90 % interval of the error, in percent.
+    temperature_ : float
+        What logits are divided by in `predict_proba`; 1 without `measure`.
+    comparison_ : selfens.tools.comparison.Comparison or None
+        This model beside the simple methods: `print` shows a table, `errors` is a dict.
 
     Examples
     --------
@@ -118,7 +128,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         device: str = "auto",
         config: Config | Mapping[str, Any] | None = None,
         run_dir: str | Path | None = None,
-        baselines: bool = False,
+        measure: bool = False,
         verbose: bool = False,
     ) -> None:
         self.method = method
@@ -129,20 +139,38 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.device = device
         self.config = config
         self.run_dir = run_dir
-        self.baselines = baselines
+        self.measure = measure
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> SelfEnsemblingClassifier:
-        """Train on all rows of X; y holds a class for each, or -1, None, NaN, pandas' NA or "" for unlabeled."""
+    def fit(self, X: ArrayLike, y: ArrayLike, suggested: ArrayLike | None = None) -> SelfEnsemblingClassifier:
+        """Train on all rows of X.
+
+        Parameters
+        ----------
+        y
+            A class for each row, or -1, None, NaN, pandas' NA or "" for unlabeled.
+        suggested
+            True for rows that were labeled because a model was uncertain about them. They are harder than others, so
+            `measure` does not count them.
+        """
         began = time.perf_counter()
         launcher.check_single_process(type(self).__name__)
         dataset = self._dataset(X, _without_missing(y))
+        if suggested is not None:
+            chosen = np.asarray(suggested)
+            if chosen.dtype != bool or chosen.shape != (dataset.num_train,):
+                found = f"suggested has type {chosen.dtype} and shape {chosen.shape}"
+                raise DataError(f"{found}; expected True or False for each of the {dataset.num_train:,} rows.")
+            dataset = replace(dataset, suggested=chosen)
         self.config_ = self._config(dataset)
         folds = default_folds(dataset.train_labels)
-        if self.baselines and folds < 2:
-            raise DataError("no class has more than one labeled row; leave baselines out, or label more rows.")
+        if self.measure and folds < 2:
+            raise DataError("no class has more than one labeled row; leave measure out, or label more rows.")
         module = self.network if isinstance(self.network, nn.Module) else None
-        self.run_dir_ = None if self.run_dir is None else free_directory(Path(self.run_dir))
+        self.run_dir_ = None
+        if self.run_dir is not None:
+            wanted = Path(self.run_dir)
+            self.run_dir_ = free_directory(wanted) if (wanted / "config.json").exists() else wanted
         progress = for_terminal() if self.verbose else None
         limit = None
         if self.time_limit is not None:
@@ -150,10 +178,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, keep_random_state():
             directory, copied = self.run_dir_ or Path(temporary) / "run", copy.deepcopy(module)
             run = train(self.config_, directory, dataset=dataset, network=copied, progress=progress, time_limit=limit)
+            if self.measure:  # with the number of epochs that fit into a time limit
+                config = auto.shortened(run.config, dataset.num_train)
+                run.keep_evidence(evidence_by_folds(config, dataset, folds, network=module, progress=progress))
             self._keep(run)
-            self.baselines_ = None
-            if self.baselines:  # with the number of epochs that fit into a time limit
-                self.baselines_ = compare_folds(self.config_, dataset, folds, network=module, progress=progress)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -162,10 +190,37 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         model = self.model_.to(resolve_device(self.device))
         return model.predict_proba(self._checked_inputs(X), "this classifier", "X's rows", torch.float64)
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the most probable class of each row."""
-        best = self.predict_proba(X).argmax(axis=1)
-        return np.asarray(self.classes_[best])
+    def predict(self, X: ArrayLike, *, max_error: float | None = None, not_sure: Any = UNLABELED) -> NDArray[Any]:
+        """Return the most probable class of each row.
+
+        Parameters
+        ----------
+        max_error
+            Percent of the answers that may be wrong: rows that are too uncertain for that get `not_sure`. Needs `measure`.
+        not_sure
+            What these rows get.
+        """
+        check_is_fitted(self)
+        if max_error is not None:
+            check_type("max_error", max_error, Real, "percent of the answers")
+            if not 0 < max_error < 100:
+                raise ConfigError(f"max_error is {max_error}; expected percent of the answers, above 0 and below 100.")
+            if self.comparison_ is None:
+                raise ConfigError("max_error needs a measured error; fit with measure=True.")
+        model = replace(self.model_.to(resolve_device(self.device)), temperature=1.0)
+        probabilities = model.predict_proba(self._checked_inputs(X), "this classifier", "X's rows", torch.float64)
+        predicted = np.asarray(self.classes_[probabilities.argmax(axis=1)])
+        if max_error is None or self.comparison_ is None:
+            return predicted
+        sure = self.comparison_.evidence.is_sure(probabilities, max_error)
+        return predicted if sure.all() else np.where(sure, predicted.astype(object), not_sure)
+
+    def novelty(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return how unlike the training rows each row is: the share of them that are nearer to the others, from 0 to 1."""
+        check_is_fitted(self)
+        encoder = self.model_.encoder
+        raw = encoder.accept(self._checked_inputs(X), "this classifier", "X's rows")
+        return self.novelty_.score(encoder.transform(raw).inputs)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy over the rows that have a label; those labeled -1 are left out."""
@@ -198,8 +253,13 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         seed = int(check_random_state(self.random_state).randint(2**31))
         if isinstance(self.config, Config):
             return self.config if self.random_state is None else self.config.with_values("seed", base=seed)
-        changes = {} if self.config is None else self.config
-        check_type("config", changes, Mapping, 'a Config, or fields such as {"method.weight_max": 10}')
+        check_type("config", self.config, Mapping | None, 'a Config, or fields such as {"method.weight_max": 10}')
+        changes = dict(self.config or {})
+        if "method.name" in changes:
+            raise ConfigError(
+                "config sets method.name; use the parameter method, which also applies its other settings."
+            )
+        encoder = ENCODERS.options(str(changes.pop("encoder.name"))) if "encoder.name" in changes else None
         if self.time_limit is not None and (self.epochs is not None or "schedule.epochs" in changes):
             raise ConfigError("time_limit and a number of epochs were both given; leave one of them out.")
         check_type("network", self.network, str | nn.Module, "a name, or a module from inputs to logits")
@@ -209,15 +269,21 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if self.epochs is not None:
             check_type("epochs", self.epochs, Integral, "a whole number")
             fields["schedule.epochs"] = self.epochs
-        overrides = [f"{path}={value}" for path, value in (fields | dict(changes)).items()]
+        overrides = [f"{path}={value}" for path, value in (fields | changes).items()]
         method = None if self.method == "auto" else self.method
-        return auto.config_for_dataset(dataset, method, device=self.device).with_overrides(overrides)
+        chosen = auto.config_for_dataset(dataset, method, device=self.device, encoder=encoder)
+        return chosen.with_overrides(overrides)
 
     def _keep(self, run: Run) -> None:
         """Keep what is needed once the directory is gone."""
         self.label_distributions_ = run.predict_training_rows()
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
         self.history_, self.config_ = run.history, run.config
+        self.comparison_, self.temperature_ = comparison_of(run), run.temperature
+        self.error_ = self.error_interval_ = None
+        if run.evidence is not None:
+            self.error_, self.error_interval_ = run.evidence.error, run.evidence.error_interval
+        self.novelty_ = Novelty.fit(run.data().inputs, standardize=not run.encoder.is_scaled)
         # A copy, because the parameters of a module that was trained in place are views of one large tensor.
         network, preprocess = copy.deepcopy(run.network).cpu(), run.preprocess.cpu()
         self.model_ = replace(run.model, preprocess=preprocess, network=network)

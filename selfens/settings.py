@@ -173,7 +173,9 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
         value = float(value) if abs(value) <= sys.float_info.max else math.inf
         object.__setattr__(section, item.name, value)
     if value not in choices and type(value) not in [typing.get_origin(kind) or kind for kind in kinds]:
-        words = ", ".join(choices) or " or ".join(TYPE_NAMES.get(kind, str(kind)) for kind in kinds)
+        words = ", ".join(choices) or " or ".join(
+            TYPE_NAMES.get(kind, "paths" if typing.get_origin(kind) is tuple else str(kind)) for kind in kinds
+        )
         raise ConfigError(f"{path} is {value!r} ({type(value).__name__}); expected {words}.")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{path} is {value!r}; expected a finite number.")
@@ -181,7 +183,8 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
     if isinstance(value, int | float) and not all(COMPARISONS[word](value, bound) for word, bound in bounds):
         raise ConfigError(f"{path} is {value!r}; expected {_expected(hint, item)}.")
     if item.metadata.get("is_path") and value is not None:
-        object.__setattr__(section, item.name, absolute(path, value))
+        paths = tuple(absolute(path, each) for each in value) if isinstance(value, tuple) else absolute(path, value)
+        object.__setattr__(section, item.name, paths)
 
 
 def _expected(hint: Any, item: Field[Any]) -> str:

@@ -58,11 +58,11 @@ def relabeled(dataset: Dataset, labels: np.ndarray) -> Dataset:
 def images(rows: int = ROWS, side: int = 8) -> Dataset:
     """Bytes; a class is a brighter corner."""
     random = np.random.default_rng(0)
-    labels = np.arange(rows) % CLASSES
-    pixels = random.integers(0, 120, size=(rows, side, side, 1), dtype=np.uint8)
+    labels = np.arange(rows + 20) % CLASSES
+    pixels = random.integers(0, 120, size=(rows + 20, side, side, 1), dtype=np.uint8)
     for row, label in enumerate(labels):
         pixels[row, (label // 2) * 4 : (label // 2) * 4 + 3, (label % 2) * 4 : (label % 2) * 4 + 3] += 100
-    return Dataset.from_arrays(pixels, labels, pixels[:20], labels[:20])
+    return Dataset.from_arrays(pixels[:rows], labels[:rows], pixels[rows:], labels[rows:])
 
 
 def write_npz(path: Path, **changes: Any) -> Path:

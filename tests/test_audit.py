@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
-from support import blobs, config, features, relabeled
+from support import blobs, config, features, relabeled, sets, write_npz
 
 from selfens import load_run
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.label_files import read_labels
-from selfens.errors import ConfigError, DataError, RunError, SelfensError, SelfensWarning
+from selfens.errors import ConfigError, DataError, RunError, SelfensError
 from selfens.tools import audit, folds
 from selfens.training.loop import train
 
@@ -183,23 +183,29 @@ def test_suggestions_of_a_run_are_rows_it_had_no_label_for(trained, tmp_path):
 
 @pytest.fixture
 def trained_on(monkeypatch):
-    """The training labels of each fold."""
+    """The dataset of each fold."""
     seen = []
 
     def remember(settings, path, *, dataset, **more):
-        seen.append(dataset.train_labels)
+        seen.append(dataset)
         return train(settings, path, dataset=dataset, **more)
 
     monkeypatch.setattr(folds, "train", remember)
     return seen
 
 
-def test_in_folds_no_row_is_judged_by_a_network_that_saw_its_label(trained_on):
+def test_in_folds_no_row_is_judged_by_a_network_that_saw_it(trained_on):
     every = np.array([0] * 10 + [1] * 7 + [-1] * 3 + [2] * 4)
     dataset = relabeled(features(rows=len(every)), every)
     ranked = folds.audit_folds(config("temporal", "labels.count=all", epochs=1), dataset, folds=5)
     labeled = set(np.flatnonzero(every != UNLABELED))
-    hidden = [labeled - set(np.flatnonzero(labels != UNLABELED)) for labels in trained_on]
+    number_of = {row.tobytes(): number for number, row in enumerate(dataset.raw[:24])}
+    hidden = []
+    for fold in trained_on:
+        rows = np.array([number_of[row.tobytes()] for row in fold.raw[:]])
+        assert sorted(rows) == [*range(24)]  # the dataset's own test rows are left out
+        assert (fold.labels == every[rows]).all()
+        hidden.append(set(rows[fold.is_test]))
     assert set(ranked.rows) == set.union(*hidden) == labeled
     assert sorted(map(len, hidden)) == [4, 4, 4, 4, 5]  # each row once
     for number in range(3):  # and each class is divided evenly
@@ -229,16 +235,76 @@ def test_the_only_label_of_a_class_is_never_hidden():
     labels = np.where((dataset.train_labels == 2) & (np.arange(60) > 5), -1, dataset.train_labels)
     labels[5] = -1
     few = config("temporal", "labels.count=all", epochs=1)
-    with pytest.warns(SelfensWarning, match="because the class has only one label: '2'"):
-        ranked = folds.audit_folds(few, relabeled(dataset, labels), 3)
+    ranked = folds.audit_folds(few, relabeled(dataset, labels), 3)
     assert set(ranked.rows) == set(np.flatnonzero((labels != -1) & (labels != 2)))
-    found = folds.compare_folds(few, relabeled(dataset, labels), 3)
-    assert found.rows == len(ranked.rows)
+    found = folds.evidence_by_folds(few, relabeled(dataset, labels), 3)
+    assert sorted(found.rows) == sorted(ranked.rows)
     assert found.notes[0] == "Never held out, because the class has only one label: '2'."
     alone = np.where(np.isin(np.arange(60), [np.flatnonzero(labels == n)[0] for n in range(3)]), labels, -1)
     with pytest.raises(DataError, match="no class has more than one labeled row"):
-        folds.compare_folds(few, relabeled(dataset, alone), 2)
+        folds.evidence_by_folds(few, relabeled(dataset, alone), 2)
     assert [folds.default_folds(np.array(given)) for given in ([0, 1, -1], [0, 0, 1], [0, 0, 1] * 9)] == [0, 2, 5]
+
+
+# The command
+
+
+def disputed(path):
+    return [(int(line[0]), line[1], line[2], float(line[3])) for line in read(path)[1:]]
+
+
+def test_the_command_judges_by_the_evidence_of_the_run_and_trains_only_for_other_folds(typed, tmp_path, monkeypatch):
+    write_npz(tmp_path / "my.npz", x_test=None, y_test=None)
+    quick = sets(["network.width=8", "training.threads=1", "training.batch_size=20"])
+    assert typed("train", "my.npz", "--epochs", 1, "--run", "run", "--no-report", *quick)[0] == 0
+    run = load_run(tmp_path / "run")
+    expected, genuine = audit.rank(run.evidence.labels, run.evidence.probabilities), folds.train
+    monkeypatch.setattr(folds, "train", lambda *given, **more: pytest.fail("trained again"))
+    for words in ([], ["--folds", 5]):
+        code, out, _ = typed("audit", "run", *words)
+        how = "each judged by one of 5 models that were not trained on it"
+        assert (code, out.startswith(f"{len(expected.disputed)} of 20 labels are disputed ({how}); ")) == (0, True)
+        found = disputed(tmp_path / "issues.csv")
+        assert [row for row, *_ in found] == run.evidence.rows[expected.rows].tolist()
+        assert [score for *_, score in found] == pytest.approx(expected.scores, abs=1e-4)
+    assert "Each judged by one of 5 models that were not trained on it." in (tmp_path / "issues.html").read_text()
+    out = typed("audit", "run", "--in-sample")[1]
+    assert "(in-sample: the network was trained on these labels, which hides mistakes)" in out
+    own = audit.audit_run(run)
+    assert [row for row, *_ in disputed(tmp_path / "issues.csv")] == own.rows.tolist()
+    monkeypatch.setattr(folds, "train", genuine)
+    before = (run.path / "evidence.safetensors").read_bytes()
+    assert "one of 2 models that" in typed("audit", "run", "--folds", 2)[1]
+    assert (run.path / "evidence.safetensors").read_bytes() == before  # an audit does not change what is known
+    for words, sentence in (
+        (["--folds", 0], "0 folds were asked for; expected 2 to 20, as many as labels can be hidden."),
+        (["--in-sample", "--folds", 3], "--in-sample and --folds were both given; leave one of them out."),
+    ):
+        assert typed("audit", "run", *words) == (1, "", f"error: {sentence}\n")
+
+
+def test_if_no_label_is_disputed_in_sample_that_is_no_comfort(typed, tmp_path):
+    x, y = blobs()
+    x = x * np.float32(0.3) + np.eye(6, dtype=np.float32)[y] * 9
+    write_npz(tmp_path / "my.npz", x_train=x, y_train=y, x_test=None, y_test=None)
+    quick = sets(["network.width=16", "training.threads=1", "training.batch_size=20"])
+    assert typed("train", "my.npz", "--epochs", 30, "--run", "run", "--no-report", "--no-baselines", *quick)[0] == 0
+    assert "0 of 60 labels are disputed (in-sample" in typed("audit", "run", "--in-sample")[1]
+    page = (tmp_path / "issues.html").read_text()
+    assert "The network agrees with every label that it was trained on, which says little about them" in page
+    assert "No label is disputed" not in page
+
+
+def test_labels_that_no_model_can_judge_are_named(typed, tmp_path):
+    y = np.where(np.arange(60) < 12, np.arange(60) % 2, -1)
+    y[40] = 2
+    write_npz(tmp_path / "my.npz", y_train=y, x_test=None, y_test=None, classes=np.array(["ant", "Bee", "cow"]))
+    quick = sets(["network.width=8", "training.threads=1", "training.batch_size=20"])
+    assert typed("train", "my.npz", "--epochs", 1, "--run", "run", "--no-report", *quick)[0] == 0
+    sentence = "Not judged, because the class has only one label: 'cow'."
+    assert sentence in typed("audit", "run")[1].splitlines()
+    assert len(read(tmp_path / "issues.csv")) == 1 + 12
+    assert sentence not in typed("audit", "run", "--in-sample")[1]
 
 
 # Files

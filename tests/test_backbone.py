@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import sys
@@ -545,16 +546,29 @@ def test_a_folder_is_trained_on_and_the_run_says_with_what(typed):
     assert re.fullmatch("[0-9a-f]{64}", about["sha256"])
     assert (about["size"], about["mean"], about["std"]) == (8, [0.2, 0.3, 0.4], [0.5, 0.6, 0.7])
     assert run.input_shape == (FEATURES,)
-    assert run.evaluate()["test_error"] == run.test_error
+    assert (run.evidence.folds, run.evidence.rows.tolist()) == (5, np.flatnonzero(run.data().labels >= 0).tolist())
+    np.testing.assert_array_equal(run.evidence.labels, run.data().labels[run.evidence.rows])
+
+
+def move_to_test(root, number):
+    """Make a photo of each class a test photo."""
+    for name in COLORS:
+        (root / "test" / name).mkdir(parents=True, exist_ok=True)
+        (root / name / f"{name}{number}.png").rename(root / "test" / name / f"{number}.png")
 
 
 def test_runs_with_and_without_a_backbone_were_tested_on_the_same_photos(typed):
     words = "The runs were not all tested on the same rows"
-    trained(typed)
+    move_to_test(photos(), 0)
+    assert typed("train", "photos", "--backbone", "tiny:Tiny", "--run", "run", *QUICKLY)[0] == 0
     assert typed("train", "photos", "--run", "plain", *QUICKLY)[0] == 0
     assert typed("train", "photos", "--run", "larger", "--size", "16", *QUICKLY)[0] == 0
-    assert typed("train", "photos", "--run", "other", "--seed", "1", *QUICKLY)[0] == 0
-    for runs, alike in ((("run", "plain", "larger"), True), (("run", "other"), False)):
+    assert typed("train", "photos", "--run", "seed", "--seed", "1", *QUICKLY)[0] == 0
+    shutil.copytree("photos", "elsewhere")
+    assert typed("train", "elsewhere", "--run", "copied", *QUICKLY)[0] == 0
+    move_to_test(Path("photos"), 1)
+    assert typed("train", "photos", "--run", "other", *QUICKLY)[0] == 0
+    for runs, alike in ((("run", "plain", "larger", "seed", "copied"), True), (("run", "other"), False)):
         assert typed("report", *runs, "-o", f"{runs[-1]}.html")[0] == 0
         assert (words not in Path(f"{runs[-1]}.html").read_text()) == alike
 
@@ -622,7 +636,7 @@ def test_galleries_show_the_photos(typed):
 
 def test_an_audit_by_folds_asks_networks_that_did_not_see_the_label(typed):
     code, out, err = typed("audit", trained(typed), "--folds", "2", "--quiet", "--trust-code")
-    assert (code, "each judged by one of 2 runs" in out) == (0, True), err
+    assert (code, "each judged by one of 2 models that were not trained on it" in out) == (0, True), err
 
 
 @pytest.mark.parametrize("data", ["photos", "images.npz"])
@@ -663,7 +677,7 @@ def test_a_run_whose_photos_moved_is_resumed(typed):
     code, _, err = typed(*words)
     assert (code, "or --trust-code)." in err) == (1, True)
     code, out, err = typed(*words, "--trust-code")
-    assert (code, "after 4 epochs" in out) == (0, True), err
+    assert (code, "by 5 folds of 18 labeled rows; trained 4 epochs" in out) == (0, True), err
 
 
 def test_weights_that_are_not_those_of_the_run_are_refused(typed, here):
@@ -684,7 +698,7 @@ def test_a_photo_that_changed_is_other_data(typed):
 
 
 USES = {
-    "evaluate": ("evaluate", "run"),
+    "evaluate by folds": ("evaluate", "run", "--folds", "2", "--quiet"),
     "predict": ("predict", "run", "photos", "-o", "out.csv"),
     "predict training rows": ("predict", "run", "--training-rows", "-o", "out.csv"),
     "audit": ("audit", "run"),
@@ -702,6 +716,13 @@ def test_a_command_imports_the_backbone_of_a_run_only_if_it_is_trusted(typed):
         result = typed(*words)
         assert_one_sentence(result, "names code for its backbone, 'tiny:Tiny', which is imported only if you trust it")
         assert result[2].endswith("(trust_code=True, or --trust-code).\n")
+    code, out, _ = typed("evaluate", "run")  # what was measured is known without the backbone
+    assert (code, "of 18 labeled rows that it did not see" in out) == (0, True)
+    move_to_test(Path("photos"), 0)
+    assert typed("train", "photos", "--backbone", "tiny:Tiny", "--run", "tested", *QUICKLY)[0] == 0
+    sys.modules.pop("tiny")
+    Path("imported").unlink()
+    assert_one_sentence(typed("evaluate", "tested"), "names code for its backbone, 'tiny:Tiny'")
     code, _, err = typed("report", "run")
     assert (code, "--trust-code adds it" in err) == (0, True)
     assert "only if you trust it (trust_code=True, or --trust-code)." in Path("report.html").read_text()
@@ -714,6 +735,10 @@ def test_commands_that_are_suggested_trust_the_backbone_if_they_must(typed, monk
     words = ("train", photos(), "--backbone", "tiny:Tiny", "--epochs", "2", "--no-report", "--no-baselines")
     _, out, _ = typed(*words, "--run", "a run")
     assert "to predict: selfens predict 'a run' INPUT -o out.csv --trust-code\n" in out
+    assert "to measure its error by cross-validation: selfens evaluate 'a run' --folds 5 --trust-code\n" in out
+    assert typed("report", "a run", "--no-baselines", "-o", "page.html")[0] == 0
+    next_step = f"selfens evaluate &#39;{Path('a run').absolute()}&#39; --folds 5 --trust-code</code>"
+    assert next_step in Path("page.html").read_text()
     monkeypatch.setattr(Lines, "epoch", lambda self, record: signal.raise_signal(signal.SIGINT))
     code, _, err = typed(*words, "--run", "stopped")
     assert (code, err.endswith("To continue: selfens resume stopped --trust-code\n")) == (130, True)

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.special import softmax
+from scipy.stats import binomtest
 from support import ROWS, blobs, contents, environment, images, selfens, sets, write_npz
 
 from selfens import __version__, load_run, presets
@@ -24,7 +26,10 @@ from selfens.config import Config
 from selfens.methods import METHODS
 from selfens.runs.directory import RunDirectory
 from selfens.settings import field_types
+from selfens.tools.audit import audit_evidence
+from selfens.tools.folds import evidence_by_folds
 
+RESULT = r"error \d+\.\d\d % \(90 % interval \S+ to \S+\), on 30 test rows; trained 2 epochs in \d+ s; run"
 TINY = ["--epochs", "2", "--no-report", *sets(["network.width=4", "training.threads=1"])]
 
 
@@ -64,7 +69,7 @@ def test_an_npz_file_is_trained_and_a_second_run_gets_another_name(typed, npz):
     for _ in range(3):
         code, out, err = typed("train", "blobs.npz", "--quiet", *TINY)
         assert (code, err) == (0, "")
-        assert re.fullmatch(r"test error \d+\.\d\d % after 2 epochs in \d+ s; run in runs/blobs-\S+\n", out)
+        assert re.fullmatch(rf"{RESULT} in runs/blobs-\S+\n", out)
     assert sorted(os.listdir("runs")) == [f"blobs-committee-seed0{end}" for end in ("", "-2", "-3")]
     run = load_run("runs/blobs-committee-seed0")
     assert (run.config.network.name, run.finished, run.info.labeled) == ("committee", True, 20)
@@ -92,7 +97,7 @@ def test_paths_are_kept_absolute_however_they_were_set(typed, here, npz):
     np.save("more.npy", blobs()[0])
     typed("train", "blobs.npz", "--run", "run", *TINY, *words, "--set", "source.extra=more.npy")
     config = load_run("run").config
-    found = (config.labels.file, config.source.extra, config.source.path)
+    found = (*config.labels.file, config.source.extra, config.source.path)
     assert found == tuple(str(here / name) for name in ("rows.txt", "more.npy", "blobs.npz"))
 
 
@@ -108,17 +113,19 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     done = selfens("train", npz, "--run", "run", *TINY, cwd=npz.parent)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) == 14
+    assert len(lines) == 13
     assert lines.pop(2).startswith("chosen: method committee; ")
     assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labeled, 30 to test on; run in run")
     assert lines[0].startswith("committee, committee (")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ rows/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
-    assert lines[3].startswith("test error ")
-    assert lines[4] == "with only 30 test rows the error is accurate to about ±18 points"
-    assert sorted(line.split()[0] for line in lines[5:10]) == ["chance", "error", "logistic", "self-training", "this"]
-    assert lines[10].startswith("This model misclassifies ")
-    assert lines[11] == "to predict: selfens predict run INPUT -o out.csv"
+    assert re.fullmatch(f"{RESULT} in run", lines[3])
+    assert sorted(line.split()[0] for line in lines[4:9]) == ["chance", "error", "logistic", "self-training", "this"]
+    assert lines[9].startswith("This model misclassifies ")
+    assert lines[9].endswith(
+        "30 rows are too few to tell whether self-training with logistic regression is better or worse."
+    )
+    assert lines[10] == "to predict: selfens predict run INPUT -o out.csv"
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout
 
@@ -202,7 +209,9 @@ def test_evaluate_gives_the_error_the_run_reported(typed, trained):
     assert (code, err) == (0, "")
     first, *classes, last = out.splitlines()
     wrong = round(trained.test_error * 30 / 100)
-    assert first == f"test error {trained.test_error:.2f} % ({wrong} of 30 rows)"
+    low, high = (100 * end for end in binomtest(wrong, 30).proportion_ci(0.9, "wilson"))
+    counts = f"{wrong} of 30 rows; 90 % interval {low:.1f} to {high:.1f}"
+    assert first == f"test error {trained.test_error:.2f} % ({counts})"
     assert [line.split()[0] for line in classes] == ["0", "1", "2"]
     balanced = np.mean([float(line.split()[1]) for line in classes])
     assert last == f"balanced error {balanced:.2f} %, the mean of the classes"
@@ -226,7 +235,56 @@ def test_predict_writes_class_and_probability_of_every_row(typed, trained, names
     assert [int(row["row"]) for row in rows] == list(range(17))
     assert [row["class"] for row in rows] == [trained.classes[i] for i in expected.argmax(axis=1)]
     assert np.allclose([float(row["probability"]) for row in rows], expected.max(axis=1), atol=1e-6)
-    assert list(rows[0]) == ["row", "class", "probability"]
+    assert [row["runner_up"] for row in rows] == [trained.classes[i] for i in expected.argsort(axis=1)[:, 1]]
+    assert np.allclose([float(row["novelty"]) for row in rows], trained.novelty.score(x), atol=1e-6)
+    assert list(rows[0]) == ["row", "class", "probability", "runner_up", "novelty"]
+
+
+def test_probabilities_are_those_of_the_logits_divided_by_the_temperature(typed, trained):
+    x, _ = blobs(17, seed=5)
+    np.save("new.npy", x)
+    assert typed("predict", "run", "new.npy", "-o", "out.csv", "--all-classes")[0] == 0
+    rows, names = read_csv("out.csv"), [f"probability of {name}" for name in trained.classes]
+    assert list(rows[0]) == ["row", "class", "probability", "runner_up", "novelty", *names]
+    logits = np.log(trained.model.predict_inputs(x).astype(float))
+    assert trained.temperature != 1
+    expected = softmax(logits / trained.temperature, axis=1)
+    assert np.allclose([[float(row[name]) for name in names] for row in rows], expected, atol=1e-5)
+
+
+def test_rows_that_would_be_answered_wrongly_too_often_are_not_sure(typed, trained):
+    x, _ = blobs(40, seed=5)
+    np.save("new.npy", x)
+    assert typed("predict", "run", "new.npy", "-o", "all.csv")[0] == 0
+    shares = []
+    for most in (2, 20, 99):
+        code, _, err = typed("predict", "run", "new.npy", "-o", "out.csv", "--max-error", most)
+        every, rows = read_csv("all.csv"), read_csv("out.csv")
+        sure = trained.evidence.is_sure(trained.model.predict_inputs(x), most)
+        assert [row["class"] for row in rows] == [
+            row["class"] if answered else "not sure" for row, answered in zip(every, sure, strict=True)
+        ]
+        assert [row | {"class": ""} for row in rows] == [row | {"class": ""} for row in every]
+        said = f"{100 * sure.mean():.0f} % of the rows are answered, {most} % of these perhaps wrongly.\n"
+        assert (code, err) == (0, said)
+        shares.append(sure.mean())
+    assert shares == sorted(shares)
+    assert shares[0] < shares[-1]
+
+
+def test_not_sure_needs_a_percentage_and_errors_that_were_measured(typed, here, npz):
+    assert typed("train", npz, "--run", "plain", "--quiet", "--no-baselines", *TINY)[0] == 0
+    np.save("new.npy", blobs()[0])
+    words = ("predict", "plain", "new.npy", "-o", "out.csv", "--max-error")
+    refused(typed(*words, "5"), "the errors of plain were not measured; run selfens evaluate plain --folds 5 first.")
+    for most in ("0", "100", "-3", "nan"):
+        refused(typed(*words, most), f"--max-error is {most}; expected percent of the answers, above 0 and below 100.")
+    words = ("predict", "plain", "--training-rows", "-o", "out.csv")
+    for option in (["--max-error", "5"], ["--all-classes"]):
+        refused(typed(*words, *option), "--max-error and --all-classes are for an INPUT; leave out --training-rows.")
+    assert typed("evaluate", "plain", "--folds", "5", "--quiet")[0] == 0
+    assert typed("predict", "plain", "new.npy", "-o", "out.csv", "--max-error", "5")[0] == 0
+    assert list(read_csv("out.csv")[0]) == ["row", "class", "probability", "runner_up"]  # its novelty is not known
 
 
 def test_training_rows_have_the_class_of_the_ensemble_or_of_the_network_if_it_has_not_seen_them(typed, npz):
@@ -236,7 +294,7 @@ def test_training_rows_have_the_class_of_the_ensemble_or_of_the_network_if_it_ha
     rows, run = read_csv("out.csv"), load_run("run")
     expected, held_out = run.ensemble.all().probabilities.numpy(), run.labels.validation
     assert len(held_out) > 0
-    expected[held_out] = run.predict_proba(blobs()[0][held_out])
+    expected[held_out] = run.model.predict_inputs(blobs()[0][held_out])  # as the network gives them
     assert list(rows[0]) == ["row", "class", "probability"]
     assert [row["class"] for row in rows] == [run.classes[best] for best in expected.argmax(axis=1)]
     assert np.allclose([float(row["probability"]) for row in rows], expected.max(axis=1), atol=1e-6)
@@ -266,7 +324,8 @@ def test_resuming_a_finished_run_says_so_and_changes_nothing(typed, here, traine
     code, out, err = typed("resume", "run", "--no-report", "--no-baselines")
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "run is complete; there is nothing to resume."
-    assert out.splitlines()[1].startswith(f"test error {trained.test_error:.2f} %")
+    assert re.fullmatch(f"{RESULT} in run", out.splitlines()[1])
+    assert out.splitlines()[1].startswith(f"error {trained.test_error:.2f} %")
     assert len(typed("resume", "run", "--quiet", "--no-report")[1].splitlines()) == 1
     assert contents(here / "run") == before
 
@@ -276,7 +335,7 @@ def test_resuming_quietly_prints_the_result_line_alone(typed, here, trained):
     (here / "run" / "history.jsonl").write_text("")
     code, out, err = typed("resume", "run", "--quiet")
     assert (code, err) == (0, "")
-    assert re.fullmatch(r"test error \d+\.\d\d % after 2 epochs in \d+ s; run in run\n", out)
+    assert re.fullmatch(rf"{RESULT} in run\n", out)
     assert load_run("run").test_error == trained.test_error
 
 
@@ -556,13 +615,28 @@ def test_predictions_can_go_through_a_pipe(typed, trained):
         assert read.result(timeout=60).startswith("row,class,probability")
 
 
-def test_a_run_without_test_rows_cannot_be_evaluated(typed, here):
+def test_a_run_without_test_rows_is_evaluated_by_folds(typed, here):
     write_npz(here / "blobs.npz", x_test=None, y_test=None)
-    code, out, err = typed("train", "blobs.npz", "--run", "run", "--quiet", *TINY)
+    code, out, err = typed("train", "blobs.npz", "--run", "run", "--quiet", "--no-baselines", *TINY)
     assert (code, err) == (0, "")
-    assert re.match(r"trained 2 epochs in \d+ s; no test rows, so no test error; run in ", out)
-    advice = "to evaluate by cross-validation: selfens evaluate run --folds 5"
+    assert re.fullmatch(r"trained 2 epochs in \d+ s; its error was not measured; run in run\n", out)
+    advice = "to measure its error by cross-validation: selfens evaluate run --folds 5"
     complains(typed("evaluate", "run"), f"error: run has no test rows to evaluate on; {advice}\n")
+    assert load_run("run").evidence is None
+    evaluated = typed("evaluate", "run", "--folds", "5", "--quiet")
+    assert evaluated[0] == 0
+    assert typed("evaluate", "run") == evaluated  # the evidence was kept
+    kept = load_run("run").evidence
+    assert (kept.folds, kept.rows.tolist()) == (5, list(range(20)))
+    assert typed("evaluate", "run", "--folds", "2", "--quiet") != evaluated
+    assert load_run("run").evidence.folds == 2
+    code, out, err = typed("train", "blobs.npz", "--run", "measured", "--quiet", *TINY)
+    assert (code, err) == (0, "")
+    wrong = int(kept.wrong.sum())  # a run of the same seed is measured by the same folds
+    low, high = (100 * end for end in binomtest(wrong, 20).proportion_ci(0.9, "wilson"))
+    result = f"error {5 * wrong:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5 folds of 20 labeled rows; trained "
+    assert out.startswith(result)
+    assert typed("evaluate", "measured") == evaluated
 
 
 def test_a_loss_that_diverges_gets_one_sentence(typed, npz):
@@ -659,9 +733,9 @@ class SameProcess:
 
 
 def test_audit_fix_and_train_again(typed, npz, trained):
-    code, out, err = typed("audit", "run", "-o", "issues.csv")
+    code, out, err = typed("audit", "run", "--in-sample", "-o", "issues.csv")
     assert (code, err) == (0, "")
-    assert "in-sample" in out
+    assert "(in-sample: the network was trained on these labels, which hides mistakes)" in out
     lines = read_csv("issues.csv")
     assert sorted(int(line["row"]) for line in lines) == sorted(trained.labels.rows.tolist())
     lines[0]["label"] = next(name for name in trained.classes if name != lines[0]["label"])
@@ -671,16 +745,36 @@ def test_audit_fix_and_train_again(typed, npz, trained):
     assert before.rows[before.labels != after.labels].tolist() == [int(lines[0]["row"])]
 
 
-def test_audit_in_folds_says_so(typed, trained):
-    code, out, _ = typed("audit", "run", "--folds", "2", "--quiet", "-o", "issues.csv")
-    assert (code, "2 runs that did not see it" in out) == (0, True)
+def test_labels_are_judged_by_models_that_have_not_seen_them_unless_asked_otherwise(typed, here, trained):
+    """By the folds that were asked for, else by those that the run was measured by, else by new ones."""
+    for words, folds in (([], 5), (["--folds", "2"], 2)):
+        code, out, _ = typed("audit", "run", *words, "--quiet", "-o", "issues.csv")
+        assert (code, f"(each judged by one of {folds} models that were not trained on it)" in out) == (0, True)
+        evidence = evidence_by_folds(trained.config, trained.data().dataset, folds)
+        expected, found = audit_evidence(evidence), read_csv("issues.csv")
+        assert [int(line["row"]) for line in found] == expected.rows.tolist()
+        assert np.allclose([float(line["score"]) for line in found], expected.scores, atol=1e-6)
     complains(typed("audit", "run", "--folds", "1"), "1 folds were asked for; expected 2 to 20")
+    complains(
+        typed("audit", "run", "--folds", "2", "--in-sample"), "--in-sample and --folds were both given; leave one"
+    )
+    assert trained.evidence.folds == 0
+    assert typed("evaluate", "run", "--folds", "3", "--quiet")[0] == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("selfens.tools.folds.evidence_by_folds", lambda *args, **kwargs: pytest.fail("trained"))
+        out = typed("audit", "run")[1]
+    assert "(each judged by one of 3 models that were not trained on it)" in out
 
 
-def test_nothing_is_trained_for_an_audit_that_could_not_be_written(typed, trained, monkeypatch):
-    monkeypatch.setattr("selfens.tools.folds.audit_folds", lambda *args, **kwargs: pytest.fail("trained"))
-    answer = typed("audit", "run", "--folds", "2", "-o", "no/x.csv")
+@pytest.mark.parametrize("words", [[], ["--folds", "2"]])
+def test_nothing_is_trained_for_an_audit_that_could_not_be_written(typed, here, trained, monkeypatch, words):
+    monkeypatch.setattr("selfens.tools.folds.evidence_by_folds", lambda *args, **kwargs: pytest.fail("trained"))
+    answer = typed("audit", "run", *words, "-o", "no/x.csv")
     complains(answer, "error: no/x.csv cannot be written: no is not a writable folder.\n")
+    (here / "mine.csv").write_text("notes")
+    complains(
+        typed("audit", "run", *words, "-o", "mine.csv"), "mine.csv exists and is not a table that this command writes"
+    )
 
 
 @pytest.mark.parametrize("command", ["audit", "evaluate"])
@@ -704,16 +798,22 @@ def test_a_page_of_another_command_is_not_overwritten(typed, here, trained, comm
 
 
 def test_folds_do_not_repeat_what_the_run_has_said(typed, here):
-    """A folder with a broken image: the run warns of it, and so does not each fold, of itself or of missing test rows."""
+    """A folder with a broken image and more that is strange: the run warns of it, and so does not each fold."""
     for number in range(18):
         path = here / "pictures" / "ab"[number % 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), 100 * (number % 2) + number).save(path)
     (here / "pictures" / "a" / "broken.png").write_bytes(b"no image")
+    (here / "pictures" / "a" / "phone.heic").write_bytes(b"not read")
+    (here / "pictures" / "a" / "copy.png").write_bytes((here / "pictures" / "a" / "0.png").read_bytes())
     words = ["--size", "8", "--quiet", *TINY, "--method", "pi", "--set", "training.batch_size=5"]
-    assert "could not be read" in typed("train", "./pictures", "--run", "run", *words)[2]
+    said = typed("train", "./pictures", "--run", "run", *words)[2]
+    assert load_run("run").evidence.folds == 5
+    for warning in ("could not be read", ".heic", "every image has a class", "of one color", "1 copy of other rows"):
+        assert said.count(warning) == 1
     code, _, err = typed("audit", "run", "--folds", "2", "--quiet")
     assert (code, err) == (0, "")
+    assert not load_run("run").info.test_rows
 
 
 def test_suggest_names_unlabeled_rows_alone(typed, here, trained):
@@ -747,6 +847,8 @@ def test_data_that_was_moved_is_found_by_its_new_path(typed, here, npz, trained,
     assert "say where they are now (--data PATH)" in said
     code, _, err = typed(*MOVED[command], "--data", "moved.npz")
     assert (code, err) == (0, "")
+    journals = [path.name for path in here.glob(".*.jsonl")]
+    assert journals == ([".moved.npz.selfens.jsonl"] if command == "suggest" else [])
     if command == "report":
         assert "Confusion matrix" in (here / "report.html").read_text()
     write_npz(here / "other.npz", y_train=blobs()[1])

@@ -525,7 +525,7 @@ def test_a_restart_leaves_the_run_of_others_alone(tmp_path):
 
 def test_a_restart_continues_the_run_that_is_asked_for_and_no_other(tmp_path, monkeypatch):
     """Of a table whose id column was found when it was read."""
-    lines = [f"r{row},{row % 7},{row % 5},{'ab'[row % 2]},{'cd'[row % 3 == 0]}" for row in range(40)]
+    lines = [f"r{row},{row % 7},{row * row},{'ab'[row % 2]},{'cd'[row % 3 == 0]}" for row in range(40)]
     (tmp_path / "rows.csv").write_text("\n".join(["id,x,y,kind,other", *lines]))
     asked = ["encoder.name=columns", "labels.count=none", "source.label=kind"]
     asked, run = config("temporal", *asked, name=str(tmp_path / "rows.csv")), tmp_path / "run"

@@ -9,21 +9,28 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
+from scipy.stats import binomtest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from support import blobs, environment, images
 from torch import nn
 
+from selfens import auto
 from selfens.config import Config
 from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, DataError, RunError, SelfensWarning
 from selfens.estimator import SelfEnsemblingClassifier
+from selfens.runs.evidence import CAUTION
 from selfens.runs.run import load_run
+from selfens.runs.statistics import fit_temperature
+from selfens.tools.folds import evidence_by_folds
 
 SMALL = {"network.width": 16, "optimizer.learning_rate": 0.01, "training.threads": 1, "training.batch_size": 20}
 NARROW = SMALL | {"network.width": 4}
@@ -204,7 +211,9 @@ def test_values_too_large_for_the_network_are_refused_by_row():
             method(large)
     large[:10], large[10:] = 3e38, -3e38
     large = large.astype(float)  # in which scikit-learn can add them
-    with pytest.raises(DataError, match=r"^the training inputs hold values too large to compute with in \d+ rows"):
+    with pytest.raises(
+        DataError, match=r"^the training inputs hold NaN, or values too large to compute with in \d+ rows"
+    ):
         classifier(epochs=1).fit(large, y)
 
 
@@ -366,6 +375,159 @@ def test_nothing_is_left_in_the_temporary_folder_and_only_a_verbose_fit_prints(t
     classifier(epochs=2, verbose=True).fit(x, y)
     assert "epoch 2/2" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+
+
+# Errors measured by folds, rows that are too uncertain, rows unlike the training rows
+
+
+@pytest.fixture(scope="module")
+def measured():
+    x, y, _ = few_labels()
+    names = np.array(["cat", "dog", "Eel", ""])[y]
+    return classifier(measure=True).fit(x, names), classifier().fit(x, names)
+
+
+def test_the_error_is_measured_by_folds_if_asked_for_and_measuring_changes_no_prediction(measured):
+    model, plain = measured
+    x, y, _ = few_labels()
+    data = Dataset.from_arrays(x, np.array([1, 2, 0, -1])[y], classes=["Eel", "cat", "dog"])
+    expected = evidence_by_folds(auto.shortened(model.config_, len(x)), data, 5)
+    found = model.comparison_.evidence
+    assert (found.folds, found.rows.tolist()) == (5, [*range(30)])
+    assert (found.labels == expected.labels).all()
+    assert (found.probabilities == expected.probabilities).all()
+    wrong = int((expected.probabilities.argmax(axis=1) != expected.labels).sum())
+    assert model.error_ == pytest.approx(100 * wrong / 30)
+    low_and_high = binomtest(wrong, 30).proportion_ci(confidence_level=0.9, method="wilson")
+    assert model.error_interval_ == pytest.approx([100 * end for end in low_and_high])
+    names = ["this model", "logistic regression", "self-training", "chance (largest class)"]
+    assert [*model.comparison_.errors] == names
+    assert model.comparison_.errors["this model"] == model.error_
+    assert (plain.comparison_, plain.error_, plain.error_interval_, plain.temperature_) == (None, None, None, 1.0)
+    assert (plain.predict(x) == model.predict(x)).all()
+    assert (plain.label_distributions_ == model.label_distributions_).all()
+
+
+def test_probabilities_are_calibrated_by_the_temperature_that_was_measured(measured):
+    model, plain = measured
+    x, _ = blobs(40, seed=5)
+    found = model.comparison_.evidence
+    assert model.temperature_ == fit_temperature(found.probabilities, found.labels)
+    assert model.temperature_ != 1
+    expected = softmax(np.log(plain.predict_proba(x)) / model.temperature_, axis=1)
+    assert model.predict_proba(x) == pytest.approx(expected, abs=1e-6)
+
+
+def test_what_was_measured_is_in_a_pickle(measured):
+    model, _ = measured
+    x, _, _ = few_labels()
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.error_, again.error_interval_, again.temperature_) == (
+        model.error_,
+        model.error_interval_,
+        model.temperature_,
+    )
+    assert str(again.comparison_) == str(model.comparison_)
+    assert (again.predict_proba(x) == model.predict_proba(x)).all()
+    assert (again.predict(x, max_error=10) == model.predict(x, max_error=10)).all()
+    assert (again.novelty(x) == model.novelty(x)).all()
+
+
+def test_a_second_fit_forgets_what_the_first_one_measured():
+    x, y, _ = few_labels()
+    model = classifier(measure=True, epochs=1).fit(x, y)
+    model.set_params(measure=False).fit(x, y)
+    assert (model.comparison_, model.error_, model.temperature_) == (None, None, 1.0)
+
+
+def test_few_labels_make_fewer_folds_and_too_few_are_refused():
+    x, y = blobs()
+    few = classifier(measure=True, epochs=1).fit(x, np.where(np.arange(60) < 5, y, -1))
+    assert few.comparison_.evidence.folds == 4
+    assert len(few.comparison_.evidence.rows) == 4  # the only label of the third class is always trained on
+    one = classifier(measure=True, epochs=1)
+    with pytest.raises(DataError, match="no class has more than one labeled row; leave measure out"):
+        one.fit(x, np.where(np.arange(60) < 3, y, -1))
+    assert not hasattr(one, "model_")
+
+
+@pytest.mark.parametrize("max_error", [1e-6, 2, 10, 30, 99])
+def test_rows_that_are_too_uncertain_for_an_error_get_another_answer(measured, max_error):
+    model, plain = measured
+    x, _ = blobs(200, seed=5)
+    found = model.comparison_.evidence
+    caution = fit_temperature(found.probabilities, found.labels, CAUTION)
+    assert caution > model.temperature_
+    known, new = (
+        softmax(np.log(np.maximum(each, 1e-12)) / caution, axis=1).max(axis=1)
+        for each in (found.probabilities.astype(float), plain.predict_proba(x))
+    )
+    ranked = sorted(known, reverse=True)
+    allowed = [k for k in range(1, 31) if 100 * np.mean([1 - each for each in ranked[:k]]) <= max_error]
+    least = 2 if not allowed else 0 if max(allowed) == len(ranked) else ranked[max(allowed) - 1]
+    expected = np.where(new >= least - 1e-9, plain.predict(x).astype(object), "not sure")
+    assert (model.predict(x, max_error=max_error, not_sure="not sure") == expected).all()
+    if max_error <= 2:
+        assert (expected == "not sure").any()
+    assert ((model.predict(x, max_error=max_error) == -1) == (expected == "not sure")).all()
+    assert model.predict(x, max_error=max_error, not_sure=None).tolist().count(None) == (expected == "not sure").sum()
+
+
+def test_if_all_rows_are_answered_the_answers_are_as_always(measured):
+    model, plain = measured
+    x, _, _ = few_labels()
+    x = x[model.predict(x, max_error=30) != -1]
+    assert len(x) > 10
+    found = model.predict(x, max_error=30)
+    assert found.dtype == plain.predict(x).dtype
+    assert (found == plain.predict(x)).all()
+
+
+@pytest.mark.parametrize("max_error", [0, -5, 100, float("nan")])
+def test_an_error_that_is_no_percentage_is_refused(measured, max_error):
+    model, plain = measured
+    x, _ = blobs()
+    with pytest.raises(ConfigError, match=r"max_error is .*; expected percent of the answers, above 0 and below 100"):
+        model.predict(x, max_error=max_error)
+    with pytest.raises(ConfigError, match=r"max_error is '5' \(str\); expected percent of the answers"):
+        model.predict(x, max_error="5")
+    with pytest.raises(ConfigError, match="max_error needs a measured error; fit with measure=True"):
+        plain.predict(x, max_error=5)
+
+
+@pytest.mark.parametrize("scale", [1, np.array([1e-3, 1, 1e3, 1e6, 1, 10])])
+def test_novelty_is_the_share_of_training_rows_that_are_nearer_to_the_others(scale):
+    x, y, _ = few_labels()
+    near, far = blobs(40, seed=5)[0], blobs(5, seed=6)[0] + 30
+    new = np.concatenate([near, far])
+    model = classifier(epochs=1).fit(x * scale + scale, y)
+    standard = StandardScaler().fit(x)
+    rows, others = standard.transform(x), standard.transform(new)
+    neighbors = NearestNeighbors(n_neighbors=6).fit(rows)
+    own, theirs = neighbors.kneighbors(rows)[0][:, 5], neighbors.kneighbors(others)[0][:, 4]
+    expected = [np.mean(own < distance) for distance in theirs]
+    found = model.novelty(new * scale + scale)
+    assert found == pytest.approx(expected, abs=1 / 60 + 1e-6)  # two distances may be equal but for rounding
+    assert np.mean(np.abs(found - expected) > 1e-6) < 0.1
+    assert (found[40:] == 1).all()
+    assert found[:40].mean() < 0.9
+
+
+def test_novelty_of_images_and_of_a_frame():
+    x, y, _ = bright_corners()
+    model = narrow(x, y)
+    inverted = 255 - x[:10]
+    assert model.novelty(inverted).min() > np.median(model.novelty(x))
+    with pytest.raises(DataError, match="trained on"):
+        model.novelty(x[:, :6, :6])
+    pandas = pytest.importorskip("pandas")
+    values, labels, _ = few_labels()
+    frame = pandas.DataFrame(values, columns=[*"abcdef"])
+    model = classifier(epochs=1).fit(frame, labels)
+    assert (model.novelty(frame + 30) == 1).all()
+    assert model.novelty(frame).mean() < 0.9
+    with pytest.raises(NotFittedError):
+        classifier().novelty(frame)
 
 
 # With the rest of scikit-learn

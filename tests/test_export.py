@@ -12,6 +12,9 @@ import onnxruntime
 import pytest
 import torch
 from PIL import Image
+from scipy.spatial.distance import cdist
+from scipy.special import softmax
+from scipy.stats import binomtest
 from support import CLASSES, FEATURES, SMALL_IMAGES, config, contents, features, images, selfens, write_npz
 from torch import nn
 
@@ -21,6 +24,7 @@ from selfens.encoders import ENCODERS
 from selfens.errors import EXTRAS, RunError, SelfensError
 from selfens.methods import Losses, Method
 from selfens.tools.export import TOLERANCE, model_card
+from selfens.tools.measure import measure
 from selfens.training.progress import WarningsOnly
 
 NAMES = ['Äpfel & "Birnen"', "梨", "broken \udcff"]
@@ -135,8 +139,42 @@ def test_classes_of_any_name_and_the_card_are_inside(trained, tmp_path):
         "epochs": 3,
         "test_error_percent": trained.test_error,
         "test_rows": 30,
+        "error": None,
+        "novelty": None,
         "input": {"name": "inputs", "type": "float32", "shape": ["batch", FEATURES], "range": None},
         "selfens": __version__,
+    }
+
+
+def test_the_file_of_a_measured_run_is_calibrated_and_its_card_says_how_good_it_is(trained, tmp_path):
+    shutil.copytree(trained.path, tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    measure(run, can_train=False)
+    run.keep_novelty()
+    assert run.temperature != 1
+    rows = np.random.default_rng(5).normal(size=(9, FEATURES)).astype(np.float32)
+    path = export_run(run, tmp_path / "model.onnx").path
+    logits = np.log(run.model.predict_inputs(rows).astype(float)) / run.temperature
+    np.testing.assert_allclose(probabilities(path, rows)[0], softmax(logits, axis=1), atol=1e-5)
+    wrong = round(30 * run.test_error / 100)
+    card, interval = stored(path)[1], binomtest(wrong, 30).proportion_ci(0.9, "wilson")
+    assert card["error"] == {
+        "percent": pytest.approx(run.test_error),
+        "interval_90_percent": pytest.approx([100 * interval.low, 100 * interval.high]),
+        "rows": 30,
+        "measured_on": "test rows",
+        "temperature": run.temperature,
+    }
+    reference, center, scale = (
+        getattr(run.novelty, name).double().numpy() for name in ("reference", "center", "scale")
+    )
+    distances = np.sort(cdist(reference, reference), axis=1)[:, 5]  # of each row from its fifth nearest other
+    quantiles = {name: pytest.approx(np.quantile(distances, float(name)), rel=1e-3) for name in ("0.5", "0.9", "0.99")}
+    assert card["novelty"] == {
+        "neighbor": 5,
+        "distance_quantiles": quantiles,
+        "center": pytest.approx(center),
+        "scale": pytest.approx(scale),
     }
 
 

@@ -44,11 +44,11 @@ def bytes_like(shape, seed=1):
 
 
 def colored(rows=60, side=8, seed=0):
-    """A main set of color images."""
-    labels = np.arange(rows) % CLASSES
-    pixels = bytes_like((rows, 3, side, side), seed) // 2
-    pixels[np.arange(rows), labels] += 100
-    return Dataset.from_arrays(pixels, labels, pixels[:20], labels[:20], layout="NCHW")
+    """A main set of color images, and 20 others to test on."""
+    labels = np.arange(rows + 20) % CLASSES
+    pixels = bytes_like((rows + 20, 3, side, side), seed) // 2
+    pixels[np.arange(rows + 20), labels] += 100
+    return Dataset.from_arrays(pixels[:rows], labels[:rows], pixels[rows:], labels[rows:], layout="NCHW")
 
 
 def saved(path, main):

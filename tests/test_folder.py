@@ -1,6 +1,8 @@
 """Folders of images, as people have them: odd names, odd modes, broken files."""
 
 import csv
+import hashlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -37,16 +39,27 @@ def picture(path, color=(10, 20, 30), size=(20, 16)):
     return path
 
 
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
 def photos(root, each=6):
     """Three classes that differ in color, some unlabeled ones, and one beside the folders."""
     random = np.random.default_rng(0)
     for name, color in COLORS.items():
         for number in range(each):
-            noisy = tuple(int(c + random.integers(-20, 20)) for c in color)
-            picture(root / name / f"{number} größe.png", noisy)
-            picture(root / "unlabeled" / f"{name}{number}.jpg", noisy)
-    picture(root / "beside.bmp")
+            grainy(root / name / f"{number} größe.png", random, color)
+            grainy(root / "unlabeled" / f"{name}{number}.jpg", random, color)
+    grainy(root / "beside.bmp", random)
     return root
+
+
+def grainy(path, random, color=(128, 128, 128), size=(20, 16)):
+    """A picture of about one color, unlike others of that color."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.array(color) + random.integers(-100, 100, (*size[::-1], 3))
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
+    return path
 
 
 # Which files, and of which class
@@ -56,8 +69,8 @@ def test_folders_are_classes_and_the_rest_is_unlabeled(tmp_path):
     data = folder(photos(tmp_path / "my photos"))
     assert (data.classes, data.raw.shape) == (("blue", "green", "red"), (37, 3, 8, 8))
     assert (data.train_labels == -1).sum() == 19
-    assert np.bincount(data.test_labels).tolist() == [1, 1, 1]  # a fifth of six, rounded, of each class
-    assert np.bincount(data.train_labels[data.train_labels >= 0]).tolist() == [5, 5, 5]
+    assert len(data.test_labels) == 0  # a fifth of so few labels would say too little
+    assert np.bincount(data.train_labels[data.train_labels >= 0]).tolist() == [6, 6, 6]
     for row in np.flatnonzero(data.labels >= 0):
         name = data.classes[data.labels[row]]
         assert f"/{name}/" in data.ids[row]
@@ -69,9 +82,9 @@ LAYOUTS = {
     "train, test and val": ("train/cat/1 train/dog/1 test/cat/1 test/dog/1 val/cat/1 val/dog/1", (2, 0, 2)),
     "train and val": ("train/cat/1 train/dog/1 val/cat/1 val/dog/1", (2, 0, 2)),
     "upper case": ("Train/cat/1 Train/dog/1 TEST/cat/1 Test/dog/1", (2, 0, 2)),
-    "train without test": ("train/cat/1 train/cat/2 train/cat/3 train/dog/1 unlabeled/1 Unlabelled/2", (3, 2, 1)),
+    "train without test": ("train/cat/1 train/cat/2 train/cat/3 train/dog/1 unlabeled/1 Unlabelled/2", (4, 2, 0)),
     "images beside train": ("train/cat/1 train/dog/1 train/2 test/cat/1 test/dog/1 loose", (2, 2, 2)),
-    "one image of a class": ("cat/1 cat/2 cat/3 cat/4 cat/5 dog/1", (5, 0, 1)),  # which is not held out
+    "one image of a class": ("cat/1 cat/2 cat/3 cat/4 cat/5 dog/1", (6, 0, 0)),
 }
 
 
@@ -113,19 +126,82 @@ def test_other_files_and_empty_folders_are_passed_over(tmp_path):
     assert "broken.png" in data.skipped[0]
 
 
-def test_the_held_out_fifth_moves_with_the_seed_and_hardly_with_new_images(tmp_path):
-    def tested(root, seed=0):
-        return {str(Path(name).relative_to(root)) for name in folder(root, seed).row_ids(test=True)}
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Two classes of 290 images, tiny bitmaps of noise; one that looks like another, but larger; and a class of one image."""
+    root, random = tmp_path_factory.mktemp("many") / "p", np.random.default_rng(0)
+    for number in range(580):
+        grainy(root / "ab"[number % 2] / f"{number}.bmp", random, size=(8, 8))
+    Image.open(root / "b" / "1.bmp").resize((16, 16), Image.Resampling.NEAREST).save(root / "b" / "large 1.bmp")
+    grainy(root / "c" / "only.bmp", random, size=(8, 8))
+    return root
 
-    root = photos(tmp_path / "p", each=20)
-    before = tested(root)
-    assert tested(root, seed=1) != before == tested(root)
-    assert tested(shutil.copytree(root, tmp_path / "moved")) == before
-    for number in range(5):
-        picture(root / "red" / f"0 new {number}.png")
-    after = tested(root)
-    assert len(after) == 13
-    assert len(before - after) <= 2  # at most those that new images pushed out
+
+def held_out(root):
+    """The contents of the test images."""
+    return {Path(name).read_bytes() for name in folder(root).row_ids(test=True)}
+
+
+def test_of_many_labels_a_fifth_is_held_out_by_a_hash_of_the_file(many):
+    data = folder(many)
+    original = sha256((many / "b" / "large 1.bmp").read_bytes())  # the larger of the two
+    expected = set()
+    for path in many.rglob("*.bmp"):
+        number = sha256(path.read_bytes()) if path.name != "1.bmp" else original
+        if int(number[:8], 16) < 0.2 * 2**32 and path.name != "only.bmp":
+            expected.add(str(path))
+    assert set(data.row_ids(test=True)) == expected
+    assert 100 <= len(expected) < 140
+    assert data.classes == ("a", "b", "c")
+    sides = {data.is_test[data.ids.index(str(many / "b" / name))] for name in ("1.bmp", "large 1.bmp")}
+    assert len(sides) == 1
+    assert data.row_numbers(test=True).tolist() == np.flatnonzero(data.is_test).tolist()
+    assert sorted([*data.row_numbers(), *data.row_numbers(test=True)]) == list(range(len(data.labels)))
+    options = SOURCES.options("images", path=str(many), size=8, hold_out=False)
+    assert len(load(options).test_labels) == 0
+    np.testing.assert_array_equal(load(options, seed=3).labels, data.labels)
+
+
+def test_what_is_held_out_does_not_move_with_seeds_names_places_or_new_images(many, tmp_path):
+    before = held_out(many)
+    assert set(folder(many, seed=1).row_ids(test=True)) == set(folder(many).row_ids(test=True))
+    root = shutil.copytree(many, tmp_path / "moved")
+    assert held_out(root) == before
+    for number, path in enumerate(sorted((root / "a").iterdir())):
+        path.rename(path.with_name(f"{-number % 7} renamed {number}.bmp"))
+    assert held_out(root) == before
+    random = np.random.default_rng(1)
+    new = {grainy(root / name / f"0 new {number}.bmp", random).read_bytes() for number in range(40) for name in "ab"}
+    after = held_out(root)
+    assert after - new == before
+    assert 0 < len(after & new) < 40
+    for number in range(30):  # an image that loses its label, as one that gets a label, moves no other
+        path = root / "a" / sorted(os.listdir(root / "a"))[0]
+        path.rename(picture(root / "unlabeled" / f"{number}.bmp"))
+    assert held_out(root) == after & {path.read_bytes() for name in "ab" for path in (root / name).iterdir()}
+
+
+def test_what_a_model_suggested_is_never_held_out_whatever_becomes_of_its_name(many, tmp_path):
+    root = shutil.copytree(many, tmp_path / "p")
+    before = folder(root)
+    chosen = [Path(name) for name in before.row_ids(test=True)[:5]]
+    content = {path.read_bytes() for path in chosen}
+    lines = [json.dumps({"row": sha256(each), "chosen": "by a model"}) for each in content]
+    (root / ".selfens.jsonl").write_text("\n".join(["no json", '{"row": 3}', *lines, lines[0][:20]]))
+    chosen[0].rename(chosen[0].with_name("elsewhere.bmp"))
+    data = folder(root)
+    assert held_out(root) == held_out(many) - content
+    assert {Path(data.ids[row]).read_bytes() for row in np.flatnonzero(data.suggested)} == content
+    assert len(data.train_labels) == len(before.train_labels) + 5
+
+
+def test_fewer_than_a_hundred_test_images_are_not_held_out(many, tmp_path):
+    root = shutil.copytree(many, tmp_path / "p")
+    while len(names := folder(root).row_ids(test=True)) > 100:
+        Path(names[0]).unlink()
+    assert len(names) == 100
+    Path(names[0]).unlink()
+    assert len(folder(root).test_labels) == 0
 
 
 # Decoding
@@ -344,12 +420,14 @@ def test_train_evaluate_and_predict(tmp_path, typed):
         assert expected in out
     run = load_run("run")
     assert run.config.source.size == 8
-    assert run.test_error < 50
+    assert (run.test_error, run.evidence.folds, len(run.evidence.rows)) == (None, 5, 18)
+    assert run.evidence.error < 50
+    assert f"error {run.evidence.error:.2f} % (90 % interval " in out
     assert typed("evaluate", "run")[0] == 0
     code, out, _ = typed("predict", "run", "digits/unlabeled", "-o", "out.csv")
     assert (code, out) == (0, "predictions of 18 rows written to out.csv\n")
     lines = lines_of("out.csv")
-    assert list(lines[0]) == ["file", "class", "probability"]
+    assert list(lines[0]) == ["file", "class", "probability", "runner_up", "novelty"]
     assert sum(line["class"] in line["file"] for line in lines) > 9
     (tmp_path / "LIST.CSV").write_text("file\ndigits/unlabeled/red0.jpg\ndigits/beside.bmp\n")
     for source, count in (("digits/unlabeled/red0.jpg", "1 row"), ("LIST.CSV", "2 rows"), ("digits", "37 rows")):
@@ -413,6 +491,6 @@ def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_p
         writer = csv.DictWriter(file, fieldnames=lines[0])
         writer.writeheader()
         writer.writerows(line | {"label": name} for line, name in zip(lines, COLORS, strict=True))
-    for run, flag, count in (("second", "--add-labels", 18), ("third", "--labels-file", 3)):
+    for run, flag, count in (("second", "--add-labels", 21), ("third", "--labels-file", 3)):
         code, _, err = typed("train", "./p", "--run", run, flag, "filled.csv", *QUICKLY)
         assert (code, err, len(load_run(run).labels.rows)) == (0, "", count)

@@ -257,7 +257,7 @@ def test_files_are_found_by_whole_paths_or_below_the_datas_folder(tmp_path, text
     [
         ("file,label\n/photos/a/9.png,a\n", "names '/photos/a/9.png'; expected the path of a training file"),
         ("file,label\n/old/a/0.png,a\n", "'/old/a/0.png'; expected .* relative to /photos"),
-        ("file,label\n/photos/a/3.png,a\n", "'/photos/a/3.png'; expected the path of a training file.*seed.split"),
+        ("file,label\n/photos/a/3.png,a\n", "'/photos/a/3.png'; expected the path of a training file.*test rows"),
         ("file,class\n/photos/2.png,b\n", "has the columns file, class; expected one of them to be label"),
     ],
 )
@@ -299,7 +299,7 @@ def test_a_row_without_any_label_is_refused(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00\x01")
+    (tmp_path / "bytes").write_bytes(b"\x00\x01\xff")
     for name in ("missing", "bytes", "."):
         with pytest.raises(DataError, match="cannot be read as a CSV of row,label"):
             read_labels(tmp_path / name, dataset())
@@ -331,3 +331,65 @@ def test_a_file_without_labels_is_refused(tmp_path, text, choice):
     path.write_text(text)
     with pytest.raises(DataError, match=r"labels.csv has no labels; fill in its column label"):
         chosen(labels_only([0, 1, 0, -1, -1]), choice=choice, file=str(path))
+
+
+# What people write
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le"])
+def test_a_file_may_be_utf_8_or_utf_16_with_a_mark(tmp_path, encoding):
+    text = "\ufeffrow,label\n3,B\n" if encoding == "utf-16-le" else "row,label\n3,B\n"
+    (tmp_path / "labels.txt").write_bytes(text.encode(encoding))
+    assert read_labels(tmp_path / "labels.txt", dataset()) == {3: 1}
+
+
+def test_classes_may_be_in_any_case_unless_two_differ_only_in_it(tmp_path):
+    data = labels_only(["Cat", "Dog"], classes=["Cat", "Dog"])
+    assert from_file(tmp_path, "0,CAT\n1,dog\n", data) == ([0, 1], [0, 1])
+    data = labels_only(["Cat", "cat"], classes=["Cat", "cat"])
+    assert from_file(tmp_path, "0,cat\n1,Cat\n", data) == ([0, 1], [1, 0])
+    with pytest.raises(DataError, match="gives the label 'CAT'; expected one of Cat, cat"):
+        from_file(tmp_path, "0,CAT\n", data)
+
+
+@pytest.mark.parametrize("classes", [["1", "2", "3", "4", "5"], ["3", "4", "5"], ["0.5", "small", "large"]])
+def test_numbers_are_positions_only_if_no_class_is_called_a_number(tmp_path, classes):
+    data = labels_only(classes, classes=classes)
+    for number, name in enumerate(classes):
+        assert from_file(tmp_path, f"0,{name}\n", data) == ([0], [number])
+    with pytest.raises(DataError, match="gives the label '0'; expected one of"):
+        from_file(tmp_path, "0,0\n", data)
+
+
+def test_a_name_alone_is_enough_if_one_file_has_it(tmp_path):
+    assert from_file(tmp_path, "file,label\n0.png,a\n2.png,b\n", with_files()) == ([0, 2], [0, 1])
+    twice = dataclasses.replace(
+        with_files(), ids=("/photos/a/0.png", "/photos/b/0.png", "/photos/2.png", "/photos/3.png")
+    )
+    with pytest.raises(
+        DataError, match="line 2 of .*names '0.png'; expected more of its path, because 2 training files"
+    ):
+        from_file(tmp_path, "file,label\n0.png,a\n", twice)
+
+
+def test_paths_may_be_relative_to_the_labels_file(tmp_path):
+    data = dataclasses.replace(
+        with_files(), ids=tuple(str(tmp_path / f"p/{k}.png") for k in range(4)), folder="/elsewhere"
+    )
+    assert from_file(tmp_path, "file,label\np/2.png,b\n", data) == ([2], [1])
+
+
+def test_a_mistake_is_named_with_its_line(tmp_path):
+    with pytest.raises(DataError, match=r"^line 4 of .* gives the label 'zebra'"):
+        from_file(tmp_path, "row,label\n3,a\n\n4,zebra\n")
+
+
+def test_several_files_are_added_up_and_may_not_contradict_each_other(tmp_path):
+    data, first, second = dataset(), tmp_path / "first.csv", tmp_path / "second.csv"
+    first.write_text("3,a\n")
+    second.write_text("3,a\n4,b\n")
+    choice = chosen(data, count=20, choice="added", file=(str(first), str(second)))
+    assert choice.training_labels(200)[[3, 4]].tolist() == [0, 1]
+    second.write_text("3,b\n4,b\n")
+    with pytest.raises(DataError, match="second.csv gives a row another label than a labels file before it"):
+        chosen(data, choice="file", file=(str(first), str(second)))

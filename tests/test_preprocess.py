@@ -128,7 +128,7 @@ def test_values_too_large_to_compute_with_are_refused_by_row(tmp_path, kind, of,
     large[7], large[9, 0, 0], large[11:] = 3e38, -3e38, -2e38
     data = Dataset.from_arrays(*((large, y, x, y) if of == "training" else (x, y, large, y)))
     settings = config("pi", f"preprocess.kind={kind}", f"preprocess.after_views={after_views}", "labels.count=4")
-    message = rf"^the {of} inputs hold values too large to compute with in 1?\d rows? \(the first is"
+    message = rf"^the {of} inputs hold NaN, or values too large to compute with in 1?\d rows? \(the first is"
     with pytest.raises(DataError, match=message):
         train(settings, tmp_path / "run", dataset=data)
     assert not (tmp_path / "run").exists()

@@ -1,5 +1,6 @@
 """The pages in a real browser: a headless Chromium, driven by Playwright. Skipped if there is none."""
 
+import re
 import shutil
 
 import numpy as np
@@ -15,7 +16,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)")
 WIDE, NARROW = 1280, 380
 COLORED = (("body", "backgroundColor"), ("h1", "color"), ("svg text", "fill"), (".chart", "backgroundColor"))
-CHARTS = {"run": 8, "table": 5, "comparison": 2, "suggestions": 0, "many classes": 4}
+CHARTS = {"run": 9, "table": 6, "comparison": 2, "suggestions": 0, "many classes": 5}
 CUT_OFF = """
     () => [...document.querySelectorAll("svg")].flatMap(svg => {
         const frame = svg.getBoundingClientRect();
@@ -65,10 +66,10 @@ def many_classes():
 
 @pytest.fixture
 def visit(browser, pages):
-    """Opens a page by its name; the test fails if it logs anything or makes a request."""
+    """Opens a page by its name, and all that is folded away; the test fails if it logs anything or makes a request."""
     opened = []
 
-    def visit(name, width=WIDE, scheme="light"):
+    def visit(name, width=WIDE, scheme="light", unfolded=True):
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         complaints: list[str] = []
         page.on("console", lambda message: complaints.append(message.text))
@@ -76,6 +77,8 @@ def visit(browser, pages):
         page.on("dialog", lambda dialog: complaints.append(dialog.message))
         page.on("request", lambda request: complaints.append(request.url) if not own(request.url) else None)
         page.goto(pages[name].as_uri())
+        if unfolded:
+            page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
         opened.append((page, complaints))
         return page
 
@@ -125,8 +128,19 @@ def test_every_row_of_charts_is_full_whatever_their_number(visit, name, width):
 
 def test_a_page_begins_with_the_verdict(visit):
     for width in (WIDE, NARROW):
-        page = visit("run", width)
-        assert page.locator("h1").inner_text().startswith("This model misclassifies ")
+        page = visit("run", width, unfolded=False)
+        assert re.match(r"[\d.]+\s%\sof rows that it has not seen are misclassified: ", page.locator("h1").inner_text())
+        number = page.locator("h1 strong")
+        sizes = [
+            float(each.evaluate("each => parseFloat(getComputedStyle(each).fontSize)"))
+            for each in (number, page.locator("h1"))
+        ]
+        assert sizes[0] >= 1.5 * sizes[1]
+        assert page.locator(".next code").inner_text().startswith("selfens predict ")
+        charts = page.locator(".chart")
+        assert [chart.is_visible() for chart in charts.all()] == [True] * 3 + [False] * 6  # training is folded away
+        gallery = page.locator(".gallery").first.bounding_box()
+        assert page.locator(".next").bounding_box()["y"] < gallery["y"] < charts.first.bounding_box()["y"]
         table = page.locator(".verdict").bounding_box()
         assert table["y"] < page.locator(".chart").first.bounding_box()["y"]
         assert table["x"] + table["width"] <= width

@@ -3,6 +3,7 @@
 import csv
 import json
 import pickle
+import re
 import sys
 from datetime import date
 
@@ -97,7 +98,7 @@ def trained(typed, tmp_path):
     with_test_rows().to_csv(tmp_path / "t.csv", index=False)
     code, out, err = typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)
     assert (code, err) == (0, "")
-    assert out.startswith("test error ")
+    assert re.match(r"error \d+\.\d\d % \(90 % interval \S+ to \S+\), by 5 folds of 64 labeled rows; trained ", out)
     return tmp_path / "run"
 
 
@@ -153,8 +154,21 @@ def test_rows_are_shown_with_their_ids_and_cells(typed, tmp_path, trained):
     assert typed("report", trained, "-o", "page.html")[0] == 0
     page = (tmp_path / "page.html").read_text()
     table = with_test_rows()
-    assert table.passenger_id[int(np.flatnonzero(table.split == "test")[0])] in page
-    start = page.index("Most suspicious labels")
+    titles = [
+        "Rows to label next",
+        "Most uncertain rows",
+        "Most confident mistakes",
+        "Most suspicious labels",
+        "Least like",
+    ]
+    starts = [page.index(title) for title in titles]
+    assert starts == sorted(starts)
+    labeled = table[(table["class"] != "") & (table.split != "test")]  # the rows of the folds
+    given = dict(zip(labeled.passenger_id, labeled["class"], strict=True))
+    uncertain = re.findall(r"<tr><td>(\d+)</td><td>(\w+)</td>", page[starts[1] : starts[2]])
+    assert len(uncertain) == 50
+    assert all(given[name] == label for name, label in uncertain)
+    start, page = starts[3], page[: starts[4]]
     headers = ("passenger_id", "given", "suggested", "score", "age", "fare", "sex", "port", "sailed", "alone")
     assert "".join(f"<th>{header}</th>" for header in headers) in page[start:]
     rows = [row for row in lines_of(tmp_path / "t.csv") if f"<tr><td>{row['passenger_id']}</td>" in page[start:]]
@@ -536,7 +550,10 @@ def test_what_cannot_be_read_as_it_seems_to_be_meant_is_said(typed, tmp_path):
     assert code == 0
     assert "column 'fare': 1 cell (not a number) taken as missing." in err
     assert "column 'fare': 1 cell (infinite or too large) taken as missing." in err
-    assert "warning: classes that differ only in case or spaces: 'FIRST', 'SECOND', 'THIRD', 'first'" in err
+    assert (
+        "warning: classes that differ only in case, spaces or invisible signs: 'FIRST', 'SECOND', 'THIRD', 'first'"
+        in err
+    )
 
 
 def test_lines_with_too_few_cells_are_said(tmp_path):
@@ -653,7 +670,7 @@ def test_missing_columns_are_named(typed, tmp_path, trained):
     passengers(10).drop(columns="passenger_id").to_csv(tmp_path / "new.csv", index=False)
     code, _, err = typed("predict", trained, "new.csv", "-o", "out.csv")
     assert (code, "has no column 'passenger_id'" in err) == (0, True)
-    assert list(lines_of(tmp_path / "out.csv")[0]) == ["row", "class", "probability"]
+    assert list(lines_of(tmp_path / "out.csv")[0]) == ["row", "class", "probability", "runner_up", "novelty"]
 
 
 def test_without_pandas_the_extra_is_named(tmp_path, monkeypatch):
@@ -670,7 +687,9 @@ def test_without_pandas_the_extra_is_named(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_cells_that_are_not_numbers_strings_or_dates_are_refused(cells, kind):
     for name in ("x", "x_id"):
-        with pytest.raises(DataError, match=f"column '{name}' holds a {kind}; expected numbers, strings or dates"):
+        with pytest.raises(
+            DataError, match=f"column '{name}' holds values of type {kind}; expected numbers, strings or dates"
+        ):
             fitted(pandas.DataFrame({name: cells, "z": [1, 2]}))
 
 
@@ -768,6 +787,7 @@ def test_a_network_of_ones_own_gets_as_many_inputs_in_every_fold():
     y, letters = random.integers(0, 2, 60), random.choice([*"uvw"], 60).astype(object)
     letters[:20] = np.repeat([*"abcdefghij"], 2)
     x = pandas.DataFrame({"number": random.normal(size=60) + 2 * y, "letter": letters})
-    model = classifier(method="temporal", network=nn.Linear(14, 2), baselines=True, epochs=2).fit(x, y)
+    model = classifier(method="temporal", network=nn.Linear(14, 2), measure=True, epochs=2).fit(x, y)
     assert model.encoder_.width == 14
-    assert 0 <= model.baselines_.errors["this model"] < 100
+    assert (model.comparison_.evidence.folds, len(model.comparison_.evidence.rows)) == (5, 60)
+    assert 0 <= model.comparison_.errors["this model"] == model.error_ < 100

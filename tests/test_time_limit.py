@@ -8,9 +8,12 @@ from support import At, blobs, config, crash, crashed, differences, features, le
 
 from selfens import SelfEnsemblingClassifier, load_run, resume, train
 from selfens.config import ScheduleConfig
+from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError
 from selfens.methods import METHODS
 from selfens.settings import seconds
+from selfens.tools import measure
+from selfens.tools.folds import evidence_by_folds
 from selfens.training import limit, loop
 
 OPTIONS = {
@@ -22,9 +25,9 @@ OPTIONS = {
 @pytest.fixture
 def few_epochs(monkeypatch):
     """A limit of 100 s is enough for four epochs, whatever was measured."""
-    measure = limit.seconds_per_epoch
+    genuine = limit.seconds_per_epoch
     monkeypatch.setattr(limit, "MEASURED", 5e-4)
-    monkeypatch.setattr(limit, "seconds_per_epoch", lambda *given: measure(*given) and 22.0)
+    monkeypatch.setattr(limit, "seconds_per_epoch", lambda *given: genuine(*given) and 22.0)
 
 
 # Lengths of time
@@ -126,7 +129,31 @@ def test_the_command_fits_training_into_the_time(tmp_path, typed, few_epochs):
     code, out, _ = typed("train", npz, "--run", tmp_path / "run", "--time-limit", "100s", "--no-report")
     assert code == 0
     assert load_run(tmp_path / "run").config.schedule.epochs == 3  # some of the time is kept for comparing
-    assert "after 3 epochs" in out
+    assert "on 30 test rows; trained 3 epochs in" in out
+
+
+@pytest.mark.parametrize(("seconds_trained", "by_folds"), [(1.9, 5), (2.1, 0)])
+def test_folds_that_would_take_longer_than_the_limit_are_suggested_instead(
+    tmp_path, typed, few_epochs, monkeypatch, seconds_trained, by_folds
+):
+    """Of 100 s, a tenth is kept for measuring: 10 s for five folds."""
+    monkeypatch.setattr(measure, "total_seconds", lambda history: seconds_trained)
+    write_npz(tmp_path / "data.npz", x_test=None, y_test=None)
+    code, out, _ = typed("train", "data.npz", "--run", "run", "--time-limit", "100s", "--no-report")
+    evidence = load_run(tmp_path / "run").evidence
+    assert (code, evidence.folds if evidence else 0) == (0, by_folds)
+    advice = "to measure its error by cross-validation: selfens evaluate run --folds 5"
+    assert ("its error was not measured" in out, advice in out) == (not by_folds, not by_folds)
+
+
+def test_the_folds_of_the_estimator_have_the_epochs_that_fit(few_epochs):
+    x, y = blobs()
+    labels = np.where(np.arange(len(y)) < 20, y, -1)
+    small = {"network.width": 8, "training.threads": 1}
+    model = SelfEnsemblingClassifier("temporal", time_limit=100, measure=True, config=small).fit(x, labels)
+    assert model.config_.schedule.epochs == len(model.history_)
+    expected = evidence_by_folds(model.config_, Dataset.from_arrays(x, labels), 5)
+    assert (model.comparison_.evidence.probabilities == expected.probabilities).all()
 
 
 def test_the_estimator_takes_a_time_limit(few_epochs):

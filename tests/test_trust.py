@@ -8,10 +8,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
-from support import SMALL_IMAGES, At, blobs, config, contents, crash, crashed, images, selfens, sets, write_npz
+from support import (
+    FEATURES,
+    SMALL_IMAGES,
+    At,
+    blobs,
+    config,
+    contents,
+    crash,
+    crashed,
+    images,
+    selfens,
+    sets,
+    write_npz,
+)
 from torch import nn
 
 from selfens import load_run, resume, train
@@ -19,6 +33,7 @@ from selfens.data.sources.images import read_cells
 from selfens.errors import UNSEEN, RunError
 from selfens.files.tables import as_cell, from_cell, write_csv
 from selfens.report.page import write_report
+from selfens.runs.novelty import Novelty
 from selfens.tools import audit
 
 FACTORY = """
@@ -222,8 +237,9 @@ def test_an_audit_of_odd_names_is_a_labels_file(odd_folder, here, typed):
     assert sorted(first.classes) == sorted(NAMES)
     np.testing.assert_array_equal(audit.run_labels(first), audit.run_labels(second))
     assert typed("predict", "first", "photos", "-o", "out.csv")[0] == 0
-    header, *lines = read_cells(here / "out.csv", "file")
-    assert header == ["file", "class", "probability"]
+    header, *lines = [cells for _, cells in read_cells(here / "out.csv", "file")]
+    assert header == ["file", "class", "probability", "runner_up", "novelty"]
+    assert {line[3] for line in lines} <= set(NAMES)
     assert {line[0] for line in lines} == {str(file.relative_to(here)) for file in odd_folder.rglob("*.png")}
     assert typed("predict", "first", "out.csv", "-o", "again.csv")[0] == 0
     assert (here / "again.csv").read_bytes() == (here / "out.csv").read_bytes()
@@ -295,6 +311,26 @@ def test_a_page_isolates_names_so_that_numbers_stay(here):
     assert r"\u202eedata" in pages[0]
 
 
+# What a run keeps of its errors
+
+
+def test_what_was_measured_of_other_rows_counts_as_not_measured(here, typed):
+    write_npz(here / "blobs.npz")
+    assert typed("train", "blobs.npz", "--epochs", "1", "--run", "run", "--quiet", "--no-report")[0] == 0
+    assert typed("evaluate", "run", "--folds", "2", "--quiet")[0] == 0
+    np.save("new.npy", blobs()[0])
+    run = load_run("run")
+    run.keep_evidence(replace(run.evidence, rows=run.evidence.rows + run.info.rows))
+    Novelty(torch.zeros(60, FEATURES - 1), torch.zeros(FEATURES - 1), torch.ones(FEATURES - 1)).save(run.path)
+    assert (load_run("run").evidence, load_run("run").novelty) == (None, None)
+    assert typed("report", "run", "-o", "page.html")[0] == 0
+    assert typed("suggest", "run", "-n", "3")[0] == 0
+    assert typed("predict", "run", "new.npy", "-o", "out.csv")[0] == 0
+    assert read_cells(here / "out.csv", "")[0][1] == ["row", "class", "probability", "runner_up"]
+    code, out, _ = typed("audit", "run", "--quiet")
+    assert (code, "each judged by one of 5 models" in out) == (0, True)
+
+
 # Equal files
 
 
@@ -305,4 +341,5 @@ def test_equal_runs_write_equal_checkpoints(here):
         words = ["train", "blobs.npz", "--epochs", "2", "--no-report", "--run", name, *sets(["training.threads=1"])]
         assert selfens(*words, cwd=here).returncode == 0
     one, two = (contents(here / name) for name in ("one", "two"))
+    assert {"evidence.safetensors", "novelty.safetensors", "inspection.json"} < set(one)
     assert [name for name in one if one[name] != two[name]] == ["history.jsonl"]  # seconds

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,7 +40,9 @@ def train(
     id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A table's column of ids.")] = None,
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
     labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
-    add_labels: Annotated[Path | None, typer.Option(help="More labels, such as suggestions filled in.")] = None,
+    add_labels: Annotated[
+        list[Path] | None, typer.Option(help="More labels, such as suggestions filled in; may be repeated.")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="See 'selfens methods'.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for labels, split and training.")] = None,
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Number of epochs; ramps scale with it.")] = None,
@@ -66,7 +70,7 @@ def train(
     for pair in (
         {"a time limit": limit, "a number of epochs": fields.get("schedule.epochs", epochs)},
         {"--labels": labels, "--labels-file": labels_file},
-        {"--labels-file": labels_file, "--add-labels": add_labels},
+        {"--labels-file": labels_file, "--add-labels": add_labels or None},
         {"--backbone": backbone, "--encoder": encoder},
     ):
         if None not in pair.values():
@@ -91,16 +95,15 @@ def train(
     config = chosen
     if labels is not None:
         config = config.with_values("labels", count=parse("labels.count", labels, int | None, none="all"))
-    for choice, file in (("file", labels_file), ("added", add_labels)):
-        if file is not None:
-            config = config.with_values("labels", choice=choice, file=str(file))
+    for choice, files in (("file", labels_file and [labels_file]), ("added", add_labels)):
+        if files:
+            config = config.with_values("labels", choice=choice, file=tuple(map(str, files)))
     config = config if epochs is None else config.with_epochs(epochs)
     config = config if device is None else config.with_values("training", device=device)
     config = config if seed is None else config.with_values("seed", base=seed)
     config = config.with_overrides(overrides or [])
     note = "" if peek is None else auto.explain(peek, chosen, config, timed=limit is not None)
-    directory = run or _new_directory(config)
-    show = console.display(directory, tensorboard, quiet)
+    afterward = 0.0
     if limit is not None:
         afterward = max(MIN_REPORT, REPORT_SHARE * limit) if report or baselines is not False else 0.0
         spent = time.perf_counter() - began + STARTUP + afterward
@@ -108,9 +111,10 @@ def train(
             needed = f"but starting, comparing and reporting take {spent:.0f} s"
             raise ConfigError(f"--time-limit is {limit:g} s, {needed}; allow more, or add --no-report --no-baselines.")
         limit -= spent
-    with console.interruptible(directory):
+    with _directory_for(config, run) as directory, console.interruptible(directory):
+        show = console.display(directory, tensorboard, quiet)
         trained = loop.train(config, directory, progress=show, time_limit=limit, note=note)
-    console.finish(trained, show, baselines, report, quiet)
+    console.finish(trained, show, baselines, report, quiet, None if limit is None else afterward)
 
 
 def resume(
@@ -125,7 +129,6 @@ def resume(
     """Continue a run from its last checkpoint."""
     from selfens import load_run
     from selfens.runs.directory import REPORT
-    from selfens.tools.baselines import stored
     from selfens.training import loop
 
     before = load_run(run, trust_code=trust_code)
@@ -147,15 +150,25 @@ def resume(
             return
         except SelfensError as error:
             show.warn(f"this could not be written: {error}")
-    comparison = stored(before)
-    console.say_result(before, quiet, comparison.lines if comparison else [])
+    console.say_result(before, quiet, [])
 
 
-def _new_directory(config: Config) -> Path:
-    """Return runs/DATA-METHOD-seedN, or the first free name after it."""
+@contextmanager
+def _directory_for(config: Config, wanted: Path | None) -> Iterator[Path]:
+    """Yield the directory that was asked for, or create runs/DATA-METHOD-seedN or the first free name after it."""
     from selfens.runs.directory import free_directory
 
+    if wanted is not None:
+        yield wanted
+        return
     if launcher.world_size() > 1:
         raise ConfigError("several processes must agree on a directory; name it with --run-dir DIRECTORY.")
     name = Path(config.source.title).stem
-    return free_directory(Path("runs") / f"{name}-{config.method.name}-seed{config.seed.base}")
+    directory = free_directory(Path("runs") / f"{name}-{config.method.name}-seed{config.seed.base}")
+    try:
+        yield directory
+    except BaseException:
+        with suppress(OSError):  # unless they hold something
+            directory.rmdir()
+            directory.parent.rmdir()
+        raise

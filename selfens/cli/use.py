@@ -9,7 +9,7 @@ import typer
 from selfens import console
 from selfens.cli.options import BaselinesOption, DataOption, Device, QuietOption, RunArgument, TrustOption
 from selfens.console import complain, say
-from selfens.errors import ConfigError, DataError, plural
+from selfens.errors import ConfigError, DataError, RunError, plural
 
 
 def evaluate(
@@ -23,29 +23,31 @@ def evaluate(
     """Re-evaluate a run on its test set, or cross-validate with --folds."""
     from selfens.report.page import write_report_or_warn
     from selfens.runs.directory import REPORT
-    from selfens.tools.baselines import store
-    from selfens.tools.folds import compare_folds
+    from selfens.runs.statistics import interval
+    from selfens.tools.comparison import comparison_of
+    from selfens.tools.folds import evidence_by_folds
     from selfens.training.progress import for_terminal
 
     trained = console.loaded(run, trust_code, device, again=folds is not None)
     if folds is not None:
         dataset, show = trained.data(source=data).dataset, for_terminal(quiet)
         with console.interruptible():
-            comparison = compare_folds(trained.config, dataset, folds, progress=show)
-        if not trained.info.test_rows:  # otherwise the run has a comparison on those
-            store(trained, comparison)
-            if (trained.path / REPORT).is_file():
-                write_report_or_warn(trained, dataset, show.warn)
+            trained.keep_evidence(evidence_by_folds(trained.config, dataset, folds, progress=show))
+        if (trained.path / REPORT).is_file():
+            write_report_or_warn(trained, dataset, show.warn)
+    if folds is not None or not trained.info.test_rows:
+        if (comparison := comparison_of(trained)) is None:
+            command = console.fold_command(trained)
+            how = f"; to measure its error by cross-validation: {command}" if command else "."
+            raise DataError(f"{run} has no test rows to evaluate on{how}")
         for line in comparison.lines:
             say(line)
         return
-    if not trained.info.test_rows:
-        command = console.fold_command(trained)
-        how = f"; to evaluate by cross-validation: {command}" if command else "."
-        raise DataError(f"{run} has no test rows to evaluate on{how}")
     trained.data(source=data)
     result = trained.evaluate()
-    say(f"test error {result['test_error']:.2f} % ({result['errors']:,} of {result['rows']:,} rows)")
+    low, high = interval(result["errors"], result["rows"])
+    counts = f"{result['errors']:,} of {result['rows']:,} rows; 90 % interval {low:.1f} to {high:.1f}"
+    say(f"test error {result['test_error']:.2f} % ({counts})")
     for name, error in result["per_class"].items():
         say(f"  {name:<20} {error:6.2f} %")
     say(f"balanced error {sum(result['per_class'].values()) / len(result['per_class']):.2f} %, the mean of the classes")
@@ -56,6 +58,10 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write: row or file, class, probability.")],
     inputs: Annotated[Path | None, typer.Argument(metavar="INPUT", help="Arrays, images or a table.")] = None,
     training_rows: Annotated[bool, typer.Option("--training-rows", help="The run's own training rows.")] = False,
+    max_error: Annotated[
+        float | None, typer.Option(metavar="PERCENT", help="Write 'not sure' where more answers might be wrong.")
+    ] = None,
+    all_classes: Annotated[bool, typer.Option("--all-classes", help="Write the probability of each class.")] = False,
     data: DataOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     trust_code: TrustOption = False,
@@ -65,13 +71,17 @@ def predict(
 
     if training_rows == (inputs is not None):
         raise ConfigError("predict needs either an INPUT or --training-rows; see 'selfens predict --help'.")
+    if training_rows and (max_error is not None or all_classes):
+        raise ConfigError("--max-error and --all-classes are for an INPUT; leave out --training-rows.")
     trained = console.loaded(run, trust_code, device)
     remarks: list[str] = []
     if inputs is None:
         trained.data(source=data)
         count = predict_training_rows(trained, output)
     else:
-        count, remarks = predict_file(trained, inputs, output, progress=True)
+        count, remarks = predict_file(
+            trained, inputs, output, max_error=max_error, all_classes=all_classes, progress=True
+        )
     for remark in remarks:
         complain(remark)
     say(f"predictions of {plural(count, 'row')} written to {output}")
@@ -113,41 +123,56 @@ def export(
 def audit(
     run: RunArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to write.")] = Path("issues.csv"),
-    folds: Annotated[int | None, typer.Option(help="Judge each label by a fold that did not see it.")] = None,
+    folds: Annotated[
+        int | None, typer.Option(help="How many models judge the labels that they were not trained on.")
+    ] = None,
+    in_sample: Annotated[
+        bool, typer.Option("--in-sample", help="Judge by the run itself: at once, but it knows them.")
+    ] = False,
     data: DataOption = None,
     trust_code: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Rank a run's labels by how much its predictions disagree."""
+    """Rank a run's labels by how much models disagree that were not trained on them."""
+    from selfens.auto import shortened
     from selfens.report.page import write_audit_page
     from selfens.tools import audit as auditing
-    from selfens.tools import folds as folding
+    from selfens.tools.folds import default_folds, evidence_by_folds
     from selfens.training import progress
 
     page = _page_for(output)
-    trained = console.loaded(run, trust_code, again=folds is not None)
+    if in_sample and folds is not None:
+        raise ConfigError("--in-sample and --folds were both given; leave one of them out.")
+    trained = console.loaded(run, trust_code, again=not in_sample)
     encoded = trained.data(source=data)
-    dataset = encoded.dataset
+    dataset, evidence = encoded.dataset, trained.evidence
     auditing.check_audit_replaceable(output, trained, dataset)
-    if folds is None:
+    if in_sample:
         result = auditing.audit_run(trained)
-        how = "in-sample: the network was trained on these labels, which hides some mistakes; --folds K avoids that"
+        how = "in-sample: the network was trained on these labels, which hides mistakes"
     else:
-        with console.interruptible():
-            result = folding.audit_folds(trained.config, dataset, folds, progress=progress.for_terminal(quiet))
-        how = f"each judged by one of {folds} runs that did not see it"
+        if evidence is None or not evidence.folds or folds not in (None, evidence.folds):
+            with console.interruptible():
+                number = default_folds(auditing.run_labels(trained)) if folds is None else folds
+                config = trained.config if folds else shortened(trained.config, trained.info.rows)
+                evidence = evidence_by_folds(config, dataset, number, progress=progress.for_terminal(quiet))
+        result = auditing.audit_evidence(evidence)
+        how = f"each judged by one of {evidence.folds} models that were not trained on it"
     auditing.write_audit(output, result, dataset)
     warning = auditing.warning(result, trained.test_error)
-    write_audit_page(page, result, encoded, f"{how[0].upper()}{how[1:]}.", warning)
+    write_audit_page(page, result, encoded, f"{how[0].upper()}{how[1:]}.", warning, is_in_sample=in_sample)
     disputed = f"{len(result.disputed):,} of {len(result.rows):,} labels are disputed"
     say(f"{disputed} ({how}); written to {output}; {page} shows them")
-    if warning:
-        say(warning)
+    for sentence in filter(None, [auditing.not_judged(result, auditing.run_labels(trained), trained.classes), warning]):
+        say(sentence)
 
 
 def suggest(
     run: RunArgument,
     count: Annotated[int, typer.Option("-n", help="How many rows.")] = 50,
+    at_random: Annotated[
+        bool, typer.Option("--random", help="Draw them: errors can be measured on such rows.")
+    ] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to fill in.")] = Path("suggestions.csv"),
     data: DataOption = None,
     trust_code: TrustOption = False,
@@ -161,9 +186,15 @@ def suggest(
     check_replaceable(output, auditing.SUGGESTION_COLUMNS, labels={})
     trained = console.loaded(run, trust_code)
     encoded = trained.data(source=data)
-    result = auditing.suggest_run(trained, count)
-    auditing.write_suggestions(output, result, encoded.dataset)
+    result = auditing.suggest_run(trained, count, at_random=at_random)
+    novelty = None if trained.novelty is None else trained.novelty.score(encoded.inputs)
+    auditing.write_suggestions(output, result, encoded.dataset, novelty)
     write_suggestions_page(page, result, encoded)
+    if not at_random:
+        try:
+            auditing.note_suggestions(trained, result, encoded.dataset)
+        except RunError as error:
+            complain(f"warning: errors will also be measured on these rows, which are harder than others: {error}")
     all_rows = ", all there are," if len(result.rows) < count else ""
     say(f"{plural(len(result.rows), 'row')} to label next{all_rows} written to {output}; {page} shows them")
 

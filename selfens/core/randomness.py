@@ -6,7 +6,7 @@ purposes are large numbers that no epoch or count reaches.
 
 import numpy as np
 
-ORDER, HELD_OUT, CORRUPTION, _, FOLDS, _, PROCESS = (2**31 + purpose for purpose in range(7))  # _ were once in use
+ORDER, HELD_OUT, CORRUPTION, _, FOLDS, _, PROCESS, SUGGESTED = (2**31 + purpose for purpose in range(8))  # _: unused
 
 
 def stream(seed: int, purpose: int, *more: int) -> np.random.Generator:

@@ -201,6 +201,8 @@ def image_side(shape: tuple[int, ...]) -> int | None:
 
 def matching(extra: Array, main: Array, name: str) -> Array:
     """Return extra inputs in the shape and type of the main ones, or refuse them."""
+    if main.dtype.kind in "OU" and extra.dtype.kind in "OU" and extra.ndim == main.ndim:
+        return extra  # strings, or other objects, which an encoder knows
     is_bytes, given = main.dtype == np.uint8, extra.dtype
     mixed = given.kind not in "uif" or (main.ndim == 4 and (given.kind == "f") == is_bytes)
     if isinstance(extra, np.ndarray) and not mixed:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.data.frames import DECIMAL_COMMA, THOUSANDS, Frame, has_decimal_comma
+from selfens.data.frames import DECIMAL_COMMA, THOUSANDS, THOUSANDS_WITH_POINTS, Frame, has_decimal_comma
 from selfens.errors import DataError, listed
 
 MISSING = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None", "?"))
@@ -25,12 +25,18 @@ def as_text(cells: Any, missing: Collection[str] = MISSING) -> Any:
     import pandas
 
     if cells.dtype.kind in "iuf":
-        cells = cells.astype(object).map(lambda x: int(x) if x % 1 == 0 else x, na_action="ignore")  # 1.0 is "1"
+        known = zip(cells, cells.notna(), strict=True)
+        plain = [int(cell) if is_known and cell % 1 == 0 else cell for cell, is_known in known]  # 1.0 is "1"
+        cells = pandas.Series(
+            plain, cells.index, dtype=object, name=cells.name
+        )  # `map` would make floats of them again
     elif cells.dtype == object or cells.dtype.kind == "c":
         for cell in cells:
             if isinstance(cell, list | dict | set | bytes | complex | np.ndarray):
                 found = type(cell).__name__
-                raise DataError(f"column '{cells.name}' holds a {found}; expected numbers, strings or dates.")
+                raise DataError(
+                    f"column '{cells.name}' holds values of type {found}; expected numbers, strings or dates."
+                )
     is_text = isinstance(cells.dtype, pandas.StringDtype)  # much faster
     text = cells.fillna("") if is_text else cells.astype(object).where(cells.notna(), "").map(str)
     return text.str.strip().where(lambda stripped: ~stripped.isin(missing), "")
@@ -40,6 +46,11 @@ def as_numbers(cells: Any, date_format: str, comma: bool) -> tuple[NDArray[np.fl
     """Return a column as numbers, or as days since 1970, NaN where a cell is neither; and which cells are not empty."""
     import pandas
 
+    if comma and cells.dtype.kind == "O" and not date_format:
+        text = as_text(cells)
+        pointed = text.str.contains(".", regex=False) & ~text.str.contains(",", regex=False)
+        if pointed.any() and text[pointed].str.fullmatch(THOUSANDS_WITH_POINTS).all():
+            cells = text.str.replace(".", "", regex=False).where(~text.str.contains(",", regex=False), text)
     if cells.dtype.kind == "O" and not date_format:
         quick = pandas.to_numeric(cells, errors="coerce")
         if quick.dtype.kind in "iuf" and quick.notna().all():  # not booleans, which are strings beside empty cells

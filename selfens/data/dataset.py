@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from selfens.data.arrays import PIECE, fits_bytes, matching, standard_inputs
+from selfens.data.cells import IDENTIFIER, as_text
 from selfens.data.frames import has_decimal_comma, is_frame
 from selfens.data.rows import Labels, LazyRows, Rows, pieces, take
 from selfens.errors import DataError, listed, plural
 
 UNLABELED = -1
+MAX_HASHED_ROWS = 100_000  # of more test rows, evenly spaced ones are hashed
 MAX_HASHED = 2**33  # bytes; of larger arrays, evenly spaced rows are hashed, or it would take minutes
 
 
@@ -41,6 +43,8 @@ class Dataset:
     id_header: str = "file"
     folder: str = ""
     """The folder that the files are in, if ids are files."""
+    suggested: NDArray[np.bool_] | None = None
+    """Rows that a model chose for labeling (`selfens.data.journal`): no error is measured on them. None: no rows."""
     numbers: Rows | None = None
     """The number of each row in the user's file; None: counted from 0, training and test rows separately."""
     notes: tuple[str, ...] = ()
@@ -152,6 +156,7 @@ class Dataset:
             is_test=np.concatenate([self.is_test, np.zeros(len(raw), bool)]),
             ids=(*own, *(ids or [f"{name}:{row}" for row in range(len(raw))])),
             numbers=numbers,
+            suggested=None if self.suggested is None else np.concatenate([self.suggested, np.zeros(len(raw), bool)]),
             extra_rows=self.extra_rows + len(raw),
             extra_name=f"{self.extra_name}, {name}" if self.extra_name else name,
         )
@@ -165,7 +170,9 @@ class Dataset:
             labels=np.concatenate([labels[train], labels[test]]),
             is_test=np.arange(len(rows)) >= len(train),
             ids=tuple(self.ids[row] for row in rows) if self.ids else (),
+            suggested=None if self.suggested is None else self.suggested[rows],
             numbers=None if self.numbers is None else self.numbers[rows],
+            notes=(),
             skipped=(),
             extra_rows=int((train >= self.num_main).sum()),
         )
@@ -218,20 +225,37 @@ class Dataset:
         return self.row_numbers()[rows], ids
 
     def test_fingerprint(self) -> str:
-        """Hash the test rows: errors of two runs with the same hash are errors on the same rows.
+        """Hash the test rows: errors of two runs with the same hash are errors on the same rows."""
+        hashes = self.row_hashes(self.test_rows[:: 1 + len(self.test_rows) // MAX_HASHED_ROWS])
+        return hash_arrays(hashlib.sha256("".join(hashes).encode()), self.test_labels)
 
-        Files are hashed by name and size, so that the result does not depend on the size they are decoded to.
-        """
-        digest, raw = hashlib.sha256(), take(self.raw, self.test_rows)
-        files = self.row_ids(test=True)
-        if files and self.id_header == "file" and all(map(os.path.isfile, files)):
-            digest.update(repr([(os.path.basename(file), os.path.getsize(file)) for file in files]).encode())
-            return hash_arrays(digest, self.test_labels)
-        if is_frame(raw):
+    def row_hashes(self, rows: Rows | None = None) -> list[str]:
+        """Hash the content of rows (default: all): of their files, cells or numbers, whatever their names and places."""
+        rows = np.arange(len(self.labels)) if rows is None else rows
+        if is_frame(self.raw):
             from pandas.util import hash_pandas_object
 
-            raw = hash_pandas_object(raw.astype(str), index=False).to_numpy()
-        return hash_arrays(digest, raw, self.test_labels)
+            # Without ids, which are no inputs as long as they all differ. The same text whatever the type of a column.
+            names = [name for name in self.raw.columns if not IDENTIFIER.fullmatch(name)] or list(self.raw.columns)
+            cells = self.raw[names].iloc[rows].apply(as_text, missing=())
+            numbers = hash_pandas_object(cells, index=False)
+            return [hashlib.sha256(number.tobytes()).hexdigest() for number in numbers.to_numpy()]
+        are_files = np.array([bool(self.folder) and os.path.isfile(self.ids[row]) for row in rows], dtype=bool)
+        others = (row for piece in pieces(self.raw, PIECE, rows[~are_files]) for row in piece)
+        return [
+            _file_hash(self.ids[row]) if is_file else hashlib.sha256(content(np.asarray(next(others)))).hexdigest()
+            for row, is_file in zip(rows, are_files, strict=True)
+        ]
+
+
+def _file_hash(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content(rows: NDArray[Any]) -> bytes:
+    """Return what to hash of rows: their bytes, or of Python objects, such as strings, what they show."""
+    return repr(rows.tolist()).encode("utf-8", "backslashreplace") if rows.dtype == object else rows.tobytes()
 
 
 def hash_arrays(digest: Any, *arrays: Any) -> str:
@@ -239,7 +263,7 @@ def hash_arrays(digest: Any, *arrays: Any) -> str:
     for array in arrays:
         every = 1 + array.nbytes // MAX_HASHED
         for piece in pieces(array, PIECE, None if every == 1 else np.arange(0, len(array), every)):
-            digest.update(piece.data)
+            digest.update(content(piece))
     return str(digest.hexdigest())
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,26 @@ from selfens.errors import DataError, plural, require
 from selfens.files import check_regular
 from selfens.files.tables import NOT_UTF8, read_lines
 
-DECIMAL_COMMA, THOUSANDS = r"^[-+]?[\d.]*,\d+(e[-+]?\d+)?$", r"^[-+]?\d{1,3}(,\d{3})+(\.\d*)?$"
+DECIMAL_COMMA, THOUSANDS = r"^[-+]?[\d.]*,\d+(e[-+]?\d+)?$", r"^[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$"
+THOUSANDS_WITH_POINTS = r"^[-+]?[1-9]\d{0,2}(\.\d{3})+$"
 HEADER = 2**20  # characters in which the first line of a CSV must end
 
 Frame = Any
 """A pandas DataFrame. Those read from a file have the attrs `COMMA` and `NOTES`."""
 COMMA, NOTES = "selfens.comma", "selfens.notes"
+
+
+class Convention(Enum):
+    """How numbers are written. An object of ours, because anybody may have put anything else into the attrs of a DataFrame."""
+
+    DECIMAL_COMMA = auto()
+
+
 """Whether numbers have a decimal comma, and notes for the user on how the file was read."""
 
 
 def has_decimal_comma(frame: Frame) -> bool:
-    return bool(frame.attrs.get(COMMA))
+    return frame.attrs.get(COMMA) is Convention.DECIMAL_COMMA
 
 
 def is_table(path: str | Path) -> bool:
@@ -70,9 +80,12 @@ def read_frame(path: Path) -> Frame:
                 rows.append(line + [""] * (len(header) - len(line)))
             frame = pandas.DataFrame(rows, columns=header, dtype=str)
             frame = frame.loc[:, (frame != "").any().to_numpy() | (frame.columns != "")]  # spreadsheets add columns
-            comma = separator == ";" or (separator != "," and _decimal_commas(frame))
+            comma = separator == ";" or _decimal_commas(frame)
             first = f"; the first is line {short[0]}, and missing cells count as empty." if short else ""
-            attrs = {COMMA: comma, NOTES: [f"{plural(len(short), 'line')} with too few cells{first}"] if short else []}
+            attrs = {
+                COMMA: Convention.DECIMAL_COMMA if comma else None,
+                NOTES: [f"{plural(len(short), 'line')} with too few cells{first}"] if short else [],
+            }
     if not len(frame):
         raise DataError(f"{path} has no rows below its header.")
     frame = check_frame(frame)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,6 +21,21 @@ SIDE: dict[str, Any] = {"at_least": 4, "at_most": 1024}
 """The bounds of the side of images, in pixels."""
 DRAFT = 2  # Pillow may decode a JPEG at a reduced size, at least this many times the wanted one
 SUFFIXES = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".webp"}
+OTHER_SUFFIXES = {
+    ".heic",
+    ".heif",
+    ".avif",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".dng",
+    ".raf",
+    ".orf",
+    ".rw2",
+    ".pef",
+    ".psd",
+}
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "WEBP")  # Pillow runs another program for some others
 AT_ONCE = 128  # images decoded between two updates of the progress bar
 
@@ -28,6 +44,17 @@ Pixels = NDArray[np.uint8]
 
 def is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
+
+
+def note_on_others(folder: Path) -> tuple[str, ...]:
+    """Return a note on photos in formats that cannot be read, if a folder holds any."""
+    suffixes = Counter(Path(name).suffix.lower() for _, _, names in os.walk(folder) for name in names)
+    found = [f"{suffixes[suffix]:,} {suffix}" for suffix in sorted(OTHER_SUFFIXES & suffixes.keys())]
+    return (
+        (f"left out {', '.join(found)} files, whose formats cannot be read; convert them to JPEG or PNG.",)
+        if found
+        else ()
+    )
 
 
 class ImageFiles(LazyRows):

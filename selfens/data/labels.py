@@ -37,7 +37,9 @@ class LabelsConfig(Section):
         "How labeled rows are chosen: drawn per class, drawn like the authors' code, read from labels.file, or drawn per "
         "class with those of labels.file added.",
     )
-    file: str | None = setting(None, "Rows, or row,label pairs, to use as the labels (text or CSV).", is_path=True)
+    file: tuple[str, ...] | None = setting(
+        None, "Files of rows, or row,label pairs, to use as the labels (text or CSV).", is_path=True
+    )
     noise: float = setting(
         0.0, "Percentage of the labels in use that are redrawn uniformly over all classes.", at_least=0, at_most=100
     )
@@ -46,6 +48,11 @@ class LabelsConfig(Section):
     )
 
     def __post_init__(self) -> None:
+        given: Any = self.file
+        if isinstance(given, list) and not all(isinstance(each, str) for each in given):
+            raise ConfigError(f"labels.file is {given!r}; expected paths.")
+        if isinstance(given, str | list):
+            object.__setattr__(self, "file", (given,) if isinstance(given, str) else tuple(given))
         super().__post_init__()
         if (self.choice in ("file", "added")) != (self.file is not None):
             both = f"labels.choice is '{self.choice}' and labels.file is {self.file!r}"
@@ -146,9 +153,13 @@ def _chosen(dataset: Dataset, options: LabelsConfig, seed: int) -> tuple[Rows, L
     labels = np.full(dataset.num_train, UNLABELED)
     labels[drawn] = known[drawn]
     if options.file is not None:
-        given = read_labels(Path(options.file), dataset)
+        given: dict[int, int] = {}
+        for path in map(Path, options.file):
+            for row, label in read_labels(path, dataset).items():
+                if given.setdefault(row, label) != label:
+                    raise DataError(f"{path} gives a row another label than a labels file before it; each row has one.")
         if all(labels[row] == label == UNLABELED for row, label in given.items()):
-            raise DataError(f"the labels file {options.file} has no labels; fill in its column label.")
+            raise DataError(f"the labels file {listed(options.file)} has no labels; fill in its column label.")
         labels[list(given)] = list(given.values())
     rows = np.flatnonzero(labels != UNLABELED)
     return rows, labels[rows]

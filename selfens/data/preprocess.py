@@ -77,13 +77,15 @@ def fit(kind: str, inputs: Array, device: torch.device | str = "cpu", rows: Rows
     return _fit_channels(inputs, rows).to(device) if kind == "channel" else KINDS[kind]()
 
 
-def check_range(preprocess: nn.Module, sets: Mapping[str, Array], device: torch.device | str) -> None:
-    """Refuse rows that hold values beyond LARGEST once preprocessed; `sets` maps names to inputs."""
+def check_range(
+    preprocess: nn.Module, sets: Mapping[str, Array], device: torch.device | str, limit: float = LARGEST
+) -> None:
+    """Refuse rows that hold NaN, or values beyond a limit once preprocessed; `sets` maps names to inputs."""
     for name, inputs in sets.items():
         if inputs.dtype != np.uint8 and len(inputs):
             made = (transform(preprocess, torch.from_numpy(piece).to(device)) for piece in pieces(inputs, CHUNK))
-            bad = [~(piece.flatten(1).abs() <= LARGEST).all(dim=1).cpu() for piece in made]
-            refuse_rows(torch.cat(bad).numpy(), f"the {name} inputs hold values too large to compute with")
+            bad = [~(piece.flatten(1).abs() <= limit).all(dim=1).cpu() for piece in made]
+            refuse_rows(torch.cat(bad).numpy(), f"the {name} inputs hold NaN, or values too large to compute with")
 
 
 def apply(preprocess: nn.Module | None, inputs: Array, device: torch.device | str) -> Tensor:

@@ -71,7 +71,7 @@ class Encoder(ABC):
     Options: ClassVar[type[EncoderOptions]]
     is_scaled: ClassVar[bool] = False
     """The inputs are on one scale, so preprocessing and baselines leave them as they are."""
-    learns: ClassVar[bool] = False
+    learns: ClassVar[bool] = True
     """`fit` depends on the rows, so cross-validation repeats it in every fold."""
     needs_images: ClassVar[bool] = False
     """It takes images and returns vectors."""

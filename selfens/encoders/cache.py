@@ -50,7 +50,7 @@ class FeatureCache:
             for path in (self.folder.parent, self.folder, *files):
                 if path.is_symlink():  # whose target may be meant for others
                     raise OSError(f"{path} is a link; remove it")
-                if path.exists() and (path.stat().st_uid != USER or (path.is_dir() and path.stat().st_mode & 0o002)):
+                if path.exists() and (path.stat().st_uid != USER or path.stat().st_mode & 0o022):
                     raise OSError(f"other users could have written to {path}; remove it")
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.parent.chmod(0o700)
@@ -78,7 +78,9 @@ class FeatureCache:
         digests = np.frombuffer(pixels, np.uint8).reshape(len(added), -1)
         np.savez(file, pixels=digests, features=np.stack([*added.values()]))
         try:
-            write_atomically(self.folder / f"{hashlib.sha256(pixels).hexdigest()[:40]}.npz", file.getvalue())
+            path = self.folder / f"{hashlib.sha256(pixels).hexdigest()[:40]}.npz"
+            write_atomically(path, file.getvalue())
+            path.chmod(0o600)  # whatever the umask
         except (SelfensError, OSError) as error:
             self._give_up(error)
 

@@ -19,7 +19,7 @@ from selfens.data.frames import check_frame, has_decimal_comma, is_frame
 from selfens.data.rows import Rows
 from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Shown
 from selfens.errors import ConfigError, DataError, listed, plural
-from selfens.settings import Section, setting
+from selfens.settings import Section, field_types, setting
 
 MAX_INPUTS = 50  # of a column of strings
 MAX_SHOWN = 6  # columns of a row that is shown
@@ -77,7 +77,7 @@ class ColumnsEncoder(Encoder):
     class Options(EncoderOptions):
         name: ClassVar[str] = "columns"
 
-    learns, is_scaled = True, True
+    is_scaled = True
     columns: tuple[Column, ...] = ()
     names: tuple[str, ...] = ()
     """All columns that the table had."""
@@ -148,6 +148,8 @@ class ColumnsEncoder(Encoder):
     def restore(self, learned: Mapping[str, Any]) -> None:
         if any(isinstance(each["values"], str) for each in learned["columns"]):
             raise TypeError("the values of a column are one string")
+        if any(each.keys() != field_types(Column).keys() for each in learned["columns"]):
+            raise KeyError("a field of a column is missing")
         self.columns = tuple(Column(**{**each, "values": tuple(each["values"])}) for each in learned["columns"])
         self.names = tuple(map(str, learned["names"]))
         self.unused = {str(name): str(reason) for name, reason in learned["unused"].items()}

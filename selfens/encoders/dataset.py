@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from selfens.data.arrays import are_pixels
 from selfens.data.dataset import Dataset, hash_arrays
-from selfens.data.rows import Array, Labels, take
-from selfens.encoders.base import Encoder
+from selfens.data.rows import Array, Labels, LazyRows, take
+from selfens.encoders.base import Encoded, Encoder
+from selfens.errors import ConfigError
+
+
+def check_encoded(encoded: Any, encoder: Encoder, rows: int) -> None:
+    """Refuse what an encoder may not return, or what cannot be kept of it."""
+    name = f"the encoder '{encoder.options.name}'"
+    if not isinstance(encoded, Encoded) or not isinstance(encoded.inputs, np.ndarray | LazyRows):
+        raise ConfigError(
+            f"{name} returned a {type(encoded).__name__}; expected Encoded(inputs), with an array of inputs."
+        )
+    shape, kind = encoded.inputs.shape, encoded.inputs.dtype
+    if shape[:1] != (rows,) or len(shape) not in (2, 3, 4) or kind not in (np.float32, np.uint8):
+        found = f"inputs of shape {shape} and type {kind} for {rows:,} rows"
+        raise ConfigError(f"{name} returned {found}; expected float32, or bytes of images, [rows, ...].")
+    try:
+        json.dumps(encoder.to_dict())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"what {name} has learned is not plain data ({error}); return numbers, text, lists, dicts."
+        ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +52,9 @@ class EncodedDataset:
     @classmethod
     def make(cls, dataset: Dataset, encoder: Encoder, *, progress: bool = False) -> EncodedDataset:
         """Encode all rows of a dataset; the encoder is fitted already."""
-        inputs, notes, keys, work = encoder.transform(dataset.raw, progress=progress)
+        encoded = encoder.transform(dataset.raw, progress=progress)
+        check_encoded(encoded, encoder, len(dataset.labels))
+        inputs, notes, keys, work = encoded
         train, test = dataset.train_rows, dataset.test_rows
         keys = inputs if keys is None else keys
         notes = tuple(dict.fromkeys((*dataset.notes, *encoder.notes, *notes)))

@@ -19,6 +19,7 @@ class Identity(Encoder):
     class Options(EncoderOptions):
         name: ClassVar[str] = "identity"
 
+    learns = False
     shape: tuple[int, ...] = ()
     type: str = ""
     range: Range | None = None
@@ -62,5 +63,9 @@ class Identity(Encoder):
 
 
 def _check_array(raw: Any) -> None:
+    if not is_frame(raw) and raw.dtype.kind not in "buif":
+        raise DataError(
+            f"the encoder 'identity' takes numbers, but the rows are of type {raw.dtype}; use another encoder."
+        )
     if is_frame(raw):
         raise DataError("the encoder 'identity' takes arrays, but the rows are of a table; use the encoder 'columns'.")

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ def write_atomically(path: Path, *content: bytes | memoryview) -> None:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # not even that is possible on a read-only file system
+                temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -1,44 +1,61 @@
 """Everything that a report shows of one run: a sentence, charts, galleries, and what is missing and why."""
 
+import shlex
 from contextlib import suppress
 from typing import Any
-
-import numpy as np
 
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import RunError, SelfensError, plural, root_cause
 from selfens.report import figures
 from selfens.report.figures import Chart, Values
-from selfens.report.gallery import MAX_ENTRIES, Gallery, audit_gallery, mistakes_gallery, suggestions_gallery
+from selfens.report.gallery import (
+    MAX_ENTRIES,
+    Gallery,
+    audit_gallery,
+    evidence_galleries,
+    novelty_gallery,
+    suggestions_gallery,
+)
 from selfens.report.render import shown
+from selfens.runs.evidence import Evidence
 from selfens.runs.history import ERRORS, FIELDS, TOTAL, History, total_seconds
 from selfens.runs.run import Run
+from selfens.runs.statistics import interval
 from selfens.tools import audit
-from selfens.tools.baselines import compare_run, one_class_of
+from selfens.tools.comparison import comparison_of, one_class_of
+from selfens.tools.folds import default_folds
+from selfens.tools.measure import evidence_on_test_rows, measure, wants_measuring
 from selfens.training.progress import duration
 
 PART_TITLES = {"unsupervised": "Unsupervised loss", "kept": "Share of the targets that are learned"}
 """Titles of the charts of some parts of the loss."""
 LOSSES = ("supervised", TOTAL)
+WIDE = 10.0  # points between the ends of an interval
 
 
 def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) -> dict[str, Any]:
     """Return what the template shows of a run; the dataset is loaded if it is not given."""
     history = reported_history(run)
-    facts, missing, warning, comparison = _facts(run, history), "", "", None
-    charts, galleries = list[Chart](), list[Gallery]()
+    facts, missing, warning = _facts(run, history), "", ""
+    charts, galleries, inspected = list[Chart](), list[Gallery](), list[str]()
     try:
         data = run.data(dataset)
         facts += "".join(f"; {shown(text)}" for text in (str(data.encoder), run.config.source.summary) if text)
-        charts, galleries = _charts_and_galleries(run, data)
+        if wants_measuring(run, baselines):
+            try:
+                measure(run, can_train=False)
+            except Exception as error:  # must not fail the page
+                missing = shown(f"The comparison with simple methods is missing: {root_cause(error)}")
+        evidence = run.evidence
+        if evidence is None and len(data.test_labels):
+            evidence = evidence_on_test_rows(run, with_baselines=False)
+        charts, galleries = _charts_and_galleries(run, data, evidence)
+        inspected = [] if run.inspection is None else list(map(shown, run.inspection.lines(data.dataset)))
         warning = shown(one_class_of(run))
     except SelfensError as error:
         missing = shown(f"Confusion matrix, calibration and galleries are missing: {error}")
-    try:
-        comparison = compare_run(run, baselines, can_load=not missing)
-    except Exception as error:  # a comparison must not fail the page
-        missing = shown(f"The comparison with the baselines is missing: {root_cause(error)}")
+    comparison = comparison_of(run) if baselines is not False else None
     return {
         "name": shown(run.path.absolute().name),
         "sentence": _sentence(run, history),
@@ -46,7 +63,9 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
         "facts": facts,
         "missing": missing,
         "warning": warning,
-        "untested": not run.info.test_rows,
+        "inspected": inspected,
+        "headline": _headline(run.evidence),
+        "next_step": _next_step(run),
         "curves": _curves(history),
         "tests": charts,
         "galleries": galleries,
@@ -86,8 +105,8 @@ def _sentence(run: Run, history: History) -> str:
     record, tested, held_out = history[number - 1], run.info.test_rows, len(run.labels.validation)
     if record.get("test_error") is not None:
         result = f"{record['test_error']:.2f} % of {tested:,} test rows misclassified"
-        if run.error_margin is not None:
-            result += f" (with so few rows, accurate to about {run.error_margin:.0f} points)"
+        low, high = interval(record["test_error"] / 100 * tested, tested)
+        result += f" (90 % interval {low:.1f} to {high:.1f})"
     elif record.get("validation_error") is not None:
         result = f"{record['validation_error']:.2f} % of {held_out:,} validation rows misclassified"
     else:
@@ -95,6 +114,36 @@ def _sentence(run: Run, history: History) -> str:
     about = f"{data_words(run)}, {len(run.labels.rows):,} of {run.info.rows:,} rows labeled, {method_words(run)}"
     more = "" if number == len(history) else f"; {len(history):,} are done"
     return f"{about}: {result} after {number:,} of {run.config.schedule.epochs:,} epochs{more}."
+
+
+def _headline(evidence: Evidence | None) -> tuple[str, str] | None:
+    """Return the one number that a reader came for, and what it is."""
+    if evidence is None:
+        return None
+    (low, high), rows = (
+        evidence.error_interval,
+        f"{len(evidence.wrong):,} {'labeled' if evidence.folds else 'test'} rows",
+    )
+    share = f"of rows that it has not seen are misclassified: {low:.0f} to {high:.0f}\u00a0% with 90\u00a0% certainty"
+    return f"{evidence.error:.1f}\u00a0%", f"{share}, measured on {rows}."
+
+
+def _next_step(run: Run) -> tuple[str, str]:
+    """Return what to do next, and its command."""
+
+    def command(name: str, rest: str) -> str:
+        trust = " --trust-code" if run.code else ""
+        return shown(f"selfens {name} {shlex.quote(str(run.path.absolute()))} {rest}{trust}")
+
+    unlabeled, is_own = run.info.rows - len(run.labels.rows), run.info.custom_network or run.info.custom_method
+    folds = 0 if run.was_passed_data or is_own else default_folds(run.labels.labels)
+    if run.evidence is None and not run.config.source.is_public and folds > 1:
+        return "Next, measure its error", command("evaluate", f"--folds {folds}")
+    if run.evidence is not None and unlabeled and not run.was_passed_data:
+        low, high = run.evidence.error_interval
+        if high - low > WIDE:
+            return "More labels make it better, and the number above more certain", command("suggest", "-n 50")
+    return "Next, predict", command("predict", "INPUT -o out.csv")
 
 
 def method_words(run: Run) -> str:
@@ -117,20 +166,29 @@ def _facts(run: Run, history: History) -> str:
     return f"{shown(str(run.path))}: {about}{skipped}" + (f"; {shown(info.note)}" if info.note else "")
 
 
-def _charts_and_galleries(run: Run, data: EncodedDataset) -> tuple[list[Chart], list[Gallery]]:
-    """Return charts of the test rows, and galleries."""
-    ranked = audit.audit_run(run)
-    how = "In-sample: the network was trained on these labels, which hides some mistakes."
-    suspicious = audit_gallery(ranked, data, f"{how} {audit.warning(ranked, run.test_error)}".strip())
-    if not len(data.test_labels):
-        if not (audit.run_labels(run) == UNLABELED).any():
-            return [], [suspicious]
-        return [], [suggestions_gallery(audit.suggest_run(run, MAX_ENTRIES), data), suspicious]
-    labels, probabilities = data.test_labels, run.test_probabilities
-    charts = [
-        figures.confusion_chart(labels, probabilities.argmax(axis=1), data.classes),
-        figures.reliability_chart(labels, probabilities),
-    ]
-    uncertain = audit.suggest(np.full(len(labels), UNLABELED), probabilities, MAX_ENTRIES)
-    least_certain = suggestions_gallery(uncertain, data, test=True)
-    return charts, [least_certain, mistakes_gallery(data, probabilities), suspicious]
+def _charts_and_galleries(
+    run: Run, data: EncodedDataset, evidence: Evidence | None
+) -> tuple[list[Chart], list[Gallery]]:
+    """Return charts of rows that the model had not seen, and galleries."""
+    charts, galleries = list[Chart](), list[Gallery]()
+    if (audit.run_labels(run) == UNLABELED).any():
+        galleries.append(suggestions_gallery(audit.suggest_run(run, MAX_ENTRIES), data))
+    if evidence is not None:
+        labels, predicted = evidence.labels, evidence.probabilities.argmax(axis=1)
+        counted = evidence.counted
+        charts = [
+            figures.confusion_chart(labels[counted], predicted[counted], data.classes),
+            figures.reliability_chart(evidence),
+            figures.answered_chart(evidence),
+        ]
+        galleries += evidence_galleries(evidence, data)
+    is_in_sample = evidence is None or not evidence.folds
+    ranked = audit.audit_run(run) if evidence is None or is_in_sample else audit.audit_evidence(evidence)
+    how = "Each label was judged by a model that was not trained on it."
+    if is_in_sample:
+        how = "In-sample: the network was trained on these labels, which hides mistakes; selfens audit judges them fairly."
+    how = f"{how} {audit.warning(ranked, run.test_error)}".strip()
+    galleries.append(audit_gallery(ranked, data, how, is_in_sample=is_in_sample))
+    if run.novelty is not None:
+        galleries.append(novelty_gallery(run.novelty, data))
+    return charts, galleries

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from selfens.data.rows import Labels
 from selfens.report.render import shown
+from selfens.runs.evidence import Evidence
+from selfens.runs.statistics import answered, calibration, tempered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +30,6 @@ SIZE = (4.3, 2.9)
 NUMBERED_CLASSES = 12
 NAME_LIMIT = 16
 FEW_EPOCHS = 8  # a line through fewer has dots
-BINS = 10  # of the calibration
 
 STYLE = {
     "svg.fonttype": "none",
@@ -155,25 +155,30 @@ def confusion_chart(labels: Labels, predicted: Labels, classes: Sequence[str]) -
     return Chart("Confusion matrix", svg(draw, "Confusion matrix", (SIZE[1] * 1.3, SIZE[1] * 1.1)), note)
 
 
-def calibration(labels: Labels, probabilities: NDArray[np.floating[Any]]) -> tuple[Any, Any, float]:
-    """Return mean confidence and accuracy of each nonempty bin of confidence, and the expected calibration error.
-
-    The confidence is the probability of the predicted class. The error is |confidence - accuracy|, averaged over the rows.
-    """
-    sure, right = probabilities.max(axis=1).astype(np.float64), probabilities.argmax(axis=1) == labels
-    _, bins, counts = np.unique(np.ceil(sure * BINS).clip(1, BINS), return_inverse=True, return_counts=True)
-    confidence, accuracy = (np.bincount(bins, weights=each) / counts for each in (sure, right))
-    return confidence, accuracy, float(np.average(np.abs(confidence - accuracy), weights=counts))
-
-
-def reliability_chart(labels: Labels, probabilities: NDArray[np.floating[Any]]) -> Chart:
-    """Draw accuracy over confidence."""
-    confidence, accuracy, error = calibration(labels, probabilities)
+def reliability_chart(evidence: Evidence) -> Chart:
+    """Draw accuracy over confidence, as the network gives it and calibrated."""
+    labels, given = evidence.labels[evidence.counted], evidence.probabilities[evidence.counted]
+    before, after = calibration(labels, given), calibration(labels, tempered(given, evidence.temperature))
 
     def draw(axes: Axes) -> None:
         axes.plot((0, 100), (0, 100), color=INK, linewidth=0.9, linestyle="--", alpha=0.5, label="perfect")
-        axes.plot(100 * confidence, 100 * accuracy, color=BLUE, marker="o", markersize=4, label="this run")
+        for (confidence, accuracy, _), color, label in ((before, RED, "network"), (after, BLUE, "calibrated")):
+            axes.plot(100 * confidence, 100 * accuracy, color=color, marker="o", markersize=4, label=label)
         axes.set(xlabel="probability of the predicted class, %", ylabel="accuracy, %", xlim=(0, 100), ylim=(0, 103))
         axes.legend()
 
-    return Chart("Calibration", svg(draw, "Calibration"), f"Expected calibration error {100 * error:.1f} %.")
+    errors = f"{100 * before[2]:.1f} % before and {100 * after[2]:.1f} % after calibration"
+    note = f"Expected calibration error {errors}, on {len(labels):,} rows; temperature {evidence.temperature:.2f}."
+    return Chart("Calibration", svg(draw, "Calibration"), note)
+
+
+def answered_chart(evidence: Evidence) -> Chart:
+    """Draw the error of the most confident rows over their share."""
+    found = answered(evidence.confidence, evidence.wrong)
+
+    def draw(axes: Axes) -> None:
+        axes.plot(100 * found.share, found.error, color=BLUE)
+        axes.set(xlabel="rows answered, %", ylabel="error among them, %", xlim=(0, 103), ylim=(0, None))
+
+    note = "What is left out is what the model is least sure of: selfens predict --max-error."
+    return Chart("Answering only what is certain", svg(draw, "Answering only what is certain"), note)

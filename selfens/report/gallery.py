@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from selfens.data.rows import Rows
 from selfens.encoders.dataset import EncodedDataset
 from selfens.report.render import shown
-from selfens.tools.audit import Audit, Probabilities, Suggestions
+from selfens.runs.evidence import Evidence
+from selfens.runs.novelty import Novelty
+from selfens.runs.statistics import tempered
+from selfens.tools.audit import Audit, Suggestions
 
 MAX_ENTRIES = 50
 MAX_SIDE = 64
@@ -33,32 +36,53 @@ class Gallery:
     id_header: str = ""
 
 
-def audit_gallery(audit: Audit, data: EncodedDataset, how: str = "") -> Gallery:
+def audit_gallery(audit: Audit, data: EncodedDataset, how: str = "", *, is_in_sample: bool = False) -> Gallery:
     """Show the labels, most suspicious first; `how` says where the probabilities came from."""
     disputed = f"{len(audit.disputed):,} labels are disputed: another class is more probable."
     if not len(audit.disputed):
-        disputed = "No label is disputed; these are the least certain ones."
+        none = "The network agrees with every label that it was trained on, which says little about them"
+        disputed = f"{none if is_in_sample else 'No label is disputed'}; these are the least certain ones."
     note = f"{disputed} The score ranges from −1 (certainly wrong) to 1 (certainly right). {how}"
     columns = {"given": audit.labels, "suggested": audit.suggested, "score": audit.scores}
     return _gallery("Most suspicious labels", note, data, audit.rows, columns)
 
 
-def suggestions_gallery(found: Suggestions, data: EncodedDataset, *, test: bool = False) -> Gallery:
-    """Show the unlabeled rows to label next, or the least certain test rows."""
-    title = "Most uncertain test rows" if test else "Rows to label next"
+def suggestions_gallery(found: Suggestions, data: EncodedDataset) -> Gallery:
+    """Show the unlabeled rows to label next."""
     note = "Uncertainty ranges from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns."
     columns = {"predicted": found.predicted, "uncertainty": found.uncertainty}
-    return _gallery(title, note, data, found.rows, columns, test=test)
+    return _gallery("Rows to label next", note, data, found.rows, columns)
 
 
-def mistakes_gallery(data: EncodedDataset, probabilities: Probabilities) -> Gallery:
-    """Show the misclassified test rows, most confident first."""
+def evidence_galleries(evidence: Evidence, data: EncodedDataset) -> list[Gallery]:
+    """Show rows that the model had not seen: the least certain ones, and the mistakes."""
+    probabilities, is_test = tempered(evidence.probabilities, evidence.temperature), not evidence.folds
     predicted, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    wrong = np.flatnonzero(predicted != data.test_labels)
-    rows = wrong[np.argsort(-confidence[wrong], kind="stable")]
-    columns = {"true": data.test_labels[rows], "predicted": predicted[rows], "probability": confidence[rows]}
-    note = "Misclassified test rows, most confident first."
-    return _gallery("Most confident mistakes", note, data, rows, columns, test=True)
+
+    def gallery(title: str, note: str, order: Rows) -> Gallery:
+        columns = {"true": evidence.labels[order], "predicted": predicted[order], "probability": confidence[order]}
+        return _gallery(title, note, data, evidence.rows[order], columns, test=is_test)
+
+    wrong = np.flatnonzero(predicted != evidence.labels)
+    seen = "test rows" if is_test else "labeled rows, each by a model that was not trained on it"
+    return [
+        gallery(
+            "Most uncertain rows", f"Predictions of {seen}, least certain first.", np.argsort(confidence, kind="stable")
+        ),
+        gallery(
+            "Most confident mistakes",
+            f"Misclassified {seen}, most confident first.",
+            wrong[np.argsort(-confidence[wrong], kind="stable")],
+        ),
+    ]
+
+
+def novelty_gallery(novelty: Novelty, data: EncodedDataset) -> Gallery:
+    """Show the training rows that are least like the others."""
+    scores = novelty.score(data.inputs)
+    order = np.argsort(-scores, kind="stable")
+    note = "Training rows that are least like the others: junk, rare kinds, or another subject. 1: farther than all others."
+    return _gallery("Least like the others", note, data, order[:MAX_ENTRIES], {"novelty": scores[order]})
 
 
 def _gallery(

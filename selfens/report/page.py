@@ -7,6 +7,7 @@ from typing import Any
 from selfens.data.dataset import Dataset
 from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import RunError
+from selfens.files import check_regular
 from selfens.files.tables import write_output
 from selfens.report.comparison import compare
 from selfens.report.details import details
@@ -16,6 +17,7 @@ from selfens.runs.directory import REPORT
 from selfens.runs.run import Run
 from selfens.tools.audit import Audit, Suggestions
 
+MARK = b"<!doctype html><!-- selfens -->"  # how our pages begin, and no others
 RunOrPath = Run | str | Path
 
 
@@ -50,16 +52,27 @@ def write_report_or_warn(
 ) -> None:
     """Write the page of a finished run into its directory. If that fails, call `warn`; the run is unaffected."""
     try:
+        if (run.path / REPORT).is_symlink():  # which may lead anywhere
+            (run.path / REPORT).unlink()
+        check_regular(run.path / REPORT)
         write_report(run, run.path / REPORT, dataset=dataset, baselines=baselines)
     except Exception as error:  # a page must not fail the run
         reason = " ".join(str(error).split()) or type(error).__name__
         warn(f"the run is complete, but its report could not be written ({reason.rstrip('.')}).")
 
 
-def write_audit_page(path: str | Path, audit: Audit, data: EncodedDataset, how: str = "", warning: str = "") -> Path:
+def write_audit_page(
+    path: str | Path,
+    audit: Audit,
+    data: EncodedDataset,
+    how: str = "",
+    warning: str = "",
+    *,
+    is_in_sample: bool = False,
+) -> Path:
     """Write a gallery of the most suspicious labels. `how` says where the probabilities came from."""
     sentence = f"{len(audit.disputed):,} of {len(audit.rows):,} labels of {shown(data.dataset.name)} are disputed."
-    gallery = audit_gallery(audit, data, how)
+    gallery = audit_gallery(audit, data, how, is_in_sample=is_in_sample)
     return _write(path, "gallery_page.html", sentence=sentence, warning=warning, gallery=gallery)
 
 
@@ -71,5 +84,5 @@ def write_suggestions_page(path: str | Path, suggestions: Suggestions, data: Enc
 
 
 def _write(path: str | Path, template: str, **values: Any) -> Path:
-    write_output(Path(path), render(template, **values).encode("utf-8", "replace"), beginning=b"<!doctype html>")
+    write_output(Path(path), render(template, **values).encode("utf-8", "replace"), beginning=MARK)
     return Path(path)

@@ -6,7 +6,9 @@
     preprocess.safetensors   the fitted preprocessing
     history.jsonl            one line per epoch
     checkpoint.safetensors   the state of every part: network, method, targets, optimizer, step, random numbers
-    baselines.json           results of simple methods on the same labels, if they were compared
+    evidence.safetensors     what was predicted for labeled rows that it had not seen (`Evidence`)
+    novelty.safetensors      training rows that new ones are compared with
+    inspection.json          copies and look-alikes in the data
     report.html              the report
     lock                     held by the process that is training
 
@@ -23,7 +25,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,7 +98,8 @@ class RunDirectory:
             if not is_ours:
                 raise RunError(f"{self.path} is being trained by another process; wait for it or stop it.")
             for leftover in self.path.glob(".*.tmp"):  # by a process that was killed while writing
-                leftover.unlink(missing_ok=True)
+                with suppress(OSError):
+                    leftover.unlink()
             yield
 
     # What does not change
@@ -257,9 +260,15 @@ def _move_into_place(draft: Path, path: Path) -> None:
 
 
 def free_directory(path: Path) -> Path:
-    """Return the path, or the first of PATH-2, PATH-3 and so on that holds no run yet."""
-    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(each for each in itertools.chain([path], numbered) if not (each / "config.json").exists())
+    """Create the directory, or the first of PATH-2, PATH-3 and so on that is free, before another process does."""
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
+            with suppress(FileExistsError):
+                candidate.mkdir()
+                return candidate
+    raise AssertionError
 
 
 def check_free(path: Path) -> None:

@@ -10,6 +10,8 @@ from selfens.config import MAX_THREADS
 from selfens.errors import ConfigError
 from selfens.settings import Section, setting
 
+MAX_SIDE = 2**24  # numbers along one side of an input; more cannot be trained on
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo(Section):
@@ -43,7 +45,7 @@ class RunInfo(Section):
         super().__post_init__()
         names, sides = self.classes, self.input_shape
         has_names = all(isinstance(name, str) for name in names) and len({*names}) == len(names) > 1
-        has_shape = all(type(side) is int and side > 0 for side in sides) and len(sides) in (1, 2, 3)
+        has_shape = all(type(side) is int and 0 < side < MAX_SIDE for side in sides) and len(sides) in (1, 2, 3)
         if not has_names or not has_shape:
             raise ConfigError("run.classes or run.input_shape holds invalid values.")
         threads = self.environment.get("threads")

@@ -28,6 +28,7 @@ class Model:
     classes: tuple[str, ...]
     input_shape: tuple[int, ...]  # of an encoded row
     precision: str = "fp32"
+    temperature: float = 1.0  # of calibrated probabilities
 
     @property
     def device(self) -> torch.device:
@@ -43,12 +44,15 @@ class Model:
     def predict_proba(
         self, given: Any, where: str, what: str = "the inputs", dtype: torch.dtype = torch.float32
     ) -> NDArray[Any]:
-        """Return [rows, classes] for new examples; an error message calls the model `where` and the inputs `what`."""
+        """Return [rows, classes] calibrated probabilities for new examples.
+
+        An error message calls the model `where` and the inputs `what`.
+        """
         raw = self.encoder.accept(given, where, what)
-        return self.predict_inputs(self.encoder.transform(raw).inputs, dtype=dtype)
+        return self.predict_inputs(self.encoder.transform(raw).inputs, dtype=dtype, temperature=self.temperature)
 
     def predict_inputs(
-        self, inputs: Array, rows: Rows | None = None, dtype: torch.dtype = torch.float32
+        self, inputs: Array, rows: Rows | None = None, dtype: torch.dtype = torch.float32, temperature: float = 1.0
     ) -> NDArray[Any]:
         """Return [rows, classes] probabilities for encoded inputs, all or only `rows`, computed in pieces."""
         if (shape := tuple(inputs.shape[1:])) != self.input_shape:
@@ -56,18 +60,21 @@ class Model:
         parts: list[NDArray[Any]] = [torch.empty((0, len(self.classes)), dtype=dtype).numpy()]
         for piece in pieces(inputs, PIECE, rows):
             prepared = preprocess.apply(self.preprocess, piece, self.device)
-            parts.append(network_probabilities(self.network, prepared, self.precision, dtype))
-        empty: NDArray[Any] = torch.empty((0, len(self.classes)), dtype=dtype).numpy()
-        probabilities = np.concatenate([empty, *parts])
+            parts.append(network_probabilities(self.network, prepared, self.precision, dtype, temperature))
+        probabilities = np.concatenate(parts)
         refuse_rows(~np.isfinite(probabilities).all(axis=1), "the inputs hold values too large for the network", rows)
         return probabilities
 
 
 def network_probabilities(
-    network: nn.Module, inputs: Tensor, precision: str = "fp32", dtype: torch.dtype = torch.float32
+    network: nn.Module,
+    inputs: Tensor,
+    precision: str = "fp32",
+    dtype: torch.dtype = torch.float32,
+    temperature: float = 1.0,
 ) -> NDArray[Any]:
     """Return [rows, classes] for preprocessed inputs on the network's device; the softmax is computed in `dtype`."""
     precision = resolve_precision(precision, inputs.device)
     with prediction_settings(precision, inputs.device):
         logits = evaluate.logits(network, inputs, precision)
-    return np.asarray(logits.softmax(dim=1, dtype=dtype).cpu().numpy())
+    return np.asarray((logits / temperature).softmax(dim=1, dtype=dtype).cpu().numpy())

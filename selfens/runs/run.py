@@ -1,7 +1,6 @@
 """Run: a finished or unfinished run, read back from its directory, ready to predict."""
 
 import copy
-import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,19 @@ from selfens.core.device import keep_random_state, resolve_device
 from selfens.core.targets import EnsembleTargets
 from selfens.data import sources
 from selfens.data.dataset import Dataset
+from selfens.data.inspection import Inspection
 from selfens.data.labels import LabelChoice
-from selfens.data.rows import Rows
+from selfens.data.rows import Rows, take
 from selfens.encoders.base import Encoder
 from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import DataError, RunError
 from selfens.runs.directory import RunDirectory
+from selfens.runs.evidence import Evidence
 from selfens.runs.history import Record
 from selfens.runs.info import RunInfo
 from selfens.runs.model import Model
+from selfens.runs.novelty import Novelty
 from selfens.settings import field_types
-
-FEW_TEST_ROWS = 50
 
 
 class Run:
@@ -79,12 +79,6 @@ class Run:
         return records[-1].get("test_error") if records else None
 
     @property
-    def error_margin(self) -> float | None:
-        """Half the 95 % interval of the test error, in points, at an error of one half; None if it does not matter."""
-        tested = self.info.test_rows
-        return 98 / math.sqrt(tested) if 0 < tested < FEW_TEST_ROWS else None
-
-    @property
     def was_passed_data(self) -> bool:
         """The dataset was passed in Python, so it cannot be loaded again."""
         return self.config.source.name == "memory"
@@ -129,10 +123,17 @@ class Run:
             raise RunError(f"the weights in {self.path} do not fit the network '{name}' ({reason}).") from None
         return network.to(self.device).eval()
 
-    @cached_property
+    @property
     def model(self) -> Model:
-        precision = self.config.training.precision
-        return Model(self.encoder, self.preprocess, self.network, self.classes, self.input_shape, precision)
+        return Model(
+            encoder=self.encoder,
+            preprocess=self.preprocess,
+            network=self.network,
+            classes=self.classes,
+            input_shape=self.input_shape,
+            precision=self.config.training.precision,
+            temperature=self.temperature,
+        )
 
     @cached_property
     def ensemble(self) -> EnsembleTargets | None:
@@ -146,6 +147,42 @@ class Run:
         except (RuntimeError, KeyError, ValueError) as error:
             raise RunError(f"the targets of {self.path} are damaged ({str(error).splitlines()[0]}).") from None
         return ensemble
+
+    @cached_property
+    def evidence(self) -> Evidence | None:
+        """What is known about its errors, if they were measured."""
+        found = Evidence.load(self.path, self.info.id, len(self.classes))
+        if found is None:
+            return None
+        known = self.info.rows if found.folds else self.info.test_rows
+        return found if found.rows.max() < known else None
+
+    def keep_evidence(self, evidence: Evidence) -> None:
+        """Write evidence into the run's directory, in place of any other."""
+        evidence.save(self.path, self.info.id)
+        self.evidence = evidence
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by to make probabilities true; 1 if errors were not measured."""
+        return 1.0 if self.evidence is None else self.evidence.temperature
+
+    @property
+    def inspection(self) -> Inspection | None:
+        """What an inspection of the data found, if there was one."""
+        return Inspection.load(self.path, self.info.rows + self.info.test_rows)
+
+    @cached_property
+    def novelty(self) -> Novelty | None:
+        """Compares rows with the training rows, if that was prepared."""
+        return Novelty.load(self.path, self.input_shape)
+
+    def keep_novelty(self) -> None:
+        """Prepare to compare rows with the training rows, which are in memory."""
+        data = self.data()
+        inputs = take(data.inputs, np.arange(data.dataset.num_main))
+        self.novelty = Novelty.fit(inputs, standardize=not data.encoder.is_scaled)
+        self.novelty.save(self.path)
 
     # Trust
 

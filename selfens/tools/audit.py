@@ -7,6 +7,7 @@ mistakes. `selfens.tools.folds` asks networks that have not seen the label, and 
 A CSV written by `write_audit` can be corrected in its `label` column and passed back as `labels.file`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -15,10 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from selfens.core.randomness import SUGGESTED, stream
+from selfens.data import journal
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.rows import Labels, Rows
-from selfens.errors import DataError, check_type
+from selfens.data.sources.base import PathOptions
+from selfens.errors import DataError, check_type, listed
 from selfens.files.tables import cells, check_replaceable, write_csv
+from selfens.files.tensors import write_errors
+from selfens.runs.evidence import Evidence
 from selfens.runs.run import Run
 
 AUDIT_COLUMNS = ("row", "label", "suggested", "score")
@@ -112,6 +118,12 @@ def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, NDArr
 # Labels and probabilities of a run
 
 
+def audit_evidence(evidence: Evidence) -> Audit:
+    """Rank labels by what models that had not seen them predict."""
+    ranked = rank(evidence.labels, evidence.probabilities)
+    return replace(ranked, rows=evidence.rows[ranked.rows])
+
+
 def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
     """Rank the labels a run was trained with by what it predicts for them. In-sample: see the module.
 
@@ -127,19 +139,47 @@ def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
     return replace(ranked, rows=rows[ranked.rows])
 
 
-def suggest_run(run: Run, count: int, dataset: Dataset | None = None) -> Suggestions:
-    """Suggest rows that the run had no label for and is least certain about, spread over the classes it predicts."""
+def suggest_run(run: Run, count: int, dataset: Dataset | None = None, *, at_random: bool = False) -> Suggestions:
+    """Suggest rows that the run had no label for and is least certain about, spread over the classes it predicts.
+
+    Parameters
+    ----------
+    at_random
+        Draw the rows instead. The model learns less from them, but errors can be measured on them.
+    """
     check_type("run", run, Run, "a Run, such as load_run(path) returns")
     rows = np.flatnonzero(run_labels(run) == UNLABELED)
     if not len(rows):
         raise DataError(f"every training row of {run.path} has a label, so there is none to label next.")
-    found = suggest(np.full(len(rows), UNLABELED), run.predict_training_rows(dataset, rows), count)
+    if at_random:
+        known = len(run.labels.rows) + len(run.labels.validation)  # another draw once more rows are labeled
+        rows = stream(run.config.seed.base, SUGGESTED, known).permutation(rows)[:count]
+    probabilities = run.predict_training_rows(dataset, rows)
+    found = suggest(np.full(len(rows), UNLABELED), probabilities, count)
     return replace(found, rows=rows[found.rows])
+
+
+def note_suggestions(run: Run, suggestions: Suggestions, dataset: Dataset) -> None:
+    """Write into the journal beside the data that a model chose these rows; RunError if it cannot be written."""
+    source = dataset.source or run.config.source
+    if not isinstance(source, PathOptions):
+        return
+    path = journal.path_for(Path(str(source.path)))
+    hashes = dataset.row_hashes(dataset.train_rows[suggestions.rows])
+    with write_errors(path):
+        journal.add_suggested(path, hashes)
 
 
 def run_labels(run: Run) -> Labels:
     """Return the labels a run knows, both those it trained on and those it validated on; -1 elsewhere."""
     return run.labels.known_labels(run.info.rows)
+
+
+def not_judged(audit: Audit, labels: Labels, classes: Sequence[str]) -> str:
+    """Return a sentence about labels that are not in an audit, each the only one of its class; else ""."""
+    rows = np.setdiff1d(np.flatnonzero(labels != UNLABELED), audit.rows)
+    names = [f"'{classes[number]}'" for number in labels[rows]]
+    return f"Not judged, because the class has only one label: {listed(names, 8)}." if names else ""
 
 
 def warning(audit: Audit, error: float | None) -> str:
@@ -169,9 +209,14 @@ def write_audit(path: Path, audit: Audit, dataset: Dataset) -> None:
     write_csv(path, {"row": numbers, "label": labels, "suggested": suggested, "score": cells(audit.scores), **ids})
 
 
-def write_suggestions(path: Path, suggestions: Suggestions, dataset: Dataset) -> None:
-    """Write a CSV of row, label (empty, to be filled in), predicted, uncertainty."""
+def write_suggestions(
+    path: Path, suggestions: Suggestions, dataset: Dataset, novelty: NDArray[np.float64] | None = None
+) -> None:
+    """Write a CSV of row, label (empty, to be filled in), predicted, uncertainty, and the novelty of training rows."""
+    rows = suggestions.rows
     predicted = [dataset.classes[number] for number in suggestions.predicted]
-    numbers, ids = dataset.identify(suggestions.rows)
-    empty, uncertainty = [""] * len(predicted), cells(suggestions.uncertainty)
-    write_csv(path, {"row": numbers, "label": empty, "predicted": predicted, "uncertainty": uncertainty, **ids})
+    columns = {"label": [""] * len(predicted), "predicted": predicted, "uncertainty": cells(suggestions.uncertainty)}
+    if novelty is not None:
+        columns["novelty"] = cells(novelty[rows])
+    numbers, ids = dataset.identify(rows)
+    write_csv(path, {"row": numbers, **columns, **ids})

@@ -24,7 +24,9 @@ from selfens.data.rows import take
 from selfens.data.sources.official import DOWNLOADS
 from selfens.errors import ConfigError, RunError, SelfensError, require, root_cause
 from selfens.files.tables import write_output
+from selfens.runs.evidence import Evidence
 from selfens.runs.model import network_probabilities
+from selfens.runs.novelty import NEIGHBOR, Novelty
 from selfens.runs.run import Run, load_run
 
 CHECKED_ROWS = 256
@@ -48,11 +50,12 @@ class ExportedModel(nn.Module):
         super().__init__()
         self.encoder = None if run.encoder.module is None else copy.deepcopy(run.encoder.module).cpu()
         self.preprocess, self.network = copy.deepcopy(run.preprocess).cpu(), copy.deepcopy(run.network).cpu()
+        self.temperature = run.temperature
         networks.fuse(self.network, False)  # fused if it was trained on a GPU in this process
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         encoded = inputs if self.encoder is None else self.encoder(inputs)
-        logits = self.network(self.preprocess(encoded)).float()
+        logits = self.network(self.preprocess(encoded)).float() / self.temperature
         return logits.softmax(dim=1), logits
 
 
@@ -89,7 +92,7 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
 
 def model_card(run: Run) -> dict[str, Any]:
     """Return what someone who has only the file wants to know."""
-    (epoch, step), info, config = run.directory.position(), run.info, run.config
+    (epoch, step), info, config, evidence = run.directory.position(), run.info, run.config, run.evidence
     shape, kind, limits = run.encoder.exported_input(run.input_shape)
     return {
         "data": Path(info.data).name,
@@ -102,9 +105,34 @@ def model_card(run: Run) -> dict[str, Any]:
         "epochs": epoch,
         "test_error_percent": None if step else run.test_error,
         "test_rows": info.test_rows,
+        "error": None if evidence is None else _measured(evidence),
+        "novelty": None if run.novelty is None else _novelty(run.novelty),
         "input": {"name": INPUT, "type": kind, "shape": ["batch", *shape], "range": limits},
         "selfens": __version__,
     }
+
+
+def _measured(evidence: Evidence) -> dict[str, Any]:
+    low, high = evidence.error_interval
+    return {
+        "percent": evidence.error,
+        "interval_90_percent": [low, high],
+        "rows": len(evidence.wrong),
+        "measured_on": f"{evidence.folds} folds" if evidence.folds else "test rows",
+        "temperature": evidence.temperature,
+    }
+
+
+def _novelty(novelty: Novelty) -> dict[str, Any]:
+    """Describe the distances of training rows from each other, with which a row's distance can be compared."""
+    quantiles = torch.quantile(novelty.distances.float(), torch.tensor([0.5, 0.9, 0.99]))
+    described: dict[str, Any] = {
+        "neighbor": NEIGHBOR,
+        "distance_quantiles": dict(zip(("0.5", "0.9", "0.99"), quantiles.tolist(), strict=True)),
+    }
+    if (novelty.scale != 1).any():  # what features are standardized by before they are compared
+        described |= {"center": novelty.center.tolist(), "scale": novelty.scale.tolist()}
+    return described
 
 
 def _json(value: Any) -> str:
@@ -138,7 +166,9 @@ def _difference(content: bytes, model: ExportedModel, rows: NDArray[Any]) -> flo
     for batch in np.split(rows, SPLITS):
         with torch.no_grad():
             inputs = batch if model.encoder is None else model.encoder(torch.from_numpy(batch)).float().numpy()
-        expected = network_probabilities(model.network, preprocess.apply(model.preprocess, inputs, "cpu"))
+        expected = network_probabilities(
+            model.network, preprocess.apply(model.preprocess, inputs, "cpu"), temperature=model.temperature
+        )
         differences.append(np.abs(session.run(["probabilities"], {INPUT: batch})[0] - expected).max())
     return float(np.max(differences))  # NaN if one of them is
 
@@ -156,6 +186,6 @@ def _rows_to_check(run: Run) -> tuple[NDArray[Any], str]:
         DOWNLOADS.reset(token)
     raw = data.inputs if run.encoder.module is None else take(data.dataset.raw, data.dataset.train_rows)
     rows = raw[np.arange(CHECKED_ROWS) * len(raw) // CHECKED_ROWS]
-    if run.encoder.module is not None:
+    if run.encoder.needs_images:
         rows = resize(rows, shape[-1])
     return rows, f"{min(CHECKED_ROWS, len(raw))} training rows"

@@ -1,4 +1,4 @@
-"""Folds: each label judged by a network that has not seen it, for audits and comparisons; trains once per fold."""
+"""Folds: evidence from labeled rows, each predicted by a model from which it was held out. Trains once per fold."""
 
 import copy
 import tempfile
@@ -18,54 +18,32 @@ from selfens.core import launcher
 from selfens.core.device import resolve_device
 from selfens.core.randomness import FOLDS, stream
 from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.inspection import find_look_alikes, groups_of
 from selfens.data.labels import choose_labels
 from selfens.data.rows import Labels
 from selfens.encoders import ENCODERS
 from selfens.errors import DataError, check_type, listed, plural
+from selfens.runs.evidence import Evidence
 from selfens.runs.run import Run
-from selfens.tools.audit import Audit, Probabilities, rank
-from selfens.tools.baselines import CHANCE, OURS, Comparison, compare, predictions
+from selfens.tools.audit import Audit, audit_evidence
+from selfens.tools.baselines import CHANCE, predictions
 from selfens.training.loop import train
 from selfens.training.progress import Progress, WarningsOnly, duration
 
 DEFAULT_FOLDS = 5
 
 
-def audit_folds(config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None) -> Audit:
-    """Rank the labels that `config` would train with, each judged by a run from which it was hidden."""
-    return rank(*fold_predictions(config, dataset, folds, progress=progress))
-
-
-def fold_predictions(
-    config: Config, dataset: Dataset, folds: int = 5, *, progress: Progress | None = None
-) -> tuple[Labels, Probabilities]:
-    """Return the labels that were hidden once, and the probabilities predicted meanwhile (zeros for the other rows).
-
-    A hidden row stays in the training set, unlabeled. The only label of a class is never hidden. The runs are not kept.
-    """
-    labels, fold_of, remarks = _divide(config, dataset, folds)
-    for sentence in remarks:
-        (progress or WarningsOnly()).warn(sentence)
-    config, dataset = _encode_once(config, dataset)
-    every, nothing = np.arange(dataset.num_train), np.empty(0, dtype=np.int64)
-    probabilities = np.zeros((dataset.num_train, dataset.num_classes))
-    for fold in range(folds):
-        hidden = fold_of == fold
-        partly = dataset.with_split(every, nothing, np.where(hidden, UNLABELED, labels))
-        with _trained(config, partly, fold, folds, progress) as run:
-            probabilities[hidden] = run.predict_training_rows()[hidden]
-    return np.where(fold_of >= 0, labels, UNLABELED), probabilities
-
-
-def compare_folds(
+def evidence_by_folds(
     config: Config,
     dataset: Dataset,
-    folds: int = 5,
+    folds: int = DEFAULT_FOLDS,
     *,
     network: nn.Module | None = None,
     progress: Progress | None = None,
-) -> Comparison:
-    """Compare `config` with the baselines by cross-validation: each label is predicted by models not trained on it.
+) -> Evidence:
+    """Predict each label that `config` would train with by a model from which its row was held out.
+
+    The simple methods of `baselines` predict it too. The only label of a class is never held out. The runs are not kept.
 
     Parameters
     ----------
@@ -76,26 +54,41 @@ def compare_folds(
     labels, fold_of, remarks = _divide(config, dataset, folds)
     standardize = not ENCODERS.find(config.encoder.name).is_scaled
     config, dataset = _encode_once(config, dataset, always=network is not None)
-    predicted: dict[str, Labels] = {}
+    probabilities = np.zeros((dataset.num_train, dataset.num_classes), np.float32)
+    others: dict[str, Labels] = {}
     for fold in range(folds):
         hidden, seen = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
         partly = dataset.with_split(seen, hidden, labels)
         with _trained(config, partly, fold, folds, progress, copy.deepcopy(network)) as run:
-            ours, data = run.test_probabilities.argmax(axis=1), run.data()
-        baselines, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
-        for name, classes in {OURS: ours, **baselines}.items():
-            predicted.setdefault(name, labels.copy())[hidden] = classes
-    known = fold_of >= 0
+            probabilities[hidden], data = run.test_probabilities, run.data()
+        predicted, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
+        for name, classes in predicted.items():
+            others.setdefault(name, labels.copy())[hidden] = classes
+    rows = np.flatnonzero(fold_of >= 0)
     # In a fold, the largest class of the other rows is the one that is hidden least.
-    predicted[CHANCE][:] = np.bincount(labels[known]).argmax()
-    every = {name: classes[known] for name, classes in predicted.items()}
-    about = {"labels": int(known.sum()), "folds": folds, "is_images": data.is_images, "notes": (*remarks, *notes)}
-    return compare(every, labels[known], **about)
+    others[CHANCE][:] = np.bincount(labels[rows]).argmax()
+    suggested = np.zeros(len(labels), bool) if dataset.suggested is None else dataset.suggested[dataset.train_rows]
+    return Evidence.of(
+        rows=rows,
+        labels=labels[rows],
+        probabilities=probabilities[rows],
+        others={name: classes[rows] for name, classes in others.items()},
+        suggested=suggested[rows],
+        folds=folds,
+        notes=(*remarks, *notes),
+    )
+
+
+def audit_folds(
+    config: Config, dataset: Dataset, folds: int = DEFAULT_FOLDS, *, progress: Progress | None = None
+) -> Audit:
+    """Rank the labels that `config` would train with, each judged by a model that has not seen it."""
+    return audit_evidence(evidence_by_folds(config, dataset, folds, progress=progress))
 
 
 def _encode_once(config: Config, dataset: Dataset, *, always: bool = False) -> tuple[Config, Dataset]:
     """Return the encoded rows as a dataset, unless the encoder must be fitted again in every fold."""
-    if config.encoder.name == "identity" or (ENCODERS.find(config.encoder.name).learns and not always):
+    if ENCODERS.find(config.encoder.name).learns and not always:
         return config, dataset
     encoder = encoders.build(config.encoder, resolve_device(config.training.device))
     encoder.fit(dataset.raw, dataset.train_rows)
@@ -103,9 +96,9 @@ def _encode_once(config: Config, dataset: Dataset, *, always: bool = False) -> t
     return replace(config, encoder=ENCODERS.options("identity")), replace(dataset, raw=inputs)
 
 
-def default_folds(labels: Labels) -> int:
+def default_folds(labels: Labels, most: int | None = None) -> int:
     """Return five, or as many as there are labels to hide (-1 is unknown); fewer than two if folds cannot be made."""
-    return min(DEFAULT_FOLDS, int(_can_be_hidden(labels).sum()))
+    return min(most or DEFAULT_FOLDS, int(_can_be_hidden(labels).sum()))
 
 
 def _can_be_hidden(labels: Labels) -> NDArray[np.bool_]:
@@ -132,6 +125,14 @@ def _divide(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArr
         members = random.permutation(np.flatnonzero(labels == number))
         fold_of[members] = (dealt + np.arange(len(members))) % folds
         dealt += len(members)
+    rows = np.flatnonzero(fold_of >= 0)
+    raw_rows = dataset.train_rows[rows]
+    together = fold_of.copy()
+    for group in (*groups_of(dataset.row_hashes(raw_rows)), *find_look_alikes(dataset, raw_rows)):
+        together[rows[list(group)]] = fold_of[rows[group[0]]]  # a copy of a row would tell its label
+    each_class = [np.unique(together[rows[labels[rows] == number]]) for number in np.unique(labels[rows])]
+    if len(np.unique(together)) == len(np.unique(fold_of)) and min(map(len, each_class)) > 1:
+        fold_of = together  # else there are hardly any rows but copies
     alone = [f"'{dataset.classes[number]}'" for number in labels[(labels != UNLABELED) & (fold_of < 0)]]
     remark = f"Never held out, because the class has only one label: {listed(alone, 8)}."
     return labels, fold_of, [remark] if alone else []

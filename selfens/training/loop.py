@@ -147,7 +147,7 @@ def _run(
             if overrides.deadline is not None:
                 fit_schedule(components, checkpointer, overrides.deadline)
             _create(path, components)
-            notices.warn_about_data(components, show)
+            notices.warn_about_data(components, directory, show)
             if group.is_first:
                 stack.enter_context(directory.locked())
         _train_epochs(components, checkpointer, directory, show, start)

@@ -1,5 +1,6 @@
 """Messages about a run: its title, and warnings if training probably does not work as intended."""
 
+import unicodedata
 from collections import Counter
 from typing import Any
 
@@ -7,6 +8,8 @@ from selfens.core.device import environment
 from selfens.core.views import VIEWS
 from selfens.data import sources
 from selfens.data.arrays import same_scale, value_range
+from selfens.data.inspection import inspect
+from selfens.data.sources.base import PathOptions
 from selfens.errors import plural, visible
 from selfens.methods.base import WeightedOptions
 from selfens.runs.directory import RunDirectory
@@ -36,18 +39,26 @@ def title(parts: Components, directory: RunDirectory) -> str:
     return "\n".join(filter(None, lines))
 
 
-def warn_about_data(parts: Components, progress: Progress) -> None:
-    """Warn about surprises in the data of a new run, such as files that were left out."""
+def warn_about_data(parts: Components, directory: RunDirectory, progress: Progress) -> None:
+    """Warn about surprises in the data of a new run, such as copies, or files that were left out."""
     config, data = parts.config, parts.prepared.data
     dataset = data.dataset
+    if isinstance(config.source, PathOptions) and parts.group.is_first:
+        inspection = inspect(dataset)
+        inspection.save(directory.path)
+        for line in inspection.lines(dataset):
+            progress.warn(line)
     if dataset.skipped:
         files = plural(len(dataset.skipped), "file")
         progress.warn(f"left out {files} that could not be read, the first {dataset.skipped[0]}; run.json lists them.")
     for note in data.notes:
         progress.warn(note)
-    spelled = Counter(" ".join(name.casefold().split()) for name in data.classes)
-    if alike := [f"'{name}'" for name in data.classes if spelled[" ".join(name.casefold().split())] > 1]:
-        progress.warn(f"classes that differ only in case or spaces: {', '.join(alike[:8])}; are they meant to be one?")
+    spelled = Counter(map(_plain, data.classes))
+    if alike := [f"'{name}'" for name in data.classes if spelled[_plain(name)] > 1]:
+        names = ", ".join(alike[:8])
+        progress.warn(
+            f"classes that differ only in case, spaces or invisible signs: {names}; are they meant to be one?"
+        )
     if data.is_images and len(data.test_inputs):
         limits, test = value_range(data.inputs), value_range(data.test_inputs)
         if not same_scale(limits, test):
@@ -56,9 +67,15 @@ def warn_about_data(parts: Components, progress: Progress) -> None:
     for options in (config.source, sources.public_extra(config.source)):
         if options is not None and (warning := sources.build(options).warning()):
             progress.warn(warning)
-    are_files = bool(dataset.ids) and dataset.id_header == "file" and not config.source.is_public
+    are_files = bool(dataset.folder) and isinstance(config.source, PathOptions)
     if are_files and config.labels.count is None and (data.labels >= 0).all():
         progress.warn("every image has a class; put images without a class into unlabeled/.")
+
+
+def _plain(name: str) -> str:
+    """Return a name without what can hardly be seen: case, spaces, Unicode's other forms of a letter, zero-width signs."""
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    return " ".join("".join(letter for letter in folded if unicodedata.category(letter) != "Cf").split())
 
 
 def warn_before(parts: Components, progress: Progress) -> None:

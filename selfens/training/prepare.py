@@ -53,8 +53,9 @@ def prepare(config: Config, device: torch.device, dataset: Dataset | None, *, pr
     if config.preprocess.rows == "labeled":
         rows = labels.rows
     sets = {"training": data.inputs, "test": data.test_inputs}
-    if kind != "channel":  # which does not square raw values in float32, and scales large ones down
-        preprocess.check_range(preprocess.NoPreprocess(), sets, device)
+    # Standardizing does not square raw values in float32, and scales large ones down.
+    limit = torch.finfo(torch.float32).max if kind == "channel" else preprocess.LARGEST
+    preprocess.check_range(preprocess.NoPreprocess(), sets, device, limit)
     fitted = preprocess.fit(kind, data.inputs, device, rows)
     if kind == "channel":
         preprocess.check_range(fitted, sets, device)

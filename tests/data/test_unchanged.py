@@ -24,6 +24,10 @@ def arrays():
     return {"x_train": x, "y_train": y, "x_test": x[:9, ::-1], "y_test": np.array(["ant", "bee", "cow"] * 3)}
 
 
+HELD_OUT = {"folder": (17, 24, 30, 31, 38), "folder seed": (4, 29, 34, 37, 39)}
+"""The photos that the first edition held out, which a folder test/ holds now."""
+
+
 def written(tmp_path, kind):
     """The arrays in a source of this kind."""
     given = arrays()
@@ -35,10 +39,11 @@ def written(tmp_path, kind):
             np.save(tmp_path / f"{name}.npy", array)
         return tmp_path
     for number, (image, label) in enumerate(zip(given["x_train"], given["y_train"], strict=True)):
-        place = tmp_path / "photos" / (str(label) or "unlabeled")
+        part = "test" if number in HELD_OUT.get(kind, ()) else ""
+        place = tmp_path / "photos" / part / (str(label) or "unlabeled")
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(place / f"{number}.png", "BMP")  # whose size is the same in every version of Pillow
-    if kind == "folder":
+    if kind != "csv":
         return tmp_path / "photos"
     files = sorted((tmp_path / "photos").rglob("*.png"))
     lines = [f"{file.relative_to(tmp_path)},{file.parent.name}" for file in files]
@@ -47,8 +52,10 @@ def written(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", [name for name in KNOWN if not name.startswith("labels")])
-def test_the_fingerprint_of_a_data_set_is_the_first_editions(tmp_path, official, kind):
-    seed, extra = {"digits 5": 5, "folder seed": 3}.get(kind, 0), None
+def test_the_fingerprint_of_a_data_set_does_not_change(tmp_path, official, kind):
+    """The first fingerprint is the first edition's, but where the images it held out are trained on now. The
+    second one, of the test rows, follows from their content since rows are held out by it."""
+    seed, extra = {"digits 5": 5}.get(kind, 0), None
     if kind.startswith("digits"):
         options = options_for("digits")
     elif kind in ("cifar10", "cifar100", "svhn"):
@@ -57,10 +64,32 @@ def test_the_fingerprint_of_a_data_set_is_the_first_editions(tmp_path, official,
     else:
         if kind == "extra":
             np.save(extra := tmp_path / "more.npy", arrays()["x_train"][::-1])
-        source = {"extra": "folder", "folder seed": "folder"}.get(kind, kind)
+        source = {"extra": "folder"}.get(kind, kind)
         options = options_for(written(tmp_path, source), extra=extra and str(extra))
     data = sources.load(options, seed=seed)
     assert [encoded(data).fingerprint, data.test_fingerprint()] == KNOWN[kind]
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_the_fingerprint_of_test_rows_follows_from_their_content_and_labels(tmp_path):
+    images, labels = arrays()["x_test"].transpose(0, 3, 1, 2), np.arange(9) % 3
+    rows = "".join(sha256(image.tobytes()) for image in images)
+    found = sources.load(options_for(written(tmp_path, "npz"))).test_fingerprint()
+    assert found == sha256(rows.encode() + labels.tobytes())
+    photos = written(tmp_path, "folder")
+    files = sorted((photos / "test").rglob("*.png"))
+    labels = np.array([["ant", "bee", "cow"].index(file.parent.name) for file in files])
+    expected = sha256("".join(sha256(file.read_bytes()) for file in files).encode() + labels.tobytes())
+    for size in (8, 5):  # whatever they are decoded to
+        assert sources.load(options_for(photos, size=size)).test_fingerprint() == expected
+    for file in files:  # whatever they are called
+        file.rename(file.with_name(f"0{file.name}"))
+    files = sorted((photos / "test").rglob("*.png"))
+    rows = "".join(sha256(file.read_bytes()) for file in files)
+    assert sources.load(options_for(photos)).test_fingerprint() == sha256(rows.encode() + labels.tobytes())
 
 
 CHOICES = {

@@ -66,7 +66,8 @@ def command(*words: Any) -> None:
 
 def trained(folder: Path, source: str, *words: Any) -> str:
     """Train an epoch on the data; returns their fingerprint."""
-    options = ("--epochs", 1, "--device", "cpu", "--no-report", "--quiet", *words)
+    measured = [] if "--baselines" in words else ["--no-baselines"]
+    options = ("--epochs", 1, "--device", "cpu", "--no-report", "--quiet", *measured, *words)
     command("train", folder / source, "--run", folder / "new", *options)
     run = selfens.load_run(folder / "new", device="cpu")
     assert np.isfinite(run.model.predict_inputs(run.data().inputs)).all(), "probabilities that are not finite"
@@ -125,6 +126,29 @@ def run(folder: Path, path: Path, random: Random) -> None:
         raise
 
 
+def measured(folder: Path, path: Path, random: Random) -> None:
+    """A complete run whose errors were measured; refused, it is as it was."""
+    before, inputs, out = contents(folder / "run"), folder / "inputs.npz", folder / "out.csv"
+    sure, every = ["predict", inputs, "-o", out, "--max-error", 5], ["predict", inputs, "-o", out, "--all-classes"]
+    others = [["suggest", "-n", 3, "-o", out], ["report", "-o", folder / "out.html"], ["resume", "--no-report"]]
+    name, *words = random.choice([sure, every, *others, ["evaluate", "--folds", 2], ["audit", "-o", out], ["evaluate"]])
+    try:
+        command(name, folder / "run", *words)
+    except SelfensError as refusal:
+        if contents(folder / "run") | {"lock": b""} != before | {"lock": b""}:
+            raise AssertionError(f"refused, but files were changed: {refusal}") from None
+        raise
+
+
+def journal(folder: Path, path: Path, random: Random) -> None:
+    """A journal beside the data: lines that were not damaged count, and more are added, or it is said that they cannot be."""
+    found = load(options_for(folder / "data.npz"))
+    marked = 0 if found.suggested is None else int(found.suggested.sum())
+    assert marked <= 3, f"{marked} rows are marked"
+    command("suggest", folder / "run", "-n", 2, "-o", folder / "out.csv")
+    trained(folder, "data.npz")
+
+
 # Good files
 
 
@@ -166,6 +190,21 @@ def make_run(folder: Path, *overrides: str, data: str = "data.npz") -> None:
     settings = config("temporal", "training.checkpoint_every=1", *overrides, name=str(folder / data))
     with crashed():
         selfens.train(settings, folder / "run", progress=At(2, 2, crash))
+
+
+def make_measured(folder: Path) -> None:
+    write_npz(folder / "data.npz")
+    np.savez_compressed(folder / "inputs.npz", x=np.load(folder / "data.npz")["x_test"])
+    trained(folder, "data.npz", "--baselines")
+    (folder / "new").rename(folder / "run")
+    command("evaluate", folder / "run", "--folds", 2, "--quiet")
+    made = {path.name for path in (folder / "run").iterdir()}
+    assert made >= {"evidence.safetensors", "novelty.safetensors", "inspection.json"}, made
+
+
+def make_journal(folder: Path) -> None:
+    make_measured(folder)
+    command("suggest", folder / "run", "-n", 3, "-o", folder / "first.csv")
 
 
 def make_table_run(folder: Path) -> None:
@@ -216,6 +255,10 @@ READERS = {
     "checkpoint": Reader(make_run, "run/checkpoint.safetensors", run),
     "run": Reader(make_run, "run/*", run),
     "encoder": Reader(make_table_run, "run/run.json", run),
+    "evidence": Reader(make_measured, "run/evidence.safetensors", measured),
+    "novelty": Reader(make_measured, "run/novelty.safetensors", measured),
+    "inspection": Reader(make_measured, "run/inspection.json", measured),
+    "journal": Reader(make_journal, ".data.npz.selfens.jsonl", journal),
     "record": Reader(make_records, "results/*/*/*/*", lambda f, *_: command("reproduce", "--results", f / "results")),
 }
 

@@ -17,6 +17,7 @@ from typing import Any
 from support import SMALL_IMAGES, child, config, contents, differences, finish, left_behind, run_cli, train_arguments
 
 import selfens
+from selfens.data import journal
 from tests.soak.readers import complaint, made, make_photos, make_run
 
 EPOCHS = 60  # about a second
@@ -168,7 +169,7 @@ def full_disk(words: list[str], random: Random, scratch: Path) -> Answer:
     writes, after = int((scratch.parent / "writes").read_text()), contents(scratch)
     may_change = ("half/checkpoint.safetensors", "half/history.jsonl") if name == "resume" else ()
     lost = [file for file in before if after.get(file) != before[file] and file not in may_change]
-    litter = [str(path.relative_to(scratch)) for path in scratch.rglob(".*")]
+    litter = [str(path.relative_to(scratch)) for path in scratch.rglob(".*") if not path.name.endswith(journal.NAME)]
     wrong = complaint(code, said)
     if not wrong and (lost or litter):
         wrong = f"lost: {lost}; left over: {litter}"

@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ def watched(folder: Path) -> Iterator[None]:
     """Limit the memory; raise at the end if a program was run, a connection made, a file written elsewhere, code imported."""
     if not hasattr(sys, "soak_hook"):
         sys.soak_hook = sys.addaudithook(_see)  # which cannot be taken away
-    limits, deeds = resource.getrlimit(resource.RLIMIT_AS), []
+    limits, deeds, elsewhere = resource.getrlimit(resource.RLIMIT_AS), [], tempfile.tempdir
+    tempfile.tempdir = str(folder)  # where folds are trained
     now.update(folder=os.path.realpath(folder), deeds=deeds)
     with contextlib.suppress(FileNotFoundError):  # macOS has none
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -30,6 +32,7 @@ def watched(folder: Path) -> Iterator[None]:
         yield
     finally:
         now.clear()
+        tempfile.tempdir = elsewhere
         resource.setrlimit(resource.RLIMIT_AS, limits)
         if deeds:
             raise PermissionError(f"forbidden: {deeds[0]}")

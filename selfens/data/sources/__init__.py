@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from selfens.data import split
 from selfens.data.dataset import Dataset
 from selfens.data.rows import take
 from selfens.data.sources.base import PathOptions, Peek, Source, SourceOptions
@@ -101,16 +102,22 @@ def build(options: SourceOptions) -> Source:
 def load(options: SourceOptions, *, seed: int = 0, side: int | None = None, progress: bool = False) -> Dataset:
     """Load a data set with its extra rows; see `Source.load`."""
     data = build(options).load(seed=seed, side=side, progress=progress)
+    if isinstance(options, PathOptions):
+        data = replace(data, source=data.source or options)  # so that the journal is beside data that were moved
+        data = split.mark_suggested(data, Path(str(options.path)))
+        data = split.hold_out(data) if options.hold_out else data
     if options.extra is None:
         return data
     if len(data.raw.shape) == 4:
         side = data.raw.shape[-1]  # images of files are decoded to the size of the main ones
     if (public := public_extra(options)) is not None:
         extra = load(public, seed=seed, side=side, progress=progress)
-        return data.with_extra(take(extra.raw, extra.train_rows), name=options.extra)
-    extra = read(options.extra, data.source or options, side=side, progress=progress)
-    found = data.with_extra(extra.raw, ids=extra.ids, name=options.extra)
-    return replace(found, skipped=(*found.skipped, *extra.skipped))
+        data = data.with_extra(take(extra.raw, extra.train_rows), name=options.extra)
+    else:
+        extra = read(options.extra, data.source or options, side=side, progress=progress)
+        data = data.with_extra(extra.raw, ids=extra.ids, name=options.extra)
+        data = replace(data, skipped=(*data.skipped, *extra.skipped))
+    return split.mark_suggested(data, Path(str(options.path))) if isinstance(options, PathOptions) else data
 
 
 def public_extra(options: SourceOptions) -> SourceOptions | None:

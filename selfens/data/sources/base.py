@@ -49,6 +49,10 @@ class PathOptions(SourceOptions):
     """The options of a source that reads a user's file or folder."""
 
     path: str | None = setting(None, "The file or folder.", is_path=True)
+    hold_out: bool = setting(
+        True,
+        "Test on a fifth of the labeled rows, if that is at least 100 rows and the data do not say which to test on.",
+    )
 
     @property
     def title(self) -> str:

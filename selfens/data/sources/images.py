@@ -8,8 +8,8 @@
 `train`, `test`, `val` and `unlabeled` may be upper or lower case. Without test/, val/ is the test set.
 """
 
+import codecs
 import csv
-import hashlib
 import itertools
 import os
 from collections.abc import Sequence
@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from selfens.data.dataset import UNLABELED, Dataset, number_classes
 from selfens.data.frames import column_names
-from selfens.data.images import SIDE, decode_all, is_image, suggested_size
+from selfens.data.images import SIDE, decode_all, is_image, note_on_others, suggested_size
 from selfens.data.sources.base import PathOptions, Peek, Source
 from selfens.errors import DataError
 from selfens.files import check_regular
@@ -30,8 +29,8 @@ from selfens.files.tables import read_lines
 from selfens.settings import setting
 
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
+DOUBTFUL = {*UNLABELED_FOLDERS, "unsorted", "unknown", "unclassified", "todo", "inbox", "new", "rest", "misc", ""}
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
-HELD_OUT_SHARE = 0.2  # of each class, if there is no test folder
 
 LabelByFile = dict[Path, str | None]
 
@@ -60,15 +59,12 @@ class Images(Source):
         return Peek(len(train), side, flips=True, why=why)
 
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
-        """Without a test folder, a fifth of the labeled images of each class is held out."""
         train, test = list_images(self.path)
         data = self._decoded([*train, *test], side, progress)
         files = [Path(name) for name in data.ids]
         names = [(train | test)[file] for file in files]
         is_test = np.array([file in test for file in files])
         classes, labels = number_classes(names, is_test)
-        if not test:
-            is_test = _held_out(files, names, self._root, seed)
         if (strange := is_test & (labels == UNLABELED)).any():
             file = files[int(strange.argmax())]
             raise DataError(
@@ -76,7 +72,10 @@ class Images(Source):
                 "folders (and rename the folder 'test' if it is itself a class)."
             )
         source = self.options.changed({"size": data.raw.shape[-1]})
-        return replace(data, labels=labels, is_test=is_test, classes=classes, source=source)
+        notes = note_on_others(self.path)
+        if doubtful := [name for name in classes if name.lower().strip("_ ") in DOUBTFUL]:
+            notes = (f"'{doubtful[0]}' counts as a class; rename it to unlabeled if its images have no class.", *notes)
+        return replace(data, labels=labels, is_test=is_test, classes=classes, source=source, notes=notes)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
         """Every image, whatever its folder is called."""
@@ -108,20 +107,6 @@ def is_csv(path: str | Path) -> bool:
 
 def _lists_files(path: Path) -> bool:
     return os.path.isfile(path) and "file" in map(str.lower, column_names(path))
-
-
-def _held_out(files: Sequence[Path], labels: Sequence[str | None], root: Path, seed: int) -> NDArray[np.bool_]:
-    """Choose a fifth of each class: the names with the smallest hashes, so that few change when images are added."""
-    members: dict[str, list[tuple[bytes, Path]]] = {}
-    for file, label in zip(files, labels, strict=True):
-        if label is not None:
-            name = f"{seed} {Path(os.path.relpath(file, root)).as_posix()}"
-            digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-            members.setdefault(label, []).append((digest, file))
-    held_out: set[Path] = set()
-    for ranked in map(sorted, members.values()):
-        held_out |= {file for _, file in ranked[: min(round(HELD_OUT_SHARE * len(ranked)), len(ranked) - 1)]}
-    return np.array([file in held_out for file in files])
 
 
 # Which files are images, and of which class
@@ -191,19 +176,22 @@ def _entries(folder: Path) -> list[Path]:
 # CSV files
 
 
-def read_cells(path: Path, columns: str) -> list[list[str]]:
-    """Return the cells of each line that is not empty."""
+def read_cells(path: Path, columns: str) -> list[tuple[int, list[str]]]:
+    """Return the number and the cells of each line that is not empty."""
     try:
         check_regular(path)
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # file names need not be UTF-8
-        return [cells for _, cells in read_lines(text)[1]]
+        raw = path.read_bytes()
+        is_utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        # File names need not be UTF-8.
+        text = raw.decode("utf-16") if is_utf16 else raw.decode("utf-8-sig", errors="surrogateescape")
+        return list(read_lines(text)[1])
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a CSV of {columns} ({error}).") from None
 
 
 def _read_csv(path: Path, labeled: bool = True) -> LabelByFile:
     wanted = ("file", "label") if labeled else ("file",)
-    header, *lines = read_cells(path, ",".join(wanted)) or [[]]
+    header, *lines = [cells for _, cells in read_cells(path, ",".join(wanted))] or [[]]
     header = [name.lower() for name in header]
     if not set(wanted) <= set(header):
         found = ", ".join(header) or "none"

@@ -16,7 +16,7 @@ from selfens.data.frames import NOTES, Frame, column_names, count_rows, is_table
 from selfens.data.rows import Rows
 from selfens.data.sources.base import PathOptions, Peek, Source
 from selfens.data.sources.images import TEST, TRAIN, VALIDATION
-from selfens.errors import ConfigError, DataError, did_you_mean, listed
+from selfens.errors import ConfigError, DataError, did_you_mean, listed, plural
 from selfens.settings import setting
 
 UNLABELED_WORDS = (MISSING - {"None"}) | {"-1", "unlabeled", "unlabelled"}  # a class may well be called None
@@ -51,8 +51,12 @@ class Table(Source):
         return is_table(path) and not os.path.isdir(path)
 
     def peek(self) -> Peek:
-        self._check_label(column_names(self.path))
-        return Peek(rows=count_rows(self.path))
+        names = column_names(self.path)
+        label = self._check_label(names)
+        if not any(name.lower() == "split" != label for name in names):
+            return Peek(rows=count_rows(self.path))
+        _, is_test, _ = split_rows(read_frame(self.path), label, self.path)
+        return Peek(rows=int((~is_test).sum()))
 
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
         frame, path = read_frame(self.path), self.path
@@ -60,6 +64,7 @@ class Table(Source):
         words = as_text(frame[label], missing=UNLABELED_WORDS)
         labels = parse_labels(words, f"column '{label}' of {path}")
         rows, is_test, notes = split_rows(frame, label, path)
+        notes = [*unlabeled_notes(frame[label], label), *notes]
         inputs, identifier = self._inputs(frame), self.options.id
         if identifier is None:
             identifier = find_identifier(inputs)
@@ -95,8 +100,7 @@ class Table(Source):
     def _inputs(self, frame: Frame) -> Frame:
         """Return the columns that may be inputs: all but label, id and split."""
         label, identifier = self.options.label, self.options.id
-        split = ["split"] if has_split(frame, str(label)) else []
-        used = [label, identifier, *split]  # label and id may be None
+        used = [label, identifier, split_column(frame, str(label))]  # each may be None
         return frame.drop(columns=used, errors="ignore")
 
     def _check_label(self, names: Sequence[str]) -> str:
@@ -116,27 +120,41 @@ class Table(Source):
         return str(label)
 
 
-def has_split(frame: Frame, label: str) -> bool:
-    """Return True if a column `split` says which rows are for training and testing."""
-    if "split" not in frame.columns or label == "split":
-        return False
-    return bool(as_text(frame["split"]).str.lower().isin({*TRAIN, *TEST, *VALIDATION}).any())
+def split_column(frame: Frame, label: str) -> str | None:
+    """Return the column `split`, in any case, if it says which rows are for training and testing."""
+    for name in frame.columns:
+        if name.lower() == "split" and name != label:
+            words = as_text(frame[name]).str.lower()
+            return name if words.isin({*TRAIN, *TEST, *VALIDATION}).any() else None
+    return None
+
+
+def unlabeled_notes(cells: Any, name: str) -> list[str]:
+    """Return a note for each word that counts as no label, because it may be meant as a class."""
+    counts = as_text(cells, missing=()).value_counts()
+    words = [word for word in sorted(UNLABELED_WORDS - {""}) if word in counts.index]
+    cell = [plural(int(counts[word]), "cell") for word in words]
+    advice = "taken as unlabeled; if it is a class, write it differently."
+    return [f"column '{name}': {count} '{word}' {advice}" for count, word in zip(cell, words, strict=True)]
 
 
 def split_rows(frame: Frame, label: str, path: Path) -> tuple[Rows, NDArray[np.bool_], list[str]]:
     """Read the column `split`. Returns the rows to use, training rows first, which are for testing, and notes."""
-    if not has_split(frame, label):
+    column = split_column(frame, label)
+    if column is None:
         return np.arange(len(frame)), np.zeros(len(frame), bool), []
-    words = as_text(frame["split"]).str.lower()
+    words = as_text(frame[column]).str.lower()
     if other := sorted({*words} - TRAIN - TEST - VALIDATION - {""}):
         expected = "expected train, test, val or an empty cell, or another name of the column"
-        raise DataError(f"column 'split' of {path} says '{other[0]}'; {expected}.")
+        raise DataError(f"column '{column}' of {path} says '{other[0]}'; {expected}.")
     tested = TEST if words.isin(TEST).any() else VALIDATION
     train, test = np.flatnonzero(words.isin({*TRAIN, ""})), np.flatnonzero(words.isin(tested))
     if not len(train):
-        raise DataError(f"column 'split' of {path} leaves no row to train on; expected train or an empty cell in some.")
+        raise DataError(
+            f"column '{column}' of {path} leaves no row to train on; expected train or an empty cell in some."
+        )
     rest = len(frame) - len(train) - len(test)
-    note = f"column 'split': rows marked val ({rest:,}) are not used, because others are marked test."
+    note = f"column '{column}': rows marked val ({rest:,}) are not used, because others are marked test."
     rows = np.concatenate([train, test])
     return rows, np.arange(len(rows)) >= len(train), [note] if rest else []
 

@@ -1,0 +1,227 @@
+"""A look at the data before anything is learned: copies, look-alikes, blank images, and what copies make untrue.
+
+Rows are those of a `Dataset`, training and test rows together. Nothing is removed: a person decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import adaptive_avg_pool2d
+
+from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.rows import Rows, pieces
+from selfens.errors import plural
+from selfens.files import check_regular
+from selfens.files.tensors import write_atomically
+
+FILE = "inspection.json"
+MOST_BYTES = 2**33  # of rows; more are not inspected, which would take minutes
+LARGEST = 20_000  # rows that are compared with each other; of more, the labeled ones and an even sample
+SIDE = 8  # of the small gray images that are compared
+ALIKE = 0.15  # the largest difference of two look-alikes, relative to the contrast of the image
+NEAREST = 0.4  # the same, relative to the median distance of an image from the third most like it
+NEIGHBOR = 3  # because each image may be there in several sizes
+BLANK = 1.0  # of 255; images with a smaller standard deviation show nothing
+GRAY = (0.299, 0.587, 0.114)
+
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What a person should know about the rows. A group is numbers of rows, ascending."""
+
+    copies: tuple[Group, ...] = ()
+    """Rows with the same content."""
+    alike: tuple[Group, ...] = ()
+    """Images that are nearly the same: resized, or compressed again. Copies are among them once."""
+    blank: Group = ()
+    """Images of one color."""
+    conflicts: tuple[Group, ...] = ()
+    """Groups of copies and look-alikes with different labels."""
+    across: tuple[Group, ...] = ()
+    """Groups of copies and look-alikes with training and test rows."""
+    compared: int = 0
+    """How many rows were compared with each other to find look-alikes; 0 if rows are not images."""
+
+    def save(self, folder: Path) -> None:
+        write_atomically(folder / FILE, (json.dumps(asdict(self)) + "\n").encode())
+
+    @classmethod
+    def load(cls, folder: Path, rows: int) -> Inspection | None:
+        """Return what `save` wrote of this number of rows; None if there is nothing, or it is damaged."""
+        try:
+            check_regular(folder / FILE)
+            raw = json.loads((folder / FILE).read_text())
+            kinds = ("copies", "alike", "conflicts", "across")
+            groups = {name: tuple(_group(group, rows) for group in raw[name]) for name in kinds}
+            return cls(**groups, blank=_group(raw["blank"], rows), compared=int(raw["compared"]))
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
+            return None
+
+    def lines(self, dataset: Dataset) -> list[str]:
+        """Say it in a few lines, the worst first."""
+        names = row_names(dataset)
+
+        def first(groups: Sequence[Group]) -> str:
+            shown = [names[row] for row in groups[0][:3]]
+            return f"the first: {', '.join(shown)}{', ...' if len(groups[0]) > 3 else ''}"
+
+        said = []
+        if self.conflicts:
+            count = plural(len(self.conflicts), "group")
+            said.append(
+                f"{count} of copies or look-alikes with different labels; correct them ({first(self.conflicts)})."
+            )
+        if self.across:
+            count = plural(len(self.across), "group")
+            said.append(
+                f"{count} of copies or look-alikes among both training and test rows, which makes the test error too small "
+                f"({first(self.across)})."
+            )
+        if self.copies:
+            count = plural(sum(len(group) - 1 for group in self.copies), "copy", "copies")
+            said.append(f"{count} of other rows ({first(self.copies)}).")
+        if self.alike:
+            said.append(f"{plural(len(self.alike), 'group')} of images that are nearly the same ({first(self.alike)}).")
+        if self.blank:
+            said.append(f"{plural(len(self.blank), 'image')} of one color ({first([self.blank])}).")
+        return said
+
+
+def _group(raw: Iterable[Any], rows: int) -> Group:
+    numbers = tuple(raw)
+    if not all(type(number) is int and 0 <= number < rows for number in numbers):
+        raise ValueError("numbers of rows")
+    return numbers
+
+
+def row_names(dataset: Dataset) -> Sequence[str]:
+    """Return the name by which a person knows each row of a dataset."""
+    if dataset.ids:
+        return dataset.ids
+    names = [""] * len(dataset.labels)
+    # Rows of one file have one number each; else training and test rows are counted separately.
+    tested = "test row" if dataset.numbers is None else "row"
+    for rows, noun, test in ((dataset.train_rows, "row", False), (dataset.test_rows, tested, True)):
+        for row, number in zip(rows.tolist(), dataset.row_numbers(test=test).tolist(), strict=True):
+            names[row] = f"{noun} {number}"
+    return names
+
+
+def inspect(dataset: Dataset) -> Inspection:
+    """Compare the rows of a dataset with each other."""
+    if getattr(dataset.raw, "nbytes", 0) > MOST_BYTES:
+        return Inspection()
+    copies = groups_of(dataset.row_hashes())
+    repeated = [row for group in copies for row in group[1:]]
+    rows = _sample(dataset, np.delete(np.arange(len(dataset.labels)), repeated))
+    alike = [tuple(rows[list(group)].tolist()) for group in find_look_alikes(dataset, rows)]
+    groups = connected((group[0], other) for group in (*copies, *alike) for other in group[1:])
+    return Inspection(
+        copies=tuple(copies),
+        alike=tuple(alike),
+        blank=tuple(rows[_contrast(dataset, rows) < BLANK].tolist()),
+        conflicts=tuple(group for group in groups if len(_known(dataset.labels[list(group)])) > 1),
+        across=tuple(group for group in groups if len(set(dataset.is_test[list(group)].tolist())) > 1),
+        compared=len(rows) if _are_images(dataset) else 0,
+    )
+
+
+def find_look_alikes(dataset: Dataset, rows: Rows) -> list[Group]:
+    """Return groups of these rows whose images are nearly the same, as positions in `rows`; none if they are not images."""
+    if not _are_images(dataset):
+        return []
+    small = _small_gray(dataset, rows)
+    shown = np.flatnonzero(small.std(axis=1) >= BLANK)
+    return [tuple(shown[list(group)].tolist()) for group in look_alikes(small[shown])]
+
+
+def _are_images(dataset: Dataset) -> bool:
+    return len(dataset.raw.shape) == 4
+
+
+def _contrast(dataset: Dataset, rows: Rows) -> NDArray[np.float32]:
+    """Return the standard deviation of each image, of 255; of rows that are not images, an infinite one."""
+    return _small_gray(dataset, rows).std(axis=1) if _are_images(dataset) else np.full(len(rows), np.inf, np.float32)
+
+
+def _known(labels: NDArray[np.int64]) -> set[int]:
+    return set(labels.tolist()) - {UNLABELED}
+
+
+def _sample(dataset: Dataset, rows: Rows) -> Rows:
+    """Return all rows, or if there are very many, the labeled ones and an even sample of the others."""
+    if len(rows) <= LARGEST:
+        return rows
+    known = dataset.labels[rows] != UNLABELED
+    labeled, others = rows[known][:LARGEST], rows[~known]
+    room = LARGEST - len(labeled)
+    return np.sort(np.concatenate([labeled, others[np.linspace(0, len(others) - 1, room).astype(np.int64)]]))
+
+
+def _small_gray(dataset: Dataset, rows: Rows) -> NDArray[np.float32]:
+    """Return [rows, 64] gray images of 8 pixels a side, from 0 to 255."""
+    made = [np.empty((0, SIDE**2), np.float32)]
+    for piece in pieces(dataset.raw, 1000, rows):
+        x = torch.from_numpy(piece).float() * (1.0 if piece.dtype == np.uint8 else 255.0)
+        weights = torch.tensor(GRAY if x.shape[1] >= 3 else [1.0])
+        gray = (x[:, : len(weights)] * weights.view(1, -1, 1, 1)).sum(dim=1, keepdim=True)
+        made.append(adaptive_avg_pool2d(gray, SIDE).flatten(1).numpy())
+    return np.concatenate(made)
+
+
+def look_alikes(small: NDArray[np.float32]) -> list[Group]:
+    """Return groups of images that are nearly the same, from small gray versions of them.
+
+    Two images are alike if they differ little against the contrast of both, and far less than images of this data usually do.
+    """
+    if len(small) < 2:
+        return []
+    x = torch.from_numpy(small)
+    contrast = x.std(dim=1)
+    pairs, nearest = list[tuple[int, int]](), torch.full((len(x),), torch.inf)
+    for start in range(0, len(x), 1000):
+        distances = torch.cdist(x[start : start + 1000], x) / SIDE
+        here = torch.arange(len(distances))
+        distances[here, start + here] = torch.inf
+        relative = distances / torch.minimum(contrast[start : start + 1000, None], contrast)
+        nearest[start : start + 1000] = relative.topk(min(NEIGHBOR, len(x)), largest=False).values[:, -1]
+        pairs += [(start + int(row), int(other)) for row, other in (relative <= ALIKE).nonzero() if start + row < other]
+    limit = min(ALIKE, NEAREST * float(nearest.median()))
+    near = [pair for pair in pairs if min(contrast[list(pair)]) * limit >= torch.dist(x[pair[0]], x[pair[1]]) / SIDE]
+    return connected(near)
+
+
+def groups_of(keys: Sequence[str]) -> list[Group]:
+    """Return the rows of each key that occurs more than once.
+
+    >>> groups_of(["a", "b", "a"])
+    [(0, 2)]
+    """
+    rows: dict[str, list[int]] = {}
+    for row, key in enumerate(keys):
+        rows.setdefault(key, []).append(row)
+    return [tuple(group) for group in rows.values() if len(group) > 1]
+
+
+def connected(pairs: Iterable[tuple[int, int]]) -> list[Group]:
+    """Return the groups that pairs of rows connect.
+
+    >>> connected([(0, 3), (1, 2), (3, 4)])
+    [(0, 3, 4), (1, 2)]
+    """
+    group_of: dict[int, set[int]] = {}
+    for one, other in pairs:
+        joined = group_of.get(one, {one}) | group_of.get(other, {other})
+        group_of |= dict.fromkeys(joined, joined)
+    unique = {id(group): group for group in group_of.values()}
+    return sorted(tuple(sorted(group)) for group in unique.values())

@@ -1,0 +1,58 @@
+"""Which labeled rows are for testing, if the data do not say so.
+
+A hash of a row's content decides, not its name or its place: adding, moving or renaming rows, or labeling more of them, moves
+no row between training and test. Copies of a row are on the same side, and so are images that are nearly the same. Few labels
+are all trained on: a fifth of them would say too little about the error, and folds say more (`selfens.tools.folds`).
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from selfens.data import journal
+from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.inspection import find_look_alikes
+
+SHARE = 0.2
+FEWEST = 100  # on fewer test rows, the 90 % interval of an error may be wider than ±8 points
+
+
+def mark_suggested(dataset: Dataset, path: Path) -> Dataset:
+    """Return the dataset with the rows marked that a model chose for labeling, by the journal beside the data."""
+    chosen = journal.suggested(journal.path_for(path))
+    if not chosen:
+        return dataset
+    return replace(dataset, suggested=np.array([each in chosen for each in dataset.row_hashes()]))
+
+
+def hold_out(dataset: Dataset) -> Dataset:
+    """Return the dataset with a fifth of its labeled rows for testing, if these are enough to say something.
+
+    Rows that a model chose for labeling are hard, so they are never test rows. A class keeps at least one label.
+    """
+    labeled = dataset.labels != UNLABELED
+    if dataset.suggested is not None:
+        labeled &= ~dataset.suggested
+    rows = np.flatnonzero(labeled)
+    if dataset.is_test.any() or len(rows) <= FEWEST:
+        return dataset
+    hashes = dataset.row_hashes(rows)
+    for group in find_look_alikes(dataset, rows):
+        sizes = [_file_size(dataset, int(rows[each])) for each in group]
+        decisive = hashes[group[int(np.argmax(sizes))]]  # of the largest file, most likely the original
+        for each in group:
+            hashes[each] = decisive
+    is_test = np.zeros(len(labeled), dtype=bool)
+    is_test[rows] = [int(each[:8], 16) < SHARE * 16**8 for each in hashes]
+    is_test &= np.isin(dataset.labels, dataset.labels[~is_test])
+    if is_test.sum() < FEWEST:
+        return dataset
+    return replace(
+        dataset, is_test=is_test, numbers=np.arange(len(labeled)) if dataset.numbers is None else dataset.numbers
+    )
+
+
+def _file_size(dataset: Dataset, row: int) -> int:
+    return os.path.getsize(dataset.ids[row]) if dataset.folder and os.path.isfile(dataset.ids[row]) else 0

@@ -1,0 +1,138 @@
+"""Evidence: what was predicted for labeled rows by models that had not seen their labels. A run keeps it.
+
+All that is said about the errors of a run follows from it: the error and its interval, the comparison with simple methods, the
+temperature of its probabilities, which rows are answered, and which labels look wrong. The rows are the run's test rows, or its
+labeled rows, each predicted by a model of a fold from which the label was hidden.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from selfens.data.rows import Labels, Rows
+from selfens.errors import RunError, plural
+from selfens.files.tensors import load_tensors, save_tensors
+from selfens.runs.statistics import fit_temperature, interval, least_confidence, tempered
+
+FILE = "evidence.safetensors"
+CAUTION = 0.8  # quantile of the temperature's posterior
+FEWEST = 20  # rows that no model chose; with fewer of them, errors are measured on all rows
+ARRAYS = ("rows", "labels", "probabilities", "others", "counted")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Evidence:
+    rows: Rows
+    """Numbers of training rows; of test rows if `folds` is 0."""
+    labels: Labels
+    probabilities: NDArray[np.float32]
+    """[rows, classes], as the networks gave them."""
+    others: Mapping[str, Labels] = field(default_factory=dict)
+    """The classes that simple methods predict, by name."""
+    counted: NDArray[np.bool_]
+    """Errors are measured on these rows. The others were chosen by a model because they are hard."""
+    folds: int = 0
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, *, suggested: NDArray[np.bool_], notes: tuple[str, ...] = (), **fields: Any) -> Evidence:
+        """Make evidence from predictions. Errors are measured on rows that no model chose, or if there are few, on all."""
+        given, chosen = int((~suggested).sum()), int(suggested.sum())
+        counted = ~suggested if given >= FEWEST else np.ones(len(suggested), dtype=bool)
+        if chosen and given >= FEWEST:
+            note = f"Not measured on {plural(chosen, 'label')} of suggested rows, which are harder than others."
+            notes = (note, *notes)
+        elif chosen:
+            note = (
+                f"Measured on {chosen:,} suggested rows too, which are harder than others, because only {given} labels "
+            )
+            notes = (f"{note}are of other rows: the error is too large; label some random rows to measure it.", *notes)
+        return cls(counted=counted, notes=notes, **fields)
+
+    @cached_property
+    def temperature(self) -> float:
+        """What the network's logits are divided by to make its probabilities true."""
+        return fit_temperature(self.probabilities[self.counted], self.labels[self.counted])
+
+    @cached_property
+    def cautious_temperature(self) -> float:
+        """A larger one, because few rows leave the temperature uncertain; it decides which rows are answered."""
+        return fit_temperature(self.probabilities[self.counted], self.labels[self.counted], CAUTION)
+
+    @property
+    def wrong(self) -> NDArray[np.bool_]:
+        """[counted rows] True where the model is wrong."""
+        return np.asarray(self.probabilities.argmax(axis=1) != self.labels)[self.counted]
+
+    @property
+    def error(self) -> float:
+        """In percent."""
+        return 100 * float(self.wrong.mean())
+
+    @property
+    def error_interval(self) -> tuple[float, float]:
+        """The 90 % interval of the error, in percent."""
+        return interval(int(self.wrong.sum()), len(self.wrong))
+
+    @cached_property
+    def confidence(self) -> NDArray[np.float64]:
+        """[counted rows] calibrated probability of the predicted class."""
+        return np.asarray(tempered(self.probabilities[self.counted], self.temperature).max(axis=1))
+
+    def is_sure(self, probabilities: NDArray[Any], max_error: float) -> NDArray[np.bool_]:
+        """Return which rows are answered if `max_error` percent of the answers may be wrong.
+
+        `probabilities` are as the network gave them. The rows to come are taken to be like those of the evidence.
+        """
+        known, given = (
+            tempered(each, self.cautious_temperature).max(axis=1)
+            for each in (self.probabilities[self.counted], probabilities)
+        )
+        return np.asarray(given >= least_confidence(known, max_error))
+
+    # Files
+
+    def save(self, folder: Path, run: str) -> None:
+        """Write the evidence of the run with this id into its folder."""
+        arrays = {name: getattr(self, name) for name in ARRAYS if name != "others"}
+        arrays["others"] = np.stack([*self.others.values()]) if self.others else np.empty((0, len(self.rows)), np.int64)
+        about = {"run": run, "folds": self.folds, "notes": self.notes, "others": list(self.others)}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        save_tensors(folder / FILE, tensors, {"about": json.dumps(about)})
+
+    @classmethod
+    def load(cls, folder: Path, run: str, num_classes: int) -> Evidence | None:
+        """Return what `save` wrote; None if there is nothing, or it is damaged or of another run."""
+        try:
+            tensors, metadata = load_tensors(folder / FILE)
+            about: Any = json.loads(metadata["about"])
+            arrays = {name: tensors[name].numpy() for name in ARRAYS}
+            names, notes, folds = about["others"], about["notes"], about["folds"]
+            is_text = all(isinstance(text, str) for text in (*names, *notes)) and type(folds) is int
+            if about["run"] != run or not is_text or not _fit_together(arrays, len(names), num_classes):
+                return None
+        except (RunError, ValueError, TypeError, LookupError, RecursionError):
+            return None
+        others = dict(zip(names, arrays.pop("others"), strict=True))
+        return cls(folds=folds, notes=tuple(notes), others=others, **arrays)
+
+
+def _fit_together(arrays: Mapping[str, NDArray[Any]], num_others: int, num_classes: int) -> bool:
+    """Return True if arrays that were read from a file can be those of evidence."""
+    rows, counted, classes = len(arrays["rows"]), arrays["counted"], (arrays["labels"], *arrays["others"])
+    shapes = {"rows": (rows,), "labels": (rows,), "probabilities": (rows, num_classes), "counted": (rows,)}
+    shapes["others"] = (num_others, rows)
+    has_shapes = all(arrays[name].shape == shape for name, shape in shapes.items())
+    if not has_shapes or counted.dtype != bool or not counted.any() or arrays["rows"].dtype != np.int64:
+        return False
+    are_classes = all(each.dtype == np.int64 and each.min() >= 0 and each.max() < num_classes for each in classes)
+    return are_classes and arrays["rows"].min() >= 0 and bool(np.isfinite(arrays["probabilities"]).all())

@@ -1,0 +1,110 @@
+"""Novelty: how unlike the training rows a row is.
+
+The distance of a row to its fifth nearest training row is compared with those of the training rows from each other. A novelty
+of 0.99 says that 99 % of the training rows are nearer to the others. It needs no labels, and says nothing about the class: a
+photo of a car may be confidently called a cat, and still be unlike anything seen.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from selfens.data.rows import Array, pieces
+from selfens.errors import RunError
+from selfens.files.tensors import load_tensors, save_tensors
+
+NEIGHBOR = 5  # the nearest one may be a copy
+REFERENCE = 4000  # training rows that others are compared with
+ANGLES_FROM = 64  # with more features than this, rows are compared by their angle
+LARGEST_IMAGE = 16  # pixels a side; larger ones are averaged down
+PIECE = 1000
+CONSTANT = 1e-6  # a feature that varies by less than this, compared to its mean, is not scaled
+FILE = "novelty.safetensors"
+
+
+class Novelty:
+    """Compares rows with training rows.
+
+    Parameters
+    ----------
+    reference
+        [rows, features] training rows, in the form that `vectors` returns, on the scale of the other two.
+    center, scale
+        [features] what is subtracted from vectors, and what they are divided by.
+    """
+
+    def __init__(self, reference: Tensor, center: Tensor, scale: Tensor) -> None:
+        self.has_angles = reference.shape[1] > ANGLES_FROM
+        # Half the memory, but only of unit vectors: other numbers may be too large or too small for it, or nearly equal.
+        self.reference = reference.half() if self.has_angles else reference.float()
+        self.center, self.scale = center, scale
+
+    @classmethod
+    def fit(cls, inputs: Array, *, standardize: bool = False) -> Novelty:
+        """Keep the training rows, or an even sample of very many.
+
+        Parameters
+        ----------
+        standardize
+            Scale features first, unless there are so many that rows are compared by their angle.
+        """
+        rows = np.linspace(0, len(inputs) - 1, min(len(inputs), REFERENCE)).astype(np.int64)
+        made = torch.cat([vectors(piece) for piece in pieces(inputs, PIECE, rows)])
+        center, scale = made.new_zeros(made.shape[1]).double(), made.new_ones(made.shape[1]).double()
+        if standardize and made.shape[1] <= ANGLES_FROM:
+            center, scale = made.double().mean(dim=0), made.double().std(dim=0, correction=0)
+            scale[scale <= CONSTANT * center.abs()] = 1.0
+        return cls((made - center) / scale, center, scale)
+
+    @cached_property
+    def distances(self) -> Tensor:
+        """[reference rows] of each from its fifth nearest among the others, ascending."""
+        return self._distances(self.reference.float(), itself=True).sort().values
+
+    def score(self, inputs: Array) -> NDArray[np.float64]:
+        """Return the novelty of each row, from 0 to 1."""
+        scaled = (((vectors(piece) - self.center) / self.scale).float() for piece in pieces(inputs, PIECE))
+        made = [self._distances(rows) for rows in scaled]
+        nearer = torch.searchsorted(self.distances, torch.cat(made) if made else torch.zeros(0))
+        return np.asarray(nearer.double().numpy() / len(self.distances))
+
+    def _distances(self, rows: Tensor, *, itself: bool = False) -> Tensor:
+        """Return the distance of each row from its fifth nearest reference row; `itself`: one of them is the row."""
+        count, others = min(NEIGHBOR + itself, len(self.reference)), self.reference.float()
+        # By products it is faster, but loses what small differences of large numbers say.
+        how = "use_mm_for_euclid_dist_if_necessary" if self.has_angles else "donot_use_mm_for_euclid_dist"
+        parts = (torch.cdist(part, others, compute_mode=how) for part in torch.split(rows, PIECE))
+        return torch.cat([part.topk(count, largest=False).values[:, -1] for part in parts])
+
+    def save(self, folder: Path) -> None:
+        save_tensors(folder / FILE, {"reference": self.reference, "center": self.center, "scale": self.scale})
+
+    @classmethod
+    def load(cls, folder: Path, input_shape: tuple[int, ...]) -> Novelty | None:
+        """Return what `save` wrote of inputs of this shape; None if there is nothing, or it is damaged."""
+        try:
+            tensors = load_tensors(folder / FILE)[0]
+            reference, center, scale = (tensors[name] for name in ("reference", "center", "scale"))
+        except (RunError, KeyError):
+            return None
+        width = vectors(np.zeros((1, *input_shape), np.float32)).shape[1]
+        fit_together = reference.ndim == 2 and center.shape == scale.shape == reference.shape[1:] == (width,)
+        are_numbers = all(each.is_floating_point() and each.isfinite().all() for each in (reference, center, scale))
+        return cls(reference, center, scale) if fit_together and len(reference) > 1 and are_numbers else None
+
+
+def vectors(inputs: NDArray[Any]) -> Tensor:
+    """Return a vector for each input, such that near ones are alike."""
+    rows = torch.from_numpy(np.ascontiguousarray(inputs)).float()
+    if rows.ndim == 4 and max(rows.shape[2:]) > LARGEST_IMAGE:
+        rows = torch.nn.functional.adaptive_avg_pool2d(rows, LARGEST_IMAGE)
+    rows = rows.flatten(1)
+    return normalize(rows) if rows.shape[1] > ANGLES_FROM else rows

@@ -1,0 +1,73 @@
+"""Measure a run: collect evidence of its errors on rows that it has not seen, and keep it in the run."""
+
+import numpy as np
+
+from selfens.auto import SHORTER, shortened
+from selfens.core import launcher
+from selfens.data.rows import Labels, LazyRows
+from selfens.data.split import FEWEST
+from selfens.runs.evidence import Evidence
+from selfens.runs.history import total_seconds
+from selfens.runs.run import Run
+from selfens.tools.baselines import predictions
+from selfens.tools.folds import default_folds, evidence_by_folds
+from selfens.training.progress import Progress
+
+SLOW, FOLDS_IF_SLOW = 60.0, 3  # seconds of training; if it takes longer, fewer folds
+
+
+def measure(run: Run, *, can_train: bool = True, limit: float | None = None, progress: Progress | None = None) -> None:
+    """Keep evidence in a finished run: from its test rows, or from folds if these say more.
+
+    Nothing is measured if there are no test rows and folds are impossible, or not wanted.
+
+    Parameters
+    ----------
+    can_train
+        Train once per fold if that says more.
+    limit
+        Seconds that folds may take, if there is a limit.
+    """
+    if run.evidence is not None or not run.finished:
+        return
+    tested = run.info.test_rows
+    config = shortened(run.config, run.info.rows)
+    seconds = total_seconds(run.history) / (1 if config == run.config else SHORTER)
+    folds = folds_for(run, seconds) if can_train and tested < min(FEWEST, len(run.labels.rows)) else 0
+    if folds > 1 and (limit is None or folds * seconds <= limit):
+        run.keep_evidence(evidence_by_folds(config, run.data().dataset, folds, progress=progress))
+    elif tested:
+        run.keep_evidence(evidence_on_test_rows(run))
+
+
+def wants_measuring(run: Run, wanted: bool | None) -> bool:
+    """Return whether to measure a run. By default only on the user's own data: results on public data sets are known."""
+    return not run.config.source.is_public if wanted is None else wanted
+
+
+def folds_for(run: Run, seconds: float) -> int:
+    """Return how many folds to measure by; fewer than two if it cannot be trained again, or has too few labels.
+
+    `seconds` is how long each takes.
+    """
+    if run.info.custom_network or run.info.custom_method or launcher.world_size() > 1:
+        return 0
+    most = FOLDS_IF_SLOW if seconds > SLOW else None
+    return default_folds(run.labels.labels, most)
+
+
+def evidence_on_test_rows(run: Run, *, with_baselines: bool = True) -> Evidence:
+    """Predict the test rows by the run, and by simple methods on the same rows and labels."""
+    data, choice, others, notes = run.data(), run.labels, dict[str, Labels](), list[str]()
+    if with_baselines:
+        seen = choice.visited(data.num_rows, run.config.training.rows)
+        inputs, labels = LazyRows([data.inputs], seen), choice.training_labels(data.num_rows)[seen]
+        others, notes = predictions(inputs, labels, data.test_inputs, standardize=not data.encoder.is_scaled)
+    return Evidence.of(
+        rows=np.arange(len(data.test_labels)),
+        labels=data.test_labels,
+        probabilities=run.test_probabilities,
+        others=others,
+        suggested=np.zeros(len(data.test_labels), dtype=bool),
+        notes=tuple(notes),
+    )
