@@ -3,6 +3,7 @@
 The command and `SelfEnsemblingClassifier` both get their settings here, so they are the same for the same data.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,8 +26,6 @@ VECTORS = (  # chosen on the tasks that `benchmarks/own_data.py` names
 )
 VECTORS_EPOCHS, VECTORS_MIN_EPOCHS = 50, 10
 VECTORS_ROWS = 5120  # with this many rows, an epoch of 20 steps visits each once
-SHORTER, MIN_STEPS, MIN_EPOCHS = 8, 4, 3  # of `shortened`; steps are of an epoch
-RATE_GROWTH = 0.77  # the learning rate grows with this power of how many times fewer steps there are
 
 
 class ImageSettings(NamedTuple):
@@ -58,7 +57,13 @@ OTHER_MOMENTUM, OTHER_VECTORS_RATE = 0.95, 0.02
 
 
 def config_for(
-    data: str, *, method: str | None = None, device: str = "auto", encoder: EncoderOptions | None = None, **source: Any
+    data: str,
+    *,
+    method: str | None = None,
+    device: str = "auto",
+    encoder: EncoderOptions | None = None,
+    as_text: Mapping[str, str] | None = None,
+    **source: Any,
 ) -> tuple[Config, Peek | None]:
     """Return the config for what a person names, and a peek at the data unless it is a preset.
 
@@ -68,6 +73,8 @@ def config_for(
         A preset, a public data set, or a path. A preset wins over a file or folder of that name.
     encoder
         Used instead of the one that suits the source.
+    as_text
+        Options of the source as a person writes them.
     source
         Options of the source that are already known, such as the label column of a table.
     """
@@ -77,7 +84,7 @@ def config_for(
             raise ConfigError(f"the encoder '{encoder.name}' was named, but {data} is a preset; name data of your own.")
         config = presets.get(data, method)
         return replace(config, source=sources.options_for(config.source.title, **source)), None
-    options = sources.options_for(data, hints=(*presets.PRESETS,), **source)
+    options = sources.options_for(data, hints=(*presets.PRESETS,), **source).changed(as_text or {}, are_text=True)
     peek = sources.build(options).peek()
     config = settings_for(options, peek, method=method, encoder=encoder, on_gpu=resolve_device(device).type == "cuda")
     return config, peek
@@ -127,25 +134,6 @@ def _for_vectors(config: Config, rows: int) -> Config:
     """1,000 steps, and more if these visit all rows less than ten times."""
     epochs = max(VECTORS_EPOCHS * VECTORS_ROWS // max(rows, VECTORS_ROWS), VECTORS_MIN_EPOCHS)
     return config.with_overrides(VECTORS).with_values("schedule", epochs=epochs, weight_rampup_epochs=epochs / 10)
-
-
-def shortened(config: Config, rows: int) -> Config:
-    """Return settings with about an eighth of the steps, each larger, that end at nearly the same predictions.
-
-    Settings of other methods and networks are returned as they are, because none like these are known for them.
-    """
-    method: Any = config.method
-    if (method.name, config.network.name, config.optimizer.name) != (VECTORS_METHOD, "committee", "adamw"):
-        return config
-    visit = max(int(rows / (config.training.batch_size * (1 - METHODS.find(method.name).labeled_share))), 1)
-    steps_before, epochs_before = max(visit, config.training.min_steps_per_epoch), config.schedule.epochs
-    steps = min(max(visit, MIN_STEPS), steps_before)
-    epochs = min(max(round(epochs_before * steps_before / steps / SHORTER), MIN_EPOCHS), epochs_before)
-    fewer = epochs_before * steps_before / (epochs * steps)
-    config = config.with_epochs(epochs).with_values("training", min_steps_per_epoch=steps)
-    config = config.with_values("optimizer", learning_rate=config.optimizer.learning_rate * fewer**RATE_GROWTH)
-    memory = method.memory ** (epochs_before / epochs)
-    return config.with_values("method", decay=method.decay**fewer, memory=memory)
 
 
 def _for_images(config: Config, peek: Peek, method: str, chosen: ImageSettings) -> Config:

@@ -179,8 +179,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             directory, copied = self.run_dir_ or Path(temporary) / "run", copy.deepcopy(module)
             run = train(self.config_, directory, dataset=dataset, network=copied, progress=progress, time_limit=limit)
             if self.measure:  # with the number of epochs that fit into a time limit
-                config = auto.shortened(run.config, dataset.num_train)
-                run.keep_evidence(evidence_by_folds(config, dataset, folds, network=module, progress=progress))
+                run.keep_evidence(evidence_by_folds(run.config, dataset, folds, network=module, progress=progress))
             self._keep(run)
         return self
 

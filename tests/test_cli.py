@@ -853,7 +853,7 @@ def test_data_that_was_moved_is_found_by_its_new_path(typed, here, npz, trained,
         assert "Confusion matrix" in (here / "report.html").read_text()
     write_npz(here / "other.npz", y_train=blobs()[1])
     code, _, err = typed(*MOVED[command], "--data", "other.npz")
-    changed = "are not what run was trained on; files or extra rows have changed"
+    changed = "are not what run was trained on: rows, labels or extra rows have changed"
     assert changed in (err or (here / "report.html").read_text())
 
 

@@ -81,7 +81,7 @@ def test_every_error_has_its_interval():
 @pytest.mark.parametrize(
     ("rights", "words"),
     [
-        ((150, 180, 100), "Logistic regression is better by 15.00 points: use it, or try another method, more epochs"),
+        ((150, 180, 100), "Logistic regression is better by 15.00 points: try another method, more epochs"),
         ((80, 70, 100), "Always predicting the largest class is better by 10.00 points: try another method"),
         ((150, 150, 100), "200 rows are too few to tell whether logistic regression is better or worse."),
         ((150, 152, 100), "200 rows are too few to tell whether logistic regression is better or worse."),
@@ -113,7 +113,7 @@ def test_uneven_classes_show_the_balanced_error_beside_the_error():
     assert (
         "misclassifies 10.00 % of 200 test rows (90 % interval 7.0 to 14.0; balanced error 50.00 %);" in found.numbers
     )
-    assert found.judgment.startswith("Logistic regression is better by 41.67 points of the balanced error: use it, or")
+    assert found.judgment.startswith("Logistic regression is better by 41.67 points of the balanced error: try")
     assert found.table[0] == ("", "error %", "90 % interval", "balanced error %")
     assert found.table[1] == (OURS, "10.00", "7.0 to 14.0", "50.00")
     for result, classes in zip(found.results, predicted.values(), strict=True):
@@ -126,8 +126,8 @@ def test_a_lower_error_does_not_hide_a_worse_balanced_error_and_the_reverse():
     ours, theirs = truth.copy(), truth.copy()
     ours[180:], theirs[:60] = 0, 1  # 10 % and 30 % wrong; balanced 50 % and 16.7 %
     words = made(truth, ours, logistic=theirs).judgment
-    assert words.startswith("Logistic regression is better by 33.33 points of the balanced error: use it, or try")
-    assert made(truth, theirs, logistic=ours).judgment.startswith("Logistic regression is better by 20.00 points: use")
+    assert words.startswith("Logistic regression is better by 33.33 points of the balanced error: try")
+    assert made(truth, theirs, logistic=ours).judgment.startswith("Logistic regression is better by 20.00 points: try")
 
 
 @pytest.mark.parametrize(("rare", "wins"), [(1, False), (2, False), (4, False), (6, True), (20, True)])

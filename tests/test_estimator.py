@@ -22,7 +22,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from support import blobs, environment, images
 from torch import nn
 
-from selfens import auto
 from selfens.config import Config
 from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, DataError, RunError, SelfensWarning
@@ -391,7 +390,7 @@ def test_the_error_is_measured_by_folds_if_asked_for_and_measuring_changes_no_pr
     model, plain = measured
     x, y, _ = few_labels()
     data = Dataset.from_arrays(x, np.array([1, 2, 0, -1])[y], classes=["Eel", "cat", "dog"])
-    expected = evidence_by_folds(auto.shortened(model.config_, len(x)), data, 5)
+    expected = evidence_by_folds(model.config_, data, 5)
     found = model.comparison_.evidence
     assert (found.folds, found.rows.tolist()) == (5, [*range(30)])
     assert (found.labels == expected.labels).all()

@@ -38,12 +38,12 @@ from selfens import load_run
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.errors import ConfigError, DataError
 from selfens.runs.evidence import FEWEST, FILE, Evidence
-from selfens.runs.statistics import answered, fit_temperature, tempered
+from selfens.runs.statistics import answered, fit_temperature, interval, tempered
 from selfens.tools import measure
 from selfens.tools.folds import default_folds, evidence_by_folds
 from selfens.training.loop import train
 
-ARRAYS = ("rows", "labels", "probabilities", "counted")
+ARRAYS = ("rows", "labels", "probabilities", "counted", "pool")
 
 
 def made(rows=60, classes=3, seed=0, suggested=0, ease=1.5, **more):
@@ -64,7 +64,8 @@ def same(one, other):
     arrays = all(a.dtype == b.dtype and a.shape == b.shape and (a == b).all() for a, b in fields)
     others = list(one.others) == list(other.others)
     others = others and all((one.others[name] == other.others[name]).all() for name in one.others)
-    return arrays and others and (one.folds, one.notes) == (other.folds, other.notes)
+    about = [(each.folds, each.left_out, each.notes) for each in (one, other)]
+    return arrays and others and about[0] == about[1]
 
 
 # What follows from it
@@ -182,7 +183,7 @@ def test_evidence_of_another_run_or_of_other_classes_counts_as_none(tmp_path):
 
 
 def about(**values):
-    known = {"run": "this run", "folds": 5, "notes": [], "others": ["one", "another"]} | values
+    known = {"run": "this run", "folds": 5, "left_out": 0, "notes": [], "others": ["one", "another"]} | values
     return json.dumps({name: value for name, value in known.items() if value is not ...})
 
 
@@ -198,6 +199,10 @@ TENSORS = {
         "others": torch.zeros(2, 0, dtype=torch.int64),
         "counted": torch.zeros(0).bool(),
     },
+    "a pool of other classes": {"pool": torch.full((9, 4), 0.25)},
+    "a pool of one dimension": {"pool": torch.full((9,), 0.25)},
+    "a pool that is not a number": {"pool": torch.full((9, 3), torch.nan)},
+    "no pool": {"pool": None},
     "labels unknown": {"labels": torch.full((60,), -1)},
     "labels too large": {"labels": torch.full((60,), 3)},
     "labels of floats": {"labels": torch.zeros(60)},
@@ -236,6 +241,8 @@ METADATA = {
     "no run": {"about": about(run=...)},
     "another run": {"about": about(run="another")},
     "no folds": {"about": about(folds=...)},
+    "nothing left out": {"about": about(left_out=...)},
+    "left out as text": {"about": about(left_out="5")},
     "folds as text": {"about": about(folds="5")},
     "folds as a fraction": {"about": about(folds=2.5)},
     "folds as a truth": {"about": about(folds=True)},
@@ -290,14 +297,18 @@ def naive_by_folds(settings, dataset, evidence, folder):
     probabilities, others = np.zeros_like(evidence.probabilities), {}
     raw = np.asarray(dataset.raw)[dataset.train_rows]
     kept = settings.with_values("labels", count=None)
-    for number, hidden in enumerate(parts(settings, dataset, evidence)):
+    pool = {}
+    for number, (hidden, seen) in enumerate(parts(settings, dataset, evidence)):
         is_hidden = np.isin(np.arange(len(labels)), evidence.rows[hidden])
-        seen = np.flatnonzero(~is_hidden)
+        assert not is_hidden[seen].any()
         known = np.full(len(labels), UNLABELED)
         known[evidence.rows] = evidence.labels
         both = Dataset.from_arrays(raw[seen], known[seen], raw[is_hidden], known[is_hidden], classes=dataset.classes)
         run = train(kept, folder / str(number), dataset=both)
         probabilities[hidden] = run.test_probabilities[np.argsort(np.argsort(evidence.rows[hidden]))]
+        unseen = np.setdiff1d(np.flatnonzero(known == UNLABELED), seen)
+        assert len(unseen) == pytest.approx((known == UNLABELED).sum() / evidence.folds, abs=1)
+        pool |= dict(zip(unseen.tolist(), run.predict_proba(raw[unseen]), strict=True))
         scaler = StandardScaler().fit(raw[seen])
         x, y, tested = scaler.transform(raw[seen]), known[seen], scaler.transform(raw[evidence.rows[hidden]])
         models = {
@@ -308,16 +319,16 @@ def naive_by_folds(settings, dataset, evidence, folder):
             others.setdefault(name, np.zeros(len(evidence.rows), int))[hidden] = model.predict(tested)
     most = DummyClassifier(strategy="most_frequent").fit(np.zeros((len(evidence.rows), 1)), evidence.labels)
     others["chance (largest class)"] = most.predict(np.zeros((len(evidence.rows), 1)))
-    return probabilities, others
+    return probabilities, others, np.stack([pool[row] for row in sorted(pool)])
 
 
 def parts(settings, dataset, evidence):
-    """The positions that each fold hides, in the order of the folds."""
+    """The positions of the labels that each fold hides, and the rows that it trains on, in the order of the folds."""
     hidden = []
     original = Dataset.with_split
 
     def watched(self, train_rows, test_rows, labels):
-        hidden.append(np.flatnonzero(np.isin(evidence.rows, test_rows)))
+        hidden.append((np.flatnonzero(np.isin(evidence.rows, test_rows)), train_rows))
         return original(self, train_rows, test_rows, labels)
 
     Dataset.with_split = watched
@@ -335,8 +346,9 @@ def test_evidence_by_folds_is_that_of_a_loop_over_folds_by_hand(tmp_path):
     assert evidence.rows.tolist() == run.labels.rows.tolist()
     assert evidence.labels.tolist() == run.labels.labels.tolist()
     assert (evidence.folds, evidence.notes, evidence.counted.all()) == (3, (), True)
-    probabilities, others = naive_by_folds(settings, dataset, evidence, tmp_path)
+    probabilities, others, pool = naive_by_folds(settings, dataset, evidence, tmp_path)
     assert (evidence.probabilities == probabilities).all()
+    np.testing.assert_allclose(evidence.pool, pool, atol=1e-6)
     assert set(evidence.others) == set(others)
     for name, classes in others.items():
         assert evidence.others[name].tolist() == classes.tolist()
@@ -345,7 +357,7 @@ def test_evidence_by_folds_is_that_of_a_loop_over_folds_by_hand(tmp_path):
 def test_folds_hide_every_label_once_and_divide_each_class_evenly():
     dataset, settings = features(test_rows=0), config("supervised", "labels.count=24", epochs=1)
     evidence = evidence_by_folds(settings, dataset, 4)
-    hidden = parts(settings, dataset, evidence)
+    hidden = [part for part, _ in parts(settings, dataset, evidence)]
     assert np.sort(np.concatenate(hidden)).tolist() == list(range(24))
     for part in hidden:
         assert np.bincount(evidence.labels[part], minlength=3).tolist() == [2, 2, 2]
@@ -353,14 +365,64 @@ def test_folds_hide_every_label_once_and_divide_each_class_evenly():
     assert same(evidence, again)
 
 
-def test_suggested_rows_are_hidden_too_but_not_counted():
+def test_suggested_rows_are_trained_on_in_every_fold_unless_every_label_is_to_be_judged():
     dataset = features(test_rows=0)
     settings = config("supervised", "labels.count=all", epochs=1)
-    chosen = np.isin(np.arange(ROWS), [3, 4, 5, 30, 59])
-    evidence = evidence_by_folds(settings, replace(dataset, suggested=chosen), 3)
-    assert evidence.rows[~evidence.counted].tolist() == [3, 4, 5, 30, 59]
-    assert len(evidence.wrong) == ROWS - 5
-    assert (evidence.probabilities == evidence_by_folds(settings, dataset, 3).probabilities).all()
+    rows = [3, 4, 5, 30, 59]
+    marked = replace(dataset, suggested=np.isin(np.arange(ROWS), rows))
+    evidence = evidence_by_folds(settings, marked, 3)
+    assert evidence.rows.tolist() == np.setdiff1d(np.arange(ROWS), rows).tolist()
+    assert (evidence.left_out, len(evidence.wrong), evidence.counted.all()) == (5, ROWS - 5, True)
+    assert evidence.notes[0].startswith("Not measured on 5 labels of suggested rows")
+    assert all(np.isin(rows, seen).all() for _, seen in parts(settings, marked, evidence))
+    judged = evidence_by_folds(settings, marked, 3, every_label=True)
+    assert (judged.rows[~judged.counted].tolist(), judged.left_out) == (rows, 0)
+    assert (judged.probabilities == evidence_by_folds(settings, dataset, 3).probabilities).all()
+    few = replace(dataset, suggested=np.arange(ROWS) >= FEWEST - 1)  # too few others to measure on
+    assert len(evidence_by_folds(settings, few, 3).rows) == ROWS
+
+
+def test_an_error_is_corrected_by_how_much_harder_the_unlabeled_rows_are():
+    random = np.random.default_rng(3)
+    evidence = made(suggested=15, pool=random.dirichlet([0.2, 0.2, 0.2], 300).astype(np.float32))
+    counted = evidence.probabilities[evidence.counted].astype(float)
+
+    def doubt(probabilities):
+        powers = np.maximum(probabilities.astype(float), 1e-12) ** (1 / evidence.temperature)
+        return 100 * np.mean([1 - max(row) / sum(row) for row in powers])
+
+    correction = doubt(evidence.pool) - doubt(counted)
+    assert evidence.correction == pytest.approx(correction)
+    error = 100 * evidence.wrong.mean() + correction
+    assert evidence.error == pytest.approx(error)
+    assert evidence.error_interval == pytest.approx(interval(error / 100 * 45, 45))
+    assert replace(evidence, pool=evidence.pool[:0]).correction == 0
+    certain = replace(
+        evidence, pool=np.tile(np.array([1, 0, 0], np.float32), (9, 1)), labels=evidence.probabilities.argmax(axis=1)
+    )
+    assert (certain.error, certain.error_interval[0]) == (0, 0)
+
+
+def test_corrected_errors_are_right_on_average_and_vary_less():
+    """Labeled rows are drawn from a population whose error is known; the probabilities are true."""
+    random = np.random.default_rng(4)
+    population = random.dirichlet([0.3, 0.3, 0.3], 20_000)
+    classes = (population.cumsum(axis=1) > random.random((len(population), 1))).argmax(axis=1)
+    truth, plain, corrected = 100 * np.mean(population.argmax(axis=1) != classes), [], []
+    for _ in range(300):
+        rows = random.permutation(len(population))
+        labeled, pool = rows[:60], rows[60:1060]
+        found = Evidence.of(
+            rows=labeled,
+            labels=classes[labeled],
+            probabilities=population[labeled].astype(np.float32),
+            pool=population[pool].astype(np.float32),
+            suggested=np.zeros(60, bool),
+        )
+        plain.append(100 * found.wrong.mean() - truth)
+        corrected.append(found.error - truth)
+    assert abs(np.mean(corrected)) < 1
+    assert np.std(corrected) < 0.92 * np.std(plain)
 
 
 def test_the_only_label_of_a_class_is_never_hidden_and_it_is_said():

@@ -1,9 +1,13 @@
 """Folders of images, as people have them: odd names, odd modes, broken files."""
 
+import base64
 import csv
 import hashlib
+import html
+import io
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -17,6 +21,7 @@ from selfens.data import images
 from selfens.data.images import decode
 from selfens.data.sources import SOURCES, load
 from selfens.errors import DataError, SelfensWarning
+from selfens.report.page import write_report
 from selfens.tools.predict import predict_file
 from selfens.training.loop import train
 
@@ -494,3 +499,73 @@ def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_p
     for run, flag, count in (("second", "--add-labels", 21), ("third", "--labels-file", 3)):
         code, _, err = typed("train", "./p", "--run", run, flag, "filled.csv", *QUICKLY)
         assert (code, err, len(load_run(run).labels.rows)) == (0, "", count)
+
+
+# Names that may be a class or not
+
+
+@pytest.mark.parametrize("name", ["unsorted", "_unlabeled", "Unknown", "todo"])
+def test_a_folder_that_may_be_a_class_or_not_is_asked_about(tmp_path, typed, name):
+    root = photos(tmp_path / "photos")
+    (root / "unlabeled").rename(root / name)
+    code, _, err = typed("train", "photos", "--run", "run", *QUICKLY)
+    assert (code, err.count("\n"), (tmp_path / "run").exists()) == (1, 1, False)
+    assert f"photos holds a folder '{name}', which may be a class or hold images without a class; add" in err
+    without, with_it = f"--set source.unlabeled={name}", "--set source.unlabeled="
+    assert f"{without} if they have none, or {with_it} if it is a class." in err
+    for words, classes in ((without, 3), (with_it, 4)):
+        assert typed("train", "photos", "--run", f"run{classes}", *QUICKLY, *words.split())[0] == 0
+        assert len(load_run(f"run{classes}").classes) == classes
+    code, _, err = typed("predict", "run3", "photos", "-o", "out.csv")
+    assert (code, err) == (0, "")
+
+
+# Files that were moved after training
+
+
+def test_a_file_that_was_moved_is_named_with_the_remedy(tmp_path, typed):
+    root = photos(tmp_path / "photos")
+    assert typed("train", "photos", "--run", "run", *QUICKLY)[0] == 0
+    assert typed("suggest", "run", "-n", "2")[0] == 0
+    (root / "unlabeled" / "red0.jpg").rename(root / "unlabeled" / "aaa.jpg")
+    said = (
+        "1 file missing (unlabeled/red0.jpg) and 1 file new (unlabeled/aaa.jpg); put back what it was, or train again"
+    )
+    for words in (["suggest", "run", "-n", "2"], ["audit", "run"], ["evaluate", "run", "--folds", "2"]):
+        code, _, err = typed(*words)
+        assert (code, err.count("\n"), said in err) == (1, 1, True), err
+    assert typed("predict", "run", "photos", "-o", "out.csv")[0] == 0
+    (root / "unlabeled" / "aaa.jpg").rename(root / "unlabeled" / "red0.jpg")
+    assert typed("suggest", "run", "-n", "2")[0] == 0
+    picture(root / "red" / "added.png")
+    assert "was trained on: 1 file new (red/added.png); put back" in typed("suggest", "run")[2]
+
+
+# Pictures in a report
+
+
+def test_the_report_shows_whole_photos_that_lead_to_their_files(tmp_path, typed):
+    root = photos(tmp_path / "photos")
+    random = np.random.default_rng(1)
+    wide = grainy(root / "red" / "a wide & odd 'one'.png", random, size=(90, 30))
+    shutil.copy(wide, root / "blue" / "copy.png")
+    assert typed("train", "photos", "--run", "run", *QUICKLY)[0] == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    found = re.search(
+        rf'<a href="{re.escape(html.escape(wide.as_uri()))}"><img src="data:image/jpeg;base64,([^"]+)"', page
+    )
+    assert Image.open(io.BytesIO(base64.b64decode(found[1]))).size == (90, 30)
+    surprises = page.partition("Copies and other surprises")[2].partition("<h3>")[0]
+    assert surprises.count("different labels</div>") == 2
+    assert surprises.count('<figure class="tile">') == 2  # each group once, though these are copies, too
+    for name in (wide, root / "blue" / "copy.png"):
+        assert html.escape(name.as_uri()) in surprises
+
+
+def test_a_report_of_photos_that_are_gone_shows_what_the_network_saw(tmp_path, monkeypatch):
+    root = photos(tmp_path / "photos")
+    run = train(config("temporal", *SMALL_IMAGES, "labels.count=none", name=str(root)), tmp_path / "run")
+    monkeypatch.setattr("selfens.report.gallery.thumbnail", lambda *_: 1 / 0)
+    write_report(run, tmp_path / "page.html")
+    assert "data:image/png;base64," in (tmp_path / "page.html").read_text()
+    assert "data:image/jpeg;base64," not in (tmp_path / "page.html").read_text()

@@ -327,7 +327,7 @@ def test_uncertain_rows_and_mistakes_have_calibrated_probabilities_and_true_clas
     orders = {GALLERIES[1]: np.argsort(confidence), GALLERIES[2]: wrong[np.argsort(-confidence[wrong])]}
     for (title, order), following in zip(orders.items(), GALLERIES[2:], strict=True):
         part = page.source.partition(title)[2].partition(following)[0]
-        found = re.findall(r"<tr><td>row (\d+)</td><td>(\d)</td><td>(\d)</td><td>([\d.]+)</td>", part)
+        found = re.findall(r"<tr><td>test row (\d+)</td><td>(\d)</td><td>(\d)</td><td>([\d.]+)</td>", part)
         assert len(order) > 0
         assert found == [(f"{n}", f"{truth[n]}", f"{predicted[n]}", f"{confidence[n]:.2f}") for n in order]
 

@@ -495,7 +495,7 @@ def test_a_run_json_that_contradicts_the_other_files(half, changes, sentence):
         (
             "source",
             {"name": "digits"},
-            "the data of digits are not what .* was trained on; files or extra rows have changed",
+            "the data of digits are not what .* was trained on: rows, labels or extra rows have changed",
         ),
         ("source", {"name": "memory"}, "was trained on a dataset passed in Python; pass it"),
         ("source", {"name": "arrays", "path": None}, "source.path is none; expected the path"),
@@ -657,7 +657,7 @@ def test_data_that_changed_or_is_gone_is_refused(tmp_path):
     x[0, 0] += 1e-3
     write_npz(npz, x_train=x)
     for start in (resume, use):
-        refused(run, "are not what .* was trained on; files or extra rows have changed", start)
+        refused(run, "are not what .* was trained on: rows, labels or extra rows have changed", start)
     npz.unlink()
     for start in (resume, use):
         refused(run, "cannot be loaded: there is no file .*data.npz.*; put them back, or say where they are now", start)

@@ -91,7 +91,11 @@ def train(
         chosen_encoder = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
         size = None
     options = {"label": label, "id": id_column, "folder": data_dir and str(data_dir), "size": size}
-    chosen, peek = auto.config_for(source, method=method, device=device or "auto", encoder=chosen_encoder, **options)
+    of_source = {name.removeprefix("source."): text.partition("=")[2].strip() for name, text in fields.items()
+                 if name.startswith("source.") and "=" in text and name != "source.name"}  # fmt: skip
+    chosen, peek = auto.config_for(
+        source, method=method, device=device or "auto", encoder=chosen_encoder, as_text=of_source, **options
+    )
     config = chosen
     if labels is not None:
         config = config.with_values("labels", count=parse("labels.count", labels, int | None, none="all"))

@@ -134,7 +134,6 @@ def audit(
     quiet: QuietOption = False,
 ) -> None:
     """Rank a run's labels by how much models disagree that were not trained on them."""
-    from selfens.auto import shortened
     from selfens.report.page import write_audit_page
     from selfens.tools import audit as auditing
     from selfens.tools.folds import default_folds, evidence_by_folds
@@ -151,11 +150,12 @@ def audit(
         result = auditing.audit_run(trained)
         how = "in-sample: the network was trained on these labels, which hides mistakes"
     else:
-        if evidence is None or not evidence.folds or folds not in (None, evidence.folds):
+        has_all = evidence is not None and evidence.folds and not evidence.left_out
+        if evidence is None or not has_all or folds not in (None, evidence.folds):
             with console.interruptible():
                 number = default_folds(auditing.run_labels(trained)) if folds is None else folds
-                config = trained.config if folds else shortened(trained.config, trained.info.rows)
-                evidence = evidence_by_folds(config, dataset, number, progress=progress.for_terminal(quiet))
+                show = progress.for_terminal(quiet)
+                evidence = evidence_by_folds(trained.config, dataset, number, every_label=True, progress=show)
         result = auditing.audit_evidence(evidence)
         how = f"each judged by one of {evidence.folds} models that were not trained on it"
     auditing.write_audit(output, result, dataset)

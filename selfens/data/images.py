@@ -1,5 +1,6 @@
 """Image files as RGB bytes of one size."""
 
+import io
 import os
 import sys
 from collections import Counter
@@ -131,7 +132,21 @@ def _opened(path: Path) -> Any:
 
 
 def decode(path: Path, size: int) -> Pixels:
-    """Return one image as [3, size, size] bytes: upright by its EXIF tag, transparency on white, the central square."""
+    """Return the central square of an image as [3, size, size] bytes."""
+    return _square(_read(path, size), size)
+
+
+def thumbnail(path: Path, size: int) -> bytes:
+    """Return a whole image as a JPEG of at most this many pixels a side."""
+    image = _read(path, size)
+    image.thumbnail((size, size))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=80)
+    return file.getvalue()
+
+
+def _read(path: Path, size: int) -> Any:
+    """Return an image in color: upright by its EXIF tag, transparency on white, perhaps reduced, but larger than `size`."""
     from PIL import Image, ImageOps
 
     with _opened(path) as opened:
@@ -141,7 +156,7 @@ def decode(path: Path, size: int) -> Pixels:
             image = Image.fromarray(np.rint(np.asarray(image) / 257).clip(0, 255).astype(np.uint8))
         elif image.mode in ("I", "F"):
             raise ValueError("32 bits a pixel; expected 8 or 16")
-        return _square(image, size)
+        return _in_color(image)
 
 
 def resize(images: NDArray[Any], size: int) -> Pixels:
@@ -154,16 +169,22 @@ def resize(images: NDArray[Any], size: int) -> Pixels:
 
     def resized(pixels: Pixels) -> Pixels:
         last = pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0))
-        return _square(Image.fromarray(last), size)
+        return _square(_in_color(Image.fromarray(last)), size)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return np.stack([*pool.map(resized, whole)])
 
 
-def _square(image: Any, size: int) -> Pixels:
-    from PIL import Image, ImageOps
+def _in_color(image: Any) -> Any:
+    from PIL import Image
 
     if image.has_transparency_data:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-    square = ImageOps.fit(image.convert("RGB"), (size, size), method=Image.Resampling.BILINEAR)
+    return image.convert("RGB")
+
+
+def _square(image: Any, size: int) -> Pixels:
+    from PIL import Image, ImageOps
+
+    square = ImageOps.fit(image, (size, size), method=Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(square, dtype=np.uint8).transpose(2, 0, 1))

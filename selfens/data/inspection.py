@@ -6,6 +6,7 @@ Rows are those of a `Dataset`, training and test rows together. Nothing is remov
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,6 +52,8 @@ class Inspection:
     """Groups of copies and look-alikes with training and test rows."""
     compared: int = 0
     """How many rows were compared with each other to find look-alikes; 0 if rows are not images."""
+    files: tuple[str, ...] = ()
+    """The file of each row, relative to the folder of the data; empty if rows are not files."""
 
     def save(self, folder: Path) -> None:
         write_atomically(folder / FILE, (json.dumps(asdict(self)) + "\n").encode())
@@ -63,7 +66,8 @@ class Inspection:
             raw = json.loads((folder / FILE).read_text())
             kinds = ("copies", "alike", "conflicts", "across")
             groups = {name: tuple(_group(group, rows) for group in raw[name]) for name in kinds}
-            return cls(**groups, blank=_group(raw["blank"], rows), compared=int(raw["compared"]))
+            files = tuple(map(str, raw["files"]))
+            return cls(**groups, blank=_group(raw["blank"], rows), compared=int(raw["compared"]), files=files)
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return None
 
@@ -113,14 +117,20 @@ def row_names(dataset: Dataset) -> Sequence[str]:
     tested = "test row" if dataset.numbers is None else "row"
     for rows, noun, test in ((dataset.train_rows, "row", False), (dataset.test_rows, tested, True)):
         for row, number in zip(rows.tolist(), dataset.row_numbers(test=test).tolist(), strict=True):
-            names[row] = f"{noun} {number}"
+            names[row] = f"{noun} {number:,}"
     return names
+
+
+def file_names(dataset: Dataset) -> tuple[str, ...]:
+    """Return the file of each row, relative to the folder of the data; nothing if rows are not files."""
+    return tuple(os.path.relpath(name, dataset.folder) for name in dataset.ids) if dataset.folder else ()
 
 
 def inspect(dataset: Dataset) -> Inspection:
     """Compare the rows of a dataset with each other."""
+    files = file_names(dataset)
     if getattr(dataset.raw, "nbytes", 0) > MOST_BYTES:
-        return Inspection()
+        return Inspection(files=files)
     copies = groups_of(dataset.row_hashes())
     repeated = [row for group in copies for row in group[1:]]
     rows = _sample(dataset, np.delete(np.arange(len(dataset.labels)), repeated))
@@ -133,6 +143,7 @@ def inspect(dataset: Dataset) -> Inspection:
         conflicts=tuple(group for group in groups if len(_known(dataset.labels[list(group)])) > 1),
         across=tuple(group for group in groups if len(set(dataset.is_test[list(group)].tolist())) > 1),
         compared=len(rows) if _are_images(dataset) else 0,
+        files=files,
     )
 
 

@@ -14,6 +14,7 @@ from selfens.report.gallery import (
     Gallery,
     audit_gallery,
     evidence_galleries,
+    inspection_gallery,
     novelty_gallery,
     suggestions_gallery,
 )
@@ -171,6 +172,8 @@ def _charts_and_galleries(
 ) -> tuple[list[Chart], list[Gallery]]:
     """Return charts of rows that the model had not seen, and galleries."""
     charts, galleries = list[Chart](), list[Gallery]()
+    if run.inspection is not None and run.inspection.lines(data.dataset):
+        galleries.append(inspection_gallery(run.inspection, data))
     if (audit.run_labels(run) == UNLABELED).any():
         galleries.append(suggestions_gallery(audit.suggest_run(run, MAX_ENTRIES), data))
     if evidence is not None:

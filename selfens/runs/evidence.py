@@ -26,7 +26,7 @@ from selfens.runs.statistics import fit_temperature, interval, least_confidence,
 FILE = "evidence.safetensors"
 CAUTION = 0.8  # quantile of the temperature's posterior
 FEWEST = 20  # rows that no model chose; with fewer of them, errors are measured on all rows
-ARRAYS = ("rows", "labels", "probabilities", "others", "counted")
+ARRAYS = ("rows", "labels", "probabilities", "others", "counted", "pool")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,13 +40,19 @@ class Evidence:
     """The classes that simple methods predict, by name."""
     counted: NDArray[np.bool_]
     """Errors are measured on these rows. The others were chosen by a model because they are hard."""
+    pool: NDArray[np.float32]
+    """[unlabeled rows, classes] what the same models predicted for other rows that they had not seen."""
+    left_out: int = 0
+    """Labels of rows that a model chose, and that were not predicted."""
     folds: int = 0
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, *, suggested: NDArray[np.bool_], notes: tuple[str, ...] = (), **fields: Any) -> Evidence:
+    def of(
+        cls, *, suggested: NDArray[np.bool_], left_out: int = 0, notes: tuple[str, ...] = (), **fields: Any
+    ) -> Evidence:
         """Make evidence from predictions. Errors are measured on rows that no model chose, or if there are few, on all."""
-        given, chosen = int((~suggested).sum()), int(suggested.sum())
+        given, chosen = int((~suggested).sum()), int(suggested.sum()) + left_out
         counted = ~suggested if given >= FEWEST else np.ones(len(suggested), dtype=bool)
         if chosen and given >= FEWEST:
             note = f"Not measured on {plural(chosen, 'label')} of suggested rows, which are harder than others."
@@ -56,7 +62,8 @@ class Evidence:
                 f"Measured on {chosen:,} suggested rows too, which are harder than others, because only {given} labels "
             )
             notes = (f"{note}are of other rows: the error is too large; label some random rows to measure it.", *notes)
-        return cls(counted=counted, notes=notes, **fields)
+        fields.setdefault("pool", fields["probabilities"][:0])
+        return cls(counted=counted, left_out=left_out, notes=notes, **fields)
 
     @cached_property
     def temperature(self) -> float:
@@ -73,15 +80,32 @@ class Evidence:
         """[counted rows] True where the model is wrong."""
         return np.asarray(self.probabilities.argmax(axis=1) != self.labels)[self.counted]
 
+    @cached_property
+    def correction(self) -> float:
+        """Points to add to an error on the counted rows, which by chance are easier or harder than the unlabeled ones.
+
+        How certain the model is of both tells by how much. This is a control variate: errors are as large on average, and
+        depend less on which rows happen to be labeled.
+        """
+        if not len(self.pool):
+            return 0.0
+        expected = 100 * (1 - tempered(self.pool, self.temperature).max(axis=1).mean())
+        return float(expected - 100 * (1 - self.confidence.mean()))
+
+    def corrected(self, wrong: NDArray[np.bool_]) -> tuple[float, tuple[float, float]]:
+        """Return the error of a method that is wrong on these counted rows, and its 90 % interval, in percent."""
+        error = float(np.clip(100 * wrong.mean() + self.correction, 0, 100))
+        return error, interval(error / 100 * len(wrong), len(wrong))
+
     @property
     def error(self) -> float:
         """In percent."""
-        return 100 * float(self.wrong.mean())
+        return self.corrected(self.wrong)[0]
 
     @property
     def error_interval(self) -> tuple[float, float]:
         """The 90 % interval of the error, in percent."""
-        return interval(int(self.wrong.sum()), len(self.wrong))
+        return self.corrected(self.wrong)[1]
 
     @cached_property
     def confidence(self) -> NDArray[np.float64]:
@@ -105,7 +129,8 @@ class Evidence:
         """Write the evidence of the run with this id into its folder."""
         arrays = {name: getattr(self, name) for name in ARRAYS if name != "others"}
         arrays["others"] = np.stack([*self.others.values()]) if self.others else np.empty((0, len(self.rows)), np.int64)
-        about = {"run": run, "folds": self.folds, "notes": self.notes, "others": list(self.others)}
+        about = {name: getattr(self, name) for name in ("folds", "left_out", "notes")}
+        about |= {"run": run, "others": list(self.others)}
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
         save_tensors(folder / FILE, tensors, {"about": json.dumps(about)})
 
@@ -116,23 +141,28 @@ class Evidence:
             tensors, metadata = load_tensors(folder / FILE)
             about: Any = json.loads(metadata["about"])
             arrays = {name: tensors[name].numpy() for name in ARRAYS}
-            names, notes, folds = about["others"], about["notes"], about["folds"]
-            is_text = all(isinstance(text, str) for text in (*names, *notes)) and type(folds) is int
-            if about["run"] != run or not is_text or not _fit_together(arrays, len(names), num_classes):
+            names, notes, counts = about["others"], about["notes"], {key: about[key] for key in ("folds", "left_out")}
+            are_right = all(isinstance(text, str) for text in (*names, *notes))
+            are_right &= all(type(count) is int for count in counts.values())
+            if about["run"] != run or not are_right or not _fit_together(arrays, len(names), num_classes):
                 return None
         except (RunError, ValueError, TypeError, LookupError, RecursionError):
             return None
         others = dict(zip(names, arrays.pop("others"), strict=True))
-        return cls(folds=folds, notes=tuple(notes), others=others, **arrays)
+        return cls(notes=tuple(notes), others=others, **counts, **arrays)  # type: ignore[arg-type]
 
 
 def _fit_together(arrays: Mapping[str, NDArray[Any]], num_others: int, num_classes: int) -> bool:
     """Return True if arrays that were read from a file can be those of evidence."""
     rows, counted, classes = len(arrays["rows"]), arrays["counted"], (arrays["labels"], *arrays["others"])
     shapes = {"rows": (rows,), "labels": (rows,), "probabilities": (rows, num_classes), "counted": (rows,)}
-    shapes["others"] = (num_others, rows)
+    shapes |= {"others": (num_others, rows), "pool": (len(arrays["pool"]), num_classes)}
     has_shapes = all(arrays[name].shape == shape for name, shape in shapes.items())
     if not has_shapes or counted.dtype != bool or not counted.any() or arrays["rows"].dtype != np.int64:
         return False
     are_classes = all(each.dtype == np.int64 and each.min() >= 0 and each.max() < num_classes for each in classes)
-    return are_classes and arrays["rows"].min() >= 0 and bool(np.isfinite(arrays["probabilities"]).all())
+    return (
+        are_classes
+        and arrays["rows"].min() >= 0
+        and all(bool(np.isfinite(arrays[name]).all()) for name in ("probabilities", "pool"))
+    )

@@ -16,12 +16,12 @@ from selfens.core.device import keep_random_state, resolve_device
 from selfens.core.targets import EnsembleTargets
 from selfens.data import sources
 from selfens.data.dataset import Dataset
-from selfens.data.inspection import Inspection
+from selfens.data.inspection import Inspection, file_names
 from selfens.data.labels import LabelChoice
 from selfens.data.rows import Rows, take
 from selfens.encoders.base import Encoder
 from selfens.encoders.dataset import EncodedDataset
-from selfens.errors import DataError, RunError
+from selfens.errors import DataError, RunError, listed, plural
 from selfens.runs.directory import RunDirectory
 from selfens.runs.evidence import Evidence
 from selfens.runs.history import Record
@@ -225,10 +225,18 @@ class Run:
         data = EncodedDataset.make(dataset, self.encoder)
         if (data.fingerprint, data.num_rows) != (self.info.fingerprint, self.info.rows):
             raise RunError(
-                f"the data of {dataset.name} are not what {self.path} was trained on; files or extra rows have changed."
+                f"the data of {dataset.name} are not what {self.path} was trained on: {self._what_changed(dataset)}; put back "
+                "what it was, or train again."
             )
         self._data = data
         return data
+
+    def _what_changed(self, dataset: Dataset) -> str:
+        before, now = set(self.inspection.files if self.inspection else ()), set(file_names(dataset))
+        changes = {"missing": sorted(before - now), "new": sorted(now - before)}
+        if not before or before == now:
+            return "rows, labels or extra rows have changed"
+        return " and ".join(f"{plural(len(x), 'file')} {word} ({listed(x, 3)})" for word, x in changes.items() if x)
 
     def _load(self, source: str | Path | None) -> Dataset:
         options = self.config.source

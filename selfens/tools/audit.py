@@ -40,7 +40,7 @@ class Audit:
     rows: Rows
     labels: Labels
     suggested: Labels  # the most probable class; the label is disputed if it is a different one
-    scores: NDArray[np.float64]  # from -1, certainly wrong, to 1, certainly right
+    scores: NDArray[np.float64]  # the probability of the label
 
     @property
     def disputed(self) -> Rows:
@@ -61,17 +61,15 @@ class Suggestions:
 
 
 def rank(labels: ArrayLike, probabilities: ArrayLike) -> Audit:
-    """Rank the labeled rows by how much more probable the label is than the best other class.
+    """Rank the labeled rows by the probability of their label, the least probable first.
 
     >>> ranked = rank([0, 1, -1], [[0.9, 0.1], [0.75, 0.25], [0.5, 0.5]])
     >>> ranked.rows, ranked.scores
-    (array([1, 0]), array([-0.5,  0.8]))
+    (array([1, 0]), array([0.25, 0.9 ]))
     """
     given, matrix = _checked(labels, probabilities)
     rows = np.flatnonzero(given != UNLABELED)
-    others = matrix[rows]
-    others[np.arange(len(rows)), given[rows]] = -np.inf
-    scores = matrix[rows, given[rows]] - others.max(axis=1)
+    scores = matrix[rows, given[rows]]
     order = np.argsort(scores, kind="stable")
     rows = rows[order]
     return Audit(rows=rows, labels=given[rows], suggested=matrix[rows].argmax(axis=1), scores=scores[order])

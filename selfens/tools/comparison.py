@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from selfens.data.rows import Labels
 from selfens.runs.evidence import Evidence
 from selfens.runs.run import Run
-from selfens.runs.statistics import interval
 from selfens.tools.baselines import CHANCE, LOGISTIC, SELF_TRAINING
 
 OURS = "this model"
@@ -53,7 +52,8 @@ class Comparison:
         counted, ours = self.evidence.counted, self.evidence.probabilities.argmax(axis=1)
         truth = self.evidence.labels[counted]
         wrong = {name: classes[counted] != truth for name, classes in {OURS: ours, **self.evidence.others}.items()}
-        return tuple(_result(name, each, wrong[OURS], truth) for name, each in wrong.items())
+        corrected = {name: self.evidence.corrected(each) for name, each in wrong.items()}
+        return tuple(_result(name, each, corrected[name], wrong[OURS], truth) for name, each in wrong.items())
 
     @property
     def errors(self) -> dict[str, float]:
@@ -91,8 +91,7 @@ class Comparison:
             return SUBJECTS.get(result.name, result.name)
 
         def better(result: Result, points: float, measure: str = "") -> str:
-            use = "" if result.name == CHANCE else "use it, or "
-            advice = f"{use}try {other}, more epochs or more labels"
+            advice = f"try {other}, more epochs or more labels"
             return f"{subject(result).capitalize()} is better by {points:.2f} points{measure}: {advice}."
 
         if best.differs and best.error < ours.error:
@@ -115,31 +114,47 @@ class Comparison:
         return [line if self.is_uneven else line[:3] for line in lines]
 
     @property
+    def notes(self) -> list[str]:
+        """What there is to know about the numbers."""
+        points, rows = self.evidence.correction, f"{len(self.evidence.pool):,} unlabeled ones"
+        if abs(points) < 0.005:
+            return [*self.evidence.notes]
+        kind = "easier" if points > 0 else "harder"
+        how = f"the labeled rows are {kind} than {rows}, judged by how certain the model is of both"
+        return [f"All errors are corrected by {points:+.2f} points: {how}.".replace("-", "−"), *self.evidence.notes]
+
+    @property
     def lines(self) -> list[str]:
         """The table and the judgment, to print."""
         widths = [max(map(len, column)) for column in zip(*self.table, strict=True)]
         rows = ["  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]) for name, *cells in self.table]
-        return [*rows, f"{self.numbers} {self.judgment}", *self.evidence.notes]
+        return [*rows, f"{self.numbers} {self.judgment}", *self.notes]
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
 
 
-def _result(name: str, wrong: NDArray[np.bool_], ours: NDArray[np.bool_], truth: Labels) -> Result:
+def _result(
+    name: str,
+    wrong: NDArray[np.bool_],
+    corrected: tuple[float, tuple[float, float]],
+    ours: NDArray[np.bool_],
+    truth: Labels,
+) -> Result:
     """Compare a method with ours, from which rows each misclassifies."""
     only_ours, only_theirs = int((ours & ~wrong).sum()), int((wrong & ~ours).sum())
-    corrected = max(abs(only_ours - only_theirs) - 1, 0)
+    lead = max(abs(only_ours - only_theirs) - 1, 0)
     # The same test with each row weighted by the size of its class, which makes one row count at most `step`.
-    lead = (wrong.astype(int) - ours) / np.bincount(truth)[truth]
-    step = np.abs(lead).max()
-    balanced_lead = max(abs(lead.sum()) - step, 0)
+    leads = (wrong.astype(int) - ours) / np.bincount(truth)[truth]
+    step = np.abs(leads).max()
+    balanced_lead = max(abs(leads.sum()) - step, 0)
     return Result(
         name=name,
-        error=100 * float(wrong.mean()),
-        interval=interval(int(wrong.sum()), len(wrong)),
+        error=corrected[0],
+        interval=corrected[1],
         balanced_error=100 * float(np.mean([wrong[truth == number].mean() for number in np.unique(truth)])),
-        differs=corrected**2 > SIGNIFICANT * (only_ours + only_theirs),
-        balanced_differs=bool(balanced_lead**2 > SIGNIFICANT * (lead**2).sum()),
+        differs=lead**2 > SIGNIFICANT * (only_ours + only_theirs),
+        balanced_differs=bool(balanced_lead**2 > SIGNIFICANT * (leads**2).sum()),
     )
 
 

@@ -20,10 +20,10 @@ from selfens.core.randomness import FOLDS, stream
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inspection import find_look_alikes, groups_of
 from selfens.data.labels import choose_labels
-from selfens.data.rows import Labels
+from selfens.data.rows import Labels, take
 from selfens.encoders import ENCODERS
 from selfens.errors import DataError, check_type, listed, plural
-from selfens.runs.evidence import Evidence
+from selfens.runs.evidence import FEWEST, Evidence
 from selfens.runs.run import Run
 from selfens.tools.audit import Audit, audit_evidence
 from selfens.tools.baselines import CHANCE, predictions
@@ -31,6 +31,7 @@ from selfens.training.loop import train
 from selfens.training.progress import Progress, WarningsOnly, duration
 
 DEFAULT_FOLDS = 5
+POOL = 2000  # unlabeled rows that are held out, in all folds together
 
 
 def evidence_by_folds(
@@ -38,33 +39,42 @@ def evidence_by_folds(
     dataset: Dataset,
     folds: int = DEFAULT_FOLDS,
     *,
+    every_label: bool = False,
     network: nn.Module | None = None,
     progress: Progress | None = None,
 ) -> Evidence:
-    """Predict each label that `config` would train with by a model from which its row was held out.
+    """Predict labels that `config` would train with by models from which their rows were held out.
 
-    The simple methods of `baselines` predict it too. The only label of a class is never held out. The runs are not kept.
+    The simple methods of `baselines` predict them too. The only label of a class is never held out, and neither are rows that
+    a model chose for labeling, because errors are not measured on them. Some unlabeled rows are held out as well. The runs
+    are not kept.
 
     Parameters
     ----------
+    every_label
+        Hold out also rows that a model chose.
     network
         A module to train instead of the one the config names; it is copied. It gets the inputs it was made for, so the
         encoder is fitted once.
     """
-    labels, fold_of, remarks = _divide(config, dataset, folds)
+    labels, fold_of, remarks = _divide(config, dataset, folds, every_label)
     standardize = not ENCODERS.find(config.encoder.name).is_scaled
     config, dataset = _encode_once(config, dataset, always=network is not None)
     probabilities = np.zeros((dataset.num_train, dataset.num_classes), np.float32)
-    others: dict[str, Labels] = {}
+    is_labeled, others = labels != UNLABELED, dict[str, Labels]()
     for fold in range(folds):
-        hidden, seen = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
-        partly = dataset.with_split(seen, hidden, labels)
+        is_hidden = fold_of == fold
+        hidden, unlabeled = np.flatnonzero(is_hidden & is_labeled), np.flatnonzero(is_hidden & ~is_labeled)
+        partly = dataset.with_split(np.flatnonzero(~is_hidden), hidden, labels)
         with _trained(config, partly, fold, folds, progress, copy.deepcopy(network)) as run:
             probabilities[hidden], data = run.test_probabilities, run.data()
+            if len(unlabeled):
+                raw = take(dataset.raw, dataset.train_rows[unlabeled])
+                probabilities[unlabeled] = run.model.predict_inputs(run.encoder.transform(raw).inputs)
         predicted, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
         for name, classes in predicted.items():
             others.setdefault(name, labels.copy())[hidden] = classes
-    rows = np.flatnonzero(fold_of >= 0)
+    rows, pool = (np.flatnonzero((fold_of >= 0) & each) for each in (is_labeled, ~is_labeled))
     # In a fold, the largest class of the other rows is the one that is hidden least.
     others[CHANCE][:] = np.bincount(labels[rows]).argmax()
     suggested = np.zeros(len(labels), bool) if dataset.suggested is None else dataset.suggested[dataset.train_rows]
@@ -72,8 +82,10 @@ def evidence_by_folds(
         rows=rows,
         labels=labels[rows],
         probabilities=probabilities[rows],
+        pool=probabilities[pool],
         others={name: classes[rows] for name, classes in others.items()},
         suggested=suggested[rows],
+        left_out=int((suggested & is_labeled & (fold_of < 0)).sum()),
         folds=folds,
         notes=(*remarks, *notes),
     )
@@ -83,7 +95,7 @@ def audit_folds(
     config: Config, dataset: Dataset, folds: int = DEFAULT_FOLDS, *, progress: Progress | None = None
 ) -> Audit:
     """Rank the labels that `config` would train with, each judged by a model that has not seen it."""
-    return audit_evidence(evidence_by_folds(config, dataset, folds, progress=progress))
+    return audit_evidence(evidence_by_folds(config, dataset, folds, every_label=True, progress=progress))
 
 
 def _encode_once(config: Config, dataset: Dataset, *, always: bool = False) -> tuple[Config, Dataset]:
@@ -107,7 +119,9 @@ def _can_be_hidden(labels: Labels) -> NDArray[np.bool_]:
     return np.asarray(known & (np.bincount(labels[known], minlength=1)[labels] > 1))
 
 
-def _divide(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64], list[str]]:
+def _divide(
+    config: Config, dataset: Dataset, folds: int, every_label: bool
+) -> tuple[Labels, NDArray[np.int64], list[str]]:
     """Return the labels that `config` would train with, the fold of each row (-1 if it is never hidden), and remarks."""
     check_type("config", config, Config, "a Config, such as that of a run: load_run(path).config")
     launcher.check_single_process("cross-validation")
@@ -115,6 +129,9 @@ def _divide(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArr
     choice = choose_labels(dataset, config.labels, label_seed=label_seed, split_seed=split_seed)
     labels = choice.known_labels(dataset.num_train)
     can_be_hidden = _can_be_hidden(labels)
+    if dataset.suggested is not None and not every_label:
+        given = can_be_hidden & ~dataset.suggested[dataset.train_rows]
+        can_be_hidden = given if given.sum() >= FEWEST else can_be_hidden
     limit = int(can_be_hidden.sum())
     if limit < 2:
         raise DataError("no class has more than one labeled row, so there can be no folds; label more rows.")
@@ -122,7 +139,7 @@ def _divide(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArr
         raise DataError(f"{folds} folds were asked for; expected 2 to {limit:,}, as many as labels can be hidden.")
     random, fold_of, dealt = stream(label_seed, FOLDS), np.full(len(labels), -1), 0
     for number in np.unique(labels[can_be_hidden]):  # divides each class evenly
-        members = random.permutation(np.flatnonzero(labels == number))
+        members = random.permutation(np.flatnonzero(can_be_hidden & (labels == number)))
         fold_of[members] = (dealt + np.arange(len(members))) % folds
         dealt += len(members)
     rows = np.flatnonzero(fold_of >= 0)
@@ -133,8 +150,10 @@ def _divide(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArr
     each_class = [np.unique(together[rows[labels[rows] == number]]) for number in np.unique(labels[rows])]
     if len(np.unique(together)) == len(np.unique(fold_of)) and min(map(len, each_class)) > 1:
         fold_of = together  # else there are hardly any rows but copies
-    alone = [f"'{dataset.classes[number]}'" for number in labels[(labels != UNLABELED) & (fold_of < 0)]]
+    alone = [f"'{dataset.classes[number]}'" for number in labels[(labels != UNLABELED) & ~_can_be_hidden(labels)]]
     remark = f"Never held out, because the class has only one label: {listed(alone, 8)}."
+    unlabeled = random.permutation(np.flatnonzero(labels[: dataset.num_main] == UNLABELED))[:POOL]
+    fold_of[unlabeled] = np.arange(len(unlabeled)) % folds
     return labels, fold_of, [remark] if alone else []
 
 

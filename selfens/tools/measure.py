@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from selfens.auto import SHORTER, shortened
 from selfens.core import launcher
 from selfens.data.rows import Labels, LazyRows
 from selfens.data.split import FEWEST
@@ -13,7 +12,7 @@ from selfens.tools.baselines import predictions
 from selfens.tools.folds import default_folds, evidence_by_folds
 from selfens.training.progress import Progress
 
-SLOW, FOLDS_IF_SLOW = 60.0, 3  # seconds of training; if it takes longer, fewer folds
+SLOW, FOLDS_IF_SLOW = 60.0, 3  # seconds of training; with slower runs, fewer folds
 
 
 def measure(run: Run, *, can_train: bool = True, limit: float | None = None, progress: Progress | None = None) -> None:
@@ -31,11 +30,9 @@ def measure(run: Run, *, can_train: bool = True, limit: float | None = None, pro
     if run.evidence is not None or not run.finished:
         return
     tested = run.info.test_rows
-    config = shortened(run.config, run.info.rows)
-    seconds = total_seconds(run.history) / (1 if config == run.config else SHORTER)
-    folds = folds_for(run, seconds) if can_train and tested < min(FEWEST, len(run.labels.rows)) else 0
-    if folds > 1 and (limit is None or folds * seconds <= limit):
-        run.keep_evidence(evidence_by_folds(config, run.data().dataset, folds, progress=progress))
+    folds = folds_for(run) if can_train and tested < min(FEWEST, len(run.labels.rows)) else 0
+    if folds > 1 and (limit is None or folds * total_seconds(run.history) <= limit):
+        run.keep_evidence(evidence_by_folds(run.config, run.data().dataset, folds, progress=progress))
     elif tested:
         run.keep_evidence(evidence_on_test_rows(run))
 
@@ -45,14 +42,11 @@ def wants_measuring(run: Run, wanted: bool | None) -> bool:
     return not run.config.source.is_public if wanted is None else wanted
 
 
-def folds_for(run: Run, seconds: float) -> int:
-    """Return how many folds to measure by; fewer than two if it cannot be trained again, or has too few labels.
-
-    `seconds` is how long each takes.
-    """
+def folds_for(run: Run) -> int:
+    """Return how many folds to measure a run by; fewer than two if it cannot be trained again, or has too few labels."""
     if run.info.custom_network or run.info.custom_method or launcher.world_size() > 1:
         return 0
-    most = FOLDS_IF_SLOW if seconds > SLOW else None
+    most = FOLDS_IF_SLOW if total_seconds(run.history) > SLOW else None
     return default_folds(run.labels.labels, most)
 
 

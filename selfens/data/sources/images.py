@@ -12,7 +12,8 @@ import codecs
 import csv
 import itertools
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, final
@@ -43,6 +44,12 @@ class Images(Source):
         size: int | None = setting(
             None, "Side of the scaled images in pixels; none: what the encoder needs, else their own up to 32.", **SIDE
         )
+        unlabeled: str | None = setting(
+            None,
+            "Folders whose images have no class, besides unlabeled/, separated by commas. ask: refuse names such as unsorted, "
+            "which may be a class or not.",
+            none="ask",
+        )
 
     noun = "a folder or CSV of images"
 
@@ -51,7 +58,7 @@ class Images(Source):
         return os.path.isdir(path) or is_image(path) or (is_csv(path) and _lists_files(path))
 
     def peek(self) -> Peek:
-        train, test = list_images(self.path)
+        train, test = self._files()
         side = self._side([*train, *test])
         if all(name.isdigit() or len(name) == 1 for name in filter(None, train.values())):
             return Peek(len(train), side, why="because the classes are numbers or letters")
@@ -59,7 +66,7 @@ class Images(Source):
         return Peek(len(train), side, flips=True, why=why)
 
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
-        train, test = list_images(self.path)
+        train, test = self._files()
         data = self._decoded([*train, *test], side, progress)
         files = [Path(name) for name in data.ids]
         names = [(train | test)[file] for file in files]
@@ -73,8 +80,6 @@ class Images(Source):
             )
         source = self.options.changed({"size": data.raw.shape[-1]})
         notes = note_on_others(self.path)
-        if doubtful := [name for name in classes if name.lower().strip("_ ") in DOUBTFUL]:
-            notes = (f"'{doubtful[0]}' counts as a class; rename it to unlabeled if its images have no class.", *notes)
         return replace(data, labels=labels, is_test=is_test, classes=classes, source=source, notes=notes)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
@@ -89,6 +94,20 @@ class Images(Source):
     def _root(self) -> Path:
         """The folder that files are named relative to."""
         return self.path if os.path.isdir(self.path) else self.path.parent
+
+    def _files(self) -> tuple[LabelByFile, LabelByFile]:
+        """Return the images to train on, and those to test on, by class."""
+        given = self.options.unlabeled
+        unlabeled = UNLABELED_FOLDERS | {name.strip().lower() for name in (given or "").split(",")}
+        train, test = list_images(self.path, unlabeled)
+        names = {label for label in train.values() if label is not None} if os.path.isdir(self.path) else set()
+        if given is None and (doubtful := sorted(name for name in names if name.lower().strip("_-. ") in DOUBTFUL)):
+            raise DataError(
+                f"{self.path} holds a folder '{doubtful[0]}', which may be a class or hold images without a class; add "
+                f"--set source.unlabeled={shlex.quote(','.join(doubtful))} if they have none, or --set source.unlabeled= if "
+                "it is a class."
+            )
+        return train, test
 
     def _decoded(self, files: Sequence[Path], side: int | None, progress: bool) -> Dataset:
         images, readable, failures = decode_all(files, side or self._side(files), self.path, progress)
@@ -112,23 +131,26 @@ def _lists_files(path: Path) -> bool:
 # Which files are images, and of which class
 
 
-def list_images(source: Path) -> tuple[LabelByFile, LabelByFile]:
-    """Return the images of a folder or CSV to train on, and those of a test folder, sorted by path."""
+def list_images(source: Path, unlabeled: Set[str] = UNLABELED_FOLDERS) -> tuple[LabelByFile, LabelByFile]:
+    """Return the images of a folder or CSV to train on, and those of a test folder, sorted by path.
+
+    `unlabeled` are names of folders, in lower case, whose images have no class.
+    """
     if is_csv(source):
         return _read_csv(source), {}
     folders = [path for path in _entries(source) if os.path.isdir(path)]
     train, test, validation = ([f for f in folders if f.name.lower() in names] for names in (TRAIN, TEST, VALIDATION))
     splits = [*train, *test, *validation]
-    beside = [f.name for f in folders if f not in splits and f.name.lower() not in UNLABELED_FOLDERS]
+    beside = [f.name for f in folders if f not in splits and f.name.lower() not in unlabeled]
     if train and beside:
         raise DataError(
             f"{source} holds train/ and beside it '{beside[0]}'; with train/, classes are the folders inside it, so "
             "move the others there or elsewhere, or rename train/ if it is a class itself."
         )
-    to_train = _by_folder([*train, source], left_out=splits)
+    to_train = _by_folder([*train, source], unlabeled, left_out=splits)
     if not to_train:
         raise DataError(f"{source} holds no images to train on; expected a folder of images (.png, .jpg) per class.")
-    return to_train, _by_folder(test or validation)
+    return to_train, _by_folder(test or validation, unlabeled)
 
 
 def all_images(source: Path) -> list[Path]:
@@ -141,12 +163,12 @@ def all_images(source: Path) -> list[Path]:
     return found
 
 
-def _by_folder(folders: Sequence[Path], left_out: Sequence[Path] = ()) -> LabelByFile:
+def _by_folder(folders: Sequence[Path], unlabeled: Set[str], left_out: Sequence[Path] = ()) -> LabelByFile:
     """Return the images in these folders without a label, and those in each subfolder with its name as the label."""
     found: LabelByFile = {}
     for path in itertools.chain.from_iterable(map(_entries, folders)):
         if os.path.isdir(path) and path not in left_out:
-            label = None if path.name.lower() in UNLABELED_FOLDERS else path.name
+            label = None if path.name.lower() in unlabeled else path.name
             found |= dict.fromkeys(_images_below(path), label)
         elif is_image(path) and not os.path.isdir(path):
             found[path] = None
