@@ -55,12 +55,7 @@ class SelfensWarning(UserWarning):
 
 
 def check_type(name: str, given: object, kind: type | UnionType, expected: str) -> None:
-    """Raise a ConfigError if an argument has the wrong type.
-
-    >>> check_type("config", "digits", dict, "a Config")
-    Traceback (most recent call last):
-    selfens.errors.ConfigError: config is 'digits' (str); expected a Config.
-    """
+    """Raise a ConfigError if an argument has the wrong type."""
     if not isinstance(given, kind):
         raise ConfigError(f"{name} is {reprlib.repr(given)} ({type(given).__name__}); expected {expected}.")
 
@@ -104,11 +99,7 @@ def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: a suggestion, or a period.
-
-    >>> did_you_mean("temporale", ["pi", "temporal"]), did_you_mean("x", ["pi", "temporal"])
-    ("; did you mean 'temporal'?", '.')
-    """
+    """Return the end of a message about an unknown name: a suggestion, or a period."""
     names = {name.lower(): name for name in known}
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
     return f"; did you mean '{names[near[0]]}'?" if near else "."
@@ -124,20 +115,12 @@ def visible(text: str) -> str:
 
 
 def plural(count: int, noun: str, plural_noun: str = "") -> str:
-    """Return a count with its noun.
-
-    >>> plural(1, "row"), plural(1200, "row"), plural(2, "class", "classes")
-    ('1 row', '1,200 rows', '2 classes')
-    """
+    """Return a count with its noun: 1 row, 1,200 rows."""
     return f"{count:,} {noun if count == 1 else plural_noun or noun + 's'}"
 
 
 def listed(names: Sequence[object], limit: int = 20) -> str:
-    """Return names separated by commas, cut after `limit`.
-
-    >>> listed(["a", "b", "c"], limit=2)
-    'a, b, ...'
-    """
+    """Return names separated by commas; "..." stands for those after `limit`."""
     return ", ".join([*map(str, names[:limit]), *(["..."] if len(names) > limit else [])])
 
 

@@ -52,7 +52,7 @@ class Published(NamedTuple):
 
 
 _FIVE = tuple(f"data_batch_{i}" for i in range(1, 6))
-_CIFAR = "https://www.cs.toronto.edu/~kriz"
+_CIFAR = "https://www.cs.toronto.edu/~kriz/cifar"
 _SVHN = "http://ufldl.stanford.edu/housenumbers"
 
 CIFAR = {
@@ -60,12 +60,8 @@ CIFAR = {
     "cifar100": CifarFiles(("train",), "test", "meta", "fine_label_names", "fine_labels", 100),
 }
 PUBLISHED = {
-    "cifar10": [
-        Published(f"{_CIFAR}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py")
-    ],
-    "cifar100": [
-        Published(f"{_CIFAR}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python")
-    ],
+    "cifar10": [Published(f"{_CIFAR}-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py")],
+    "cifar100": [Published(f"{_CIFAR}-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python")],
     "svhn": [
         Published(f"{_SVHN}/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", "svhn/train_32x32.mat"),
         Published(f"{_SVHN}/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", "svhn/test_32x32.mat"),

@@ -98,15 +98,7 @@ def _as_config_error(what: str, hint: str = "") -> Iterator[None]:
 
 
 def build(name: str, weights: str | None = None, size: int | None = None) -> Backbone:
-    """Build a backbone in evaluation mode.
-
-    Parameters
-    ----------
-    weights
-        A file to load its weights from: .safetensors, or a state_dict saved by torch.
-    size
-        Side of its input images, if not its own.
-    """
+    """Build a backbone in evaluation mode, with the weights of a file and another input size if they are given."""
     is_timm = name.startswith(TIMM)
     make = _timm(name, pretrained=weights is None) if is_timm else import_factory(name, "backbone")
     hint = "; give a file of its weights if they cannot be downloaded" if is_timm else ""

@@ -80,10 +80,7 @@ def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
 def write_output(path: Path, content: bytes, beginning: bytes = b"") -> None:
     """Write a file for the user atomically; a pipe or device such as /dev/stdout is written to directly.
 
-    Parameters
-    ----------
-    beginning
-        How files of this kind begin. An existing file that begins differently is not replaced.
+    An existing file that does not begin with `beginning`, as all files of its kind do, is not replaced.
     """
     from selfens.files.tensors import write_atomically, write_errors  # reading a CSV must not wait for torch
 
@@ -108,13 +105,7 @@ def _behind_links(path: Path) -> Path:
 
 
 def check_replaceable(path: Path, columns: Sequence[str], labels: Mapping[int, str] | None = None) -> None:
-    """Refuse to replace a file that is not a table beginning with `columns`, or that was edited by hand.
-
-    Parameters
-    ----------
-    labels
-        What we write into the column 'label', by row. Any other label was entered by hand.
-    """
+    """Refuse to replace a file that is not a table beginning with `columns`, or has other `labels` than ours, by row."""
     if not _behind_links(path).is_file() or path.stat().st_size == 0:
         return
     try:

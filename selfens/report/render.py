@@ -40,10 +40,6 @@ def shown(text: str, limit: int | None = None) -> str:
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """Format the mean, with the standard deviation if there are several values.
-
-    >>> mean_and_deviation([1.0, 2.0]), mean_and_deviation([0.5])
-    ('1.50 ± 0.71', '0.50')
-    """
+    """Format the mean, with the standard deviation if there are several values."""
     mean = f"{statistics.mean(values):.2f}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"

@@ -79,8 +79,6 @@ class Checkpointer:
 
 def average_over_processes(parts: Components) -> None:
     """Average what each process has computed from its own batches: running means, and sums of losses."""
-    if parts.group.size == 1:
-        return
     states = _states(parts)
     tensors = [*parts.network.buffers(), *states["method"].values(), *states["evaluated"].values()]
     floats = [tensor for tensor in tensors if tensor.is_floating_point()]

@@ -188,10 +188,9 @@ class Components:
         views = Views(data.input_shape, self.config.views, pixels=prepared.views_see_pixels(names))
         later = prepared.preprocesses_views(names)
         before, after = (None, prepared.preprocess) if later else (prepared.preprocess, None)
-        wanted = self.config.training.residence
-        self.residence = prefetch.choose_residence(wanted, inputs, data.dataset.name, device, raw=later)
-        """Where the inputs are kept."""
-        source = prefetch.from_residence(self.residence, inputs, before, sampler.batch_size, device)
+        self.residence, source = prefetch.load_inputs(
+            inputs, data.dataset.name, self.config.training.residence, before, sampler.batch_size, device
+        )
         return Loader(source, torch.from_numpy(self.labels[self.owned]).to(device), sampler, views, after)
 
     def _set_up_network(self) -> None:
