@@ -67,10 +67,8 @@ def require(extra: str, purpose: str, *packages: str) -> None:
             importlib.import_module(package)
         except Exception as error:  # ImportError, or anything that a torchvision built for another torch raises
             what = "it" if isinstance(error, ImportError) else "matching versions"
-            raise MissingPackageError(
-                f"{purpose} needs the package {package}, which cannot be imported ({root_cause(error)}); "
-                f"install {what} with: pip install 'selfens[{extra}]'"
-            ) from None
+            found = f"{purpose} needs the package {package}, which cannot be imported ({root_cause(error)})"
+            raise MissingPackageError(f"{found}; install {what} with: pip install 'selfens[{extra}]'") from None
 
 
 def import_factory(path: str, what: str) -> Any:
@@ -81,9 +79,8 @@ def import_factory(path: str, what: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ConfigError(
-            f"the {what} '{path}' cannot be imported ({root_cause(error)}); expected package.module:factory."
-        ) from None
+        found = f"the {what} '{path}' cannot be imported ({root_cause(error)})"
+        raise ConfigError(f"{found}; expected package.module:factory.") from None
     finally:
         sys.path[:] = path_before
 
@@ -106,11 +103,7 @@ def did_you_mean(given: str, known: Sequence[str]) -> str:
 
 
 def visible(text: str) -> str:
-    """Escape every character that would change the line or control the terminal.
-
-    >>> visible("a\\nb \\x1b[31m \\u202e")
-    'a\\\\nb \\\\x1b[31m \\\\u202e'
-    """
+    """Escape every character that would change the line or control the terminal."""
     return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -130,3 +123,8 @@ def root_cause(error: BaseException) -> str:
         error = error.__cause__
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message without line breaks or a final period, to be part of a sentence."""
+    return " ".join(str(error).rstrip(".").split())[:300] or type(error).__name__

@@ -28,10 +28,8 @@ class Alignment:
 
     def __init__(self, kind: str, class_counts: Tensor, class_without_label: str | None = None) -> None:
         if kind == "labels" and class_without_label is not None:
-            raise ConfigError(
-                f"method.alignment is labels, but the class '{class_without_label}' has no label; label a row of each class, "
-                "or set method.alignment to uniform or none."
-            )
+            missing = f"the class '{class_without_label}' has no label; label a row of each class"
+            raise ConfigError(f"method.alignment is labels, but {missing}, or set it to uniform or none.")
         self.kind = kind
         self.wanted = smoothed_shares(class_counts if kind == "labels" else torch.zeros_like(class_counts))
         self.predicted = self.wanted.clone()
@@ -57,9 +55,6 @@ def class_factors(probabilities: Tensor, counted: Tensor, wanted: Tensor, slack:
     """Return [classes] factors that bring each mean share over the `counted` rows between wanted/slack and wanted*slack.
 
     Each round gets closer. Shares within the range do not change.
-
-    >>> class_factors(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([True, True]), torch.tensor([0.5, 0.5]), 1.5)
-    tensor([1., 1.])
     """
     factors = torch.ones_like(wanted)
     for _ in range(rounds):

@@ -35,10 +35,9 @@ def load_inputs(
     `auto` is the device if they fit into half of its free memory. Without `preprocess` they stay raw.
     """
     if residence == "file" and not is_mapped(source):
-        raise ConfigError(
-            f"training.residence is 'file', but the inputs of {name} are not in a file that can be read in part; "
-            "give a folder with x_train.npy and y_train.npy (uint8 or float32), or residence=ram."
-        )
+        found = f"the inputs of {name} are not in a file that can be read in part"
+        advice = "give a folder with x_train.npy and y_train.npy (uint8 or float32), or residence=ram"
+        raise ConfigError(f"training.residence is 'file', but {found}; {advice}.")
     if residence == "auto":
         size = math.prod(source.shape) * (source.dtype.itemsize if preprocess is None else torch.float32.itemsize)
         elsewhere = "file" if is_mapped(source) else "ram"

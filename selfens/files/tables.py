@@ -42,11 +42,7 @@ def read_lines(text: str) -> tuple[str, Iterator[tuple[int, list[str]]]]:
 
 
 def as_cell(text: str) -> str:
-    """Return the text, or a JSON string if the text would not survive in a cell.
-
-    >>> as_cell("cat"), as_cell("-0.5"), as_cell("=cat")
-    ('cat', '-0.5', '"=cat"')
-    """
+    """Return the text, or a JSON string if the text would not survive in a cell."""
     is_formula = FORMULA.search(text) and not NUMBER.fullmatch(text)
     if not (is_formula or UNSEEN.search(text) or text.startswith('"') or text != text.strip()):
         return text

@@ -249,9 +249,7 @@ def normalize(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return leaky_relu(gain * (x - mean) / deviation + shift), pooled; and mean and variance of x over all but its channels.
 
-    x      [batch, channels, height, width] of any float type; even sides if it is pooled 2x2
-    gain   [channels] float32, as is shift
-    slope  of the leaky ReLU, above 0 if it is pooled
+    `gain` and `shift` are float32. To be pooled 2x2, images need even sides and the leaky ReLU a slope above 0.
     """
     out, mean, variance, _pooled = _forward(x, gain, shift, slope, pool)
     return out, mean.detach(), variance.detach()

@@ -204,19 +204,17 @@ def _(x, bias, seed, slope, dropout, pool):
     return empty(x, pool), torch.empty_like(bias), chosen
 
 
-def _unpooled(out: Tensor, height: int, width: int) -> Tensor:
-    shape = (*out.shape[:2], height, width)
+def _unpooled(out: Tensor, pool: bool) -> Tensor:
+    shape = (*out.shape[:2], *(2 * side if pool else side for side in out.shape[2:]))
     return torch.empty(shape, dtype=out.dtype, device=out.device, memory_format=torch.channels_last)
 
 
 @torch.library.custom_op("selfens::normalize_backward", mutates_args=())
-def _backward(
-    gradient: Tensor, out: Tensor, chosen: Tensor, slope: float, dropout: float, height: int, width: int
-) -> tuple[Tensor, Tensor]:
+def _backward(gradient: Tensor, out: Tensor, chosen: Tensor, slope: float, dropout: float) -> tuple[Tensor, Tensor]:
     """Return the gradients of the convolution's output and of the bias."""
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     pool, channels = chosen.numel() > 0, out.shape[1]
-    result, sums = _unpooled(out, height, width), torch.zeros(channels, device=out.device)
+    result, sums = _unpooled(out, pool), torch.zeros(channels, device=out.device)
     grid, sizes = _summing(pixels_of(out), channels)
     _add_up_gradient[grid](gradient, out, sums, pixels_of(out), channels, slope, dropout, DROP=dropout > 0, **sizes)
     grid, sizes = covering(pixels_of(out), channels, COVER_PIXELS, COVER_WARPS)
@@ -228,21 +226,20 @@ def _backward(
 
 
 @_backward.register_fake
-def _(gradient, out, chosen, slope, dropout, height, width):
-    return _unpooled(out, height, width), torch.empty(out.shape[1], device=out.device)
+def _(gradient, out, chosen, slope, dropout):
+    return _unpooled(out, chosen.numel() > 0), torch.empty(out.shape[1], device=out.device)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    x, _bias, _seed, ctx.slope, ctx.dropout, _pool = inputs
+    _x, _bias, _seed, ctx.slope, ctx.dropout, _pool = inputs
     out, _mean, chosen = output
-    ctx.height, ctx.width = x.shape[2], x.shape[3]
     ctx.save_for_backward(out, chosen)
     ctx.set_materialize_grads(False)
 
 
 def _gradients(ctx: Any, gradient: Tensor, *_ignored: Any) -> tuple[Tensor | None, ...]:
     out, chosen = ctx.saved_tensors
-    result, bias = _backward(gradient, out, chosen, ctx.slope, ctx.dropout, ctx.height, ctx.width)
+    result, bias = _backward(gradient, out, chosen, ctx.slope, ctx.dropout)
     return result, bias, None, None, None, None
 
 
@@ -252,9 +249,7 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 def normalize(x: Tensor, bias: Tensor, slope: float, dropout: float = 0.0, pool: bool = False) -> tuple[Tensor, Tensor]:
     """Return dropout(leaky_relu(pool(x) - mean + bias)), and the mean of x over everything but its channels.
 
-    x        [batch, channels, height, width] of any float type; even sides if it is pooled 2x2
-    bias     [channels] float32
-    dropout  the probability of dropping a value; the others are scaled up
+    `bias` is float32. To be pooled 2x2, images need even sides.
     """
     seed = torch.randint(2**31 - 1, (1,), device=x.device) if dropout else torch.empty(0, device=x.device)
     out, mean, _chosen = _forward(x, bias, seed, slope, dropout, pool)

@@ -62,10 +62,8 @@ class Checkpointer:
                 ensemble.load_state_dict(own)
             _restore_random_states(parts, random if same_processes else {}, checkpoint.epoch)
         except (RuntimeError, KeyError, ValueError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(
-                f"the checkpoint does not fit the run ({reason}); it is damaged, or of another run."
-            ) from None
+            found = f"the checkpoint does not fit the run ({str(error).splitlines()[0]})"
+            raise RunError(f"{found}; it is damaged, or of another run.") from None
         if step >= parts.loader.steps_per_epoch:
             raise RunError(f"the checkpoint is damaged: step {step} is beyond the end of an epoch.")
         return checkpoint.epoch, step, checkpoint.seconds if step else 0.0
