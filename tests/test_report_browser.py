@@ -74,7 +74,7 @@ def visit(browser, pages):
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        page.on("request", lambda request: complaints.append(request.url) if not own(request.url) else None)
+        page.on("request", lambda request: complaints.append(request.url) if not is_local(request.url) else None)
         page.goto(pages[name].as_uri())
         opened.append((page, complaints))
         return page
@@ -85,7 +85,7 @@ def visit(browser, pages):
         page.close()
 
 
-def own(address):
+def is_local(address):
     return address.startswith(("file:", "data:"))
 
 

@@ -9,6 +9,7 @@ from selfens.core.losses import normalize
 from selfens.errors import ConfigError
 
 MOMENTUM = 0.99  # of the running mean of predictions
+LEAST_SHARE = 1e-6  # a class predicted less often is not divided by its share
 ALIGNMENT = "Rescale predictions to the class shares of the labels (with one more of each), to equal shares, or not."
 
 
@@ -38,7 +39,7 @@ class Alignment:
         """Rescale probabilities by how often each class should be predicted over how often it is."""
         if self.kind == "none":
             return probabilities
-        return normalize(probabilities * (self.wanted / self.predicted.clamp_min(1e-6)))
+        return normalize(probabilities * (self.wanted / self.predicted.clamp_min(LEAST_SHARE)))
 
     def follow(self, predictions: Tensor) -> None:
         """Move the running mean toward a batch of predictions."""
@@ -61,5 +62,5 @@ def class_factors(probabilities: Tensor, counted: Tensor, wanted: Tensor, slack:
         # Masked, not selected: the host would have to wait for the number of counted rows.
         share = (normalize(probabilities * factors) * counted[:, None]).sum(dim=0) / counted.sum().clamp_min(1)
         limited = torch.minimum(torch.maximum(share, wanted / slack), wanted * slack)
-        factors = torch.where(counted.any(), factors * limited / share.clamp_min(1e-6), factors)
+        factors = torch.where(counted.any(), factors * limited / share.clamp_min(LEAST_SHARE), factors)
     return factors
