@@ -41,7 +41,7 @@ KINDS = {
     "convolutions, weight gradient": "wgrad",
     "clearing memory": "memset|fillfunctor",
     "our kernels, backward": "^(_add_up_gradient|_write_(input_)?gradient)",
-    "our kernels, forward": "^(_add_up|_pool_and_add_up|_shift_and_activate|_scale_)",
+    "our kernels, forward": "^(_add_up|_shift_and_activate|_scale_)",
     "matrix products": "gemm|nvjet|splitk|cublas",
     "kernels of the compiler": "^triton_",
 }

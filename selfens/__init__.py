@@ -39,6 +39,8 @@ __version__ = "0.2.0"
 
 _PATHS = {
     **{name: f"selfens.{name}:" for name in ("auto", "data", "encoders", "methods", "networks", "presets")},
+    **{name: f"selfens.tools.{name}:" for name in ("audit", "folds")},
+    **{name: f"selfens.core.{name}:" for name in ("losses", "schedules")},
     "Config": "selfens.config:Config",
     "Dataset": "selfens.data.dataset:Dataset",
     "Encoder": "selfens.encoders.base:Encoder",
@@ -51,13 +53,9 @@ _PATHS = {
     "SelfensError": "selfens.errors:SelfensError",
     "Views": "selfens.core.views:Views",
     "ViewsConfig": "selfens.core.views:ViewsConfig",
-    "audit": "selfens.tools.audit:",
     "export_run": "selfens.tools.export:export_run",
-    "folds": "selfens.tools.folds:",
     "load_run": "selfens.runs.run:load_run",
-    "losses": "selfens.core.losses:",
     "resume": "selfens.training.loop:resume",
-    "schedules": "selfens.core.schedules:",
     "train": "selfens.training.loop:train",
     "write_report": "selfens.report.page:write_report",
 }

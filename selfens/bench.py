@@ -41,6 +41,12 @@ BATCH = 100
 WARM_UP = 10  # untimed steps
 TIMINGS = 3  # the median is reported
 GPU_STEPS, CPU_STEPS = 500, 60
+FIGURES = {  # title and format
+    "images_per_second": ("images/s", ",.0f"),
+    "microseconds_per_step": ("µs/step", ",.0f"),
+    "peak_memory_gib": ("peak GiB", ".2f"),
+    "startup_seconds": ("start-up s", ".1f"),
+}
 
 
 def bench(
@@ -67,12 +73,8 @@ def bench(
     on_gpu = device.type == "cuda"
     if data_dir is not None and not on_gpu:
         raise ConfigError(f"CIFAR-10's files were given ({data_dir}), but a CPU is measured on digits; leave them out.")
-    if on_gpu and data_dir is None:
-        data = made_up(50_000)
-    else:
-        data = sources.load(
-            sources.options_for("cifar10", folder=data_dir) if on_gpu else sources.options_for("digits")
-        )
+    source = sources.options_for("cifar10", folder=data_dir) if on_gpu else sources.options_for("digits")
+    data = made_up(50_000) if on_gpu and data_dir is None else sources.load(source)
     results = []
     for method in methods:
         config = config_for(method, data, device, batch)
@@ -190,17 +192,10 @@ def print_table(result: dict[str, Any]) -> None:
         f"torch {about['torch']}, {about['precision']}, threads: {about['threads']}",
         highlight=False,
     )
-    figures = ("images/s", "µs/step", "peak GiB", "start-up s")
-    table = Table("method", "step", *(Column(name, justify="right") for name in figures))
+    table = Table("method", "step", *(Column(title, justify="right") for title, _ in FIGURES.values()))
     for row in result["measurements"]:
-        table.add_row(
-            row["method"],
-            row["mode"],
-            f"{row['images_per_second']:,.0f}",
-            f"{row['microseconds_per_step']:,.0f}",
-            "" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.2f}",
-            f"{row['startup_seconds']:.1f}",
-        )
+        figures = ["" if row[name] is None else format(row[name], digits) for name, (_, digits) in FIGURES.items()]
+        table.add_row(row["method"], row["mode"], *figures)
     console.print(table)
     for row in result["measurements"]:
         for note in row["notes"]:

@@ -55,12 +55,7 @@ class SelfensWarning(UserWarning):
 
 
 def check_type(name: str, given: object, kind: type | UnionType, expected: str) -> None:
-    """Raise a ConfigError if an argument has the wrong type.
-
-    >>> check_type("config", "digits", dict, "a Config")
-    Traceback (most recent call last):
-    selfens.errors.ConfigError: config is 'digits' (str); expected a Config.
-    """
+    """Raise a ConfigError if an argument has the wrong type."""
     if not isinstance(given, kind):
         raise ConfigError(f"{name} is {reprlib.repr(given)} ({type(given).__name__}); expected {expected}.")
 
@@ -72,10 +67,8 @@ def require(extra: str, purpose: str, *packages: str) -> None:
             importlib.import_module(package)
         except Exception as error:  # ImportError, or anything that a torchvision built for another torch raises
             what = "it" if isinstance(error, ImportError) else "matching versions"
-            raise MissingPackageError(
-                f"{purpose} needs the package {package}, which cannot be imported ({root_cause(error)}); "
-                f"install {what} with: pip install 'selfens[{extra}]'"
-            ) from None
+            found = f"{purpose} needs the package {package}, which cannot be imported ({root_cause(error)})"
+            raise MissingPackageError(f"{found}; install {what} with: pip install 'selfens[{extra}]'") from None
 
 
 def import_factory(path: str, what: str) -> Any:
@@ -86,9 +79,8 @@ def import_factory(path: str, what: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise ConfigError(
-            f"the {what} '{path}' cannot be imported ({root_cause(error)}); expected package.module:factory."
-        ) from None
+        found = f"the {what} '{path}' cannot be imported ({root_cause(error)})"
+        raise ConfigError(f"{found}; expected package.module:factory.") from None
     finally:
         sys.path[:] = path_before
 
@@ -104,40 +96,24 @@ def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: a suggestion, or a period.
-
-    >>> did_you_mean("temporale", ["pi", "temporal"]), did_you_mean("x", ["pi", "temporal"])
-    ("; did you mean 'temporal'?", '.')
-    """
+    """Return the end of a message about an unknown name: a suggestion, or a period."""
     names = {name.lower(): name for name in known}
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
     return f"; did you mean '{names[near[0]]}'?" if near else "."
 
 
 def visible(text: str) -> str:
-    """Escape every character that would change the line or control the terminal.
-
-    >>> visible("a\\nb \\x1b[31m \\u202e")
-    'a\\\\nb \\\\x1b[31m \\\\u202e'
-    """
+    """Escape every character that would change the line or control the terminal."""
     return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def plural(count: int, noun: str, plural_noun: str = "") -> str:
-    """Return a count with its noun.
-
-    >>> plural(1, "row"), plural(1200, "row"), plural(2, "class", "classes")
-    ('1 row', '1,200 rows', '2 classes')
-    """
+    """Return a count with its noun: 1 row, 1,200 rows."""
     return f"{count:,} {noun if count == 1 else plural_noun or noun + 's'}"
 
 
 def listed(names: Sequence[object], limit: int = 20) -> str:
-    """Return names separated by commas, cut after `limit`.
-
-    >>> listed(["a", "b", "c"], limit=2)
-    'a, b, ...'
-    """
+    """Return names separated by commas; "..." stands for those after `limit`."""
     return ", ".join([*map(str, names[:limit]), *(["..."] if len(names) > limit else [])])
 
 
@@ -147,3 +123,8 @@ def root_cause(error: BaseException) -> str:
         error = error.__cause__
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message without line breaks or a final period, to be part of a sentence."""
+    return " ".join(str(error).rstrip(".").split())[:300] or type(error).__name__

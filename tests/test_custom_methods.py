@@ -309,7 +309,7 @@ def test_what_was_passed_must_be_passed_again_and_nothing_else_may_be(tmp_path, 
         resume(tmp_path / "without", dataset=features(), **{part: make()})
 
 
-def own(base=Remembering, **attributes):
+def a_method(base=Remembering, **attributes):
     return type("Own", (base,), attributes)()
 
 
@@ -330,23 +330,26 @@ NAMES = [["weak"], (), (1,), None, "weak"]
 REFUSED = [
     (Halved, r"method is .*Halved.*; expected an instance of a Method"),
     ("pi", r"method is 'pi' \(str\); expected an instance of a Method"),
-    *((own(views=names), r"Own\.views is .*; expected a tuple of names") for names in NAMES),
-    *((own(parts=names), r"Own\.parts is .*; expected a tuple of names") for names in NAMES),
+    *((a_method(views=names), r"Own\.views is .*; expected a tuple of names") for names in NAMES),
+    *((a_method(parts=names), r"Own\.parts is .*; expected a tuple of names") for names in NAMES),
     (
-        own(parts=("learning_rate",)),
+        a_method(parts=("learning_rate",)),
         "Own.parts has 'learning_rate', which the history uses itself; choose another name",
     ),
-    (own(parts=("ensemble_variance",)), "choose another name"),
-    (own(parts=("cost", "cost")), "expected each name once"),
-    (own(views=("weak", "sideways")), "there is no view 'sideways'"),
-    (own(__init__=lambda self: None), "method.options is None"),
-    (own(setup=setup_with(others=lambda rows: [torch.zeros(2)])), "Own.others is a list, which is not saved"),
+    (a_method(parts=("ensemble_variance",)), "choose another name"),
+    (a_method(parts=("cost", "cost")), "expected each name once"),
+    (a_method(views=("weak", "sideways")), "there is no view 'sideways'"),
+    (a_method(__init__=lambda self: None), "method.options is None"),
+    (a_method(setup=setup_with(others=lambda rows: [torch.zeros(2)])), "Own.others is a list, which is not saved"),
     (
-        own(setup=setup_with(ensemble=lambda rows: EnsembleTargets(rows.num_rows + 1, rows.num_classes))),
+        a_method(setup=setup_with(ensemble=lambda rows: EnsembleTargets(rows.num_rows + 1, rows.num_classes))),
         f"the method's ensemble has {ROWS + 1} rows on the cpu; expected {ROWS} rows on the cpu",
     ),
-    (own(evaluated=lambda self, network: None), "`evaluated` returns is None"),
-    (own(setup=setup_with(teacher=lambda rows: nn.Linear(2, 2))), r"Own\.teacher is Linear.*; expected an EmaTeacher"),
+    (a_method(evaluated=lambda self, network: None), "`evaluated` returns is None"),
+    (
+        a_method(setup=setup_with(teacher=lambda rows: nn.Linear(2, 2))),
+        r"Own\.teacher is Linear.*; expected an EmaTeacher",
+    ),
 ]
 
 
@@ -369,10 +372,10 @@ def test_a_method_that_cannot_be_trained_is_refused_before_a_run_is_made(tmp_pat
 )
 def test_losses_that_are_not_as_they_should_be_are_refused(tmp_path, wrong, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        train(config("supervised"), tmp_path / "run", dataset=features(), method=own(losses=losses_with(**wrong)))
+        train(config("supervised"), tmp_path / "run", dataset=features(), method=a_method(losses=losses_with(**wrong)))
 
 
 def test_a_reported_part_that_is_no_number_does_not_end_a_run_whose_loss_is(tmp_path):
-    method = own(losses=losses_with(parts={"cost": torch.tensor(float("nan"))}))
+    method = a_method(losses=losses_with(parts={"cost": torch.tensor(float("nan"))}))
     run = train(config("supervised", epochs=2), tmp_path / "run", dataset=features(), method=method)
     assert len(run.history) == 2

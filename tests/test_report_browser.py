@@ -75,7 +75,7 @@ def visit(browser, pages):
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(dialog.message))
-        page.on("request", lambda request: complaints.append(request.url) if not own(request.url) else None)
+        page.on("request", lambda request: complaints.append(request.url) if not is_local(request.url) else None)
         page.goto(pages[name].as_uri())
         if unfolded:
             page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
@@ -88,7 +88,7 @@ def visit(browser, pages):
         page.close()
 
 
-def own(address):
+def is_local(address):
     return address.startswith(("file:", "data:"))
 
 

@@ -9,6 +9,7 @@ from selfens.core.losses import normalize
 from selfens.errors import ConfigError
 
 MOMENTUM = 0.99  # of the running mean of predictions
+LEAST_SHARE = 1e-6  # a class predicted less often is not divided by its share
 ALIGNMENT = "Rescale predictions to the class shares of the labels (with one more of each), to equal shares, or not."
 
 
@@ -28,10 +29,8 @@ class Alignment:
 
     def __init__(self, kind: str, class_counts: Tensor, class_without_label: str | None = None) -> None:
         if kind == "labels" and class_without_label is not None:
-            raise ConfigError(
-                f"method.alignment is labels, but the class '{class_without_label}' has no label; label a row of each class, "
-                "or set method.alignment to uniform or none."
-            )
+            missing = f"the class '{class_without_label}' has no label; label a row of each class"
+            raise ConfigError(f"method.alignment is labels, but {missing}, or set it to uniform or none.")
         self.kind = kind
         self.wanted = smoothed_shares(class_counts if kind == "labels" else torch.zeros_like(class_counts))
         self.predicted = self.wanted.clone()
@@ -40,7 +39,7 @@ class Alignment:
         """Rescale probabilities by how often each class should be predicted over how often it is."""
         if self.kind == "none":
             return probabilities
-        return normalize(probabilities * (self.wanted / self.predicted.clamp_min(1e-6)))
+        return normalize(probabilities * (self.wanted / self.predicted.clamp_min(LEAST_SHARE)))
 
     def follow(self, predictions: Tensor) -> None:
         """Move the running mean toward a batch of predictions."""
@@ -57,14 +56,11 @@ def class_factors(probabilities: Tensor, counted: Tensor, wanted: Tensor, slack:
     """Return [classes] factors that bring each mean share over the `counted` rows between wanted/slack and wanted*slack.
 
     Each round gets closer. Shares within the range do not change.
-
-    >>> class_factors(torch.tensor([[0.5, 0.5], [0.7, 0.3]]), torch.tensor([True, True]), torch.tensor([0.5, 0.5]), 1.5)
-    tensor([1., 1.])
     """
     factors = torch.ones_like(wanted)
     for _ in range(rounds):
         # Masked, not selected: the host would have to wait for the number of counted rows.
         share = (normalize(probabilities * factors) * counted[:, None]).sum(dim=0) / counted.sum().clamp_min(1)
         limited = torch.minimum(torch.maximum(share, wanted / slack), wanted * slack)
-        factors = torch.where(counted.any(), factors * limited / share.clamp_min(1e-6), factors)
+        factors = torch.where(counted.any(), factors * limited / share.clamp_min(LEAST_SHARE), factors)
     return factors

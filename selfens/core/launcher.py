@@ -15,16 +15,6 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
-def local_rank() -> int:
-    """Return the rank of this process on its machine."""
-    return int(os.environ.get("LOCAL_RANK", 0))
-
-
-def local_world_size() -> int:
-    """Return the number of processes on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-
-
 def restarts() -> int:
     """Return how many times torchrun has restarted the processes after one failed."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))

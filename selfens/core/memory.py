@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from selfens.core import launcher
 from selfens.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def available(device: torch.device | None = None) -> int:
             free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
     except (OSError, StopIteration, ValueError):
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return min(free, _container_limit()) // launcher.local_world_size()
+    return min(free, _container_limit()) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # set by torchrun
 
 
 def _container_limit() -> int:
@@ -40,12 +39,7 @@ def _container_limit() -> int:
 
 
 def check(needed: int, what: str, advice: str, device: torch.device | None = None) -> None:
-    """Raise a ConfigError if fewer than `needed` bytes are available.
-
-    >>> check(2**60, "the targets", "use less")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    selfens.errors.ConfigError: the targets would take at least 1,073,741,824.0 GiB, but only ... are available; use less.
-    """
+    """Raise a ConfigError if fewer than `needed` bytes are available."""
     if needed > (free := available(device)):
         sizes = f"{needed / 2**30:,.1f} GiB, but only {free / 2**30:,.1f} GiB are available"
         raise ConfigError(f"{what} would take at least {sizes}; {advice}.")

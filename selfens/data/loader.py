@@ -14,15 +14,7 @@ from selfens.data.sampler import Sampler
 
 
 class Loader:
-    """Batches of views with their labels.
-
-    Parameters
-    ----------
-    inputs
-        Inputs of all rows, on the device, or prefetched to it.
-    preprocess
-        Applied to each view; None if the inputs are preprocessed already.
-    """
+    """Batches of views with their labels. With `preprocess`, the inputs are raw and each view is preprocessed."""
 
     def __init__(
         self,

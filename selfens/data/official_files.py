@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.rows import Labels
-from selfens.errors import DataError
+from selfens.errors import DataError, one_line
 from selfens.files import check_regular
 
 IMAGE_SHAPE = (3, 32, 32)
@@ -52,7 +52,7 @@ class Published(NamedTuple):
 
 
 _FIVE = tuple(f"data_batch_{i}" for i in range(1, 6))
-_CIFAR = "https://www.cs.toronto.edu/~kriz"
+_CIFAR = "https://www.cs.toronto.edu/~kriz/cifar"
 _SVHN = "http://ufldl.stanford.edu/housenumbers"
 
 CIFAR = {
@@ -60,12 +60,8 @@ CIFAR = {
     "cifar100": CifarFiles(("train",), "test", "meta", "fine_label_names", "fine_labels", 100),
 }
 PUBLISHED = {
-    "cifar10": [
-        Published(f"{_CIFAR}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py")
-    ],
-    "cifar100": [
-        Published(f"{_CIFAR}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python")
-    ],
+    "cifar10": [Published(f"{_CIFAR}-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py")],
+    "cifar100": [Published(f"{_CIFAR}-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python")],
     "svhn": [
         Published(f"{_SVHN}/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", "svhn/train_32x32.mat"),
         Published(f"{_SVHN}/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", "svhn/test_32x32.mat"),
@@ -102,7 +98,7 @@ def load(name: str, folder: Path, *, offline: bool, progress: bool) -> tuple[Spl
             try:
                 _download(published, folder, progress)
             except (OSError, ValueError, ImportError, EOFError, zlib.error, tarfile.TarError) as error:
-                raise _not_found(folder, published, f"the download failed ({_short(error)})") from error
+                raise _not_found(folder, published, f"the download failed ({one_line(error)})") from error
     locations = [_location(folder, published) for published in PUBLISHED[name]]
     if name not in CIFAR:  # SVHN's cropped digits, not extra
         train, test = map(_read_mat, locations)
@@ -190,7 +186,7 @@ def _read_mat(path: Path) -> Split:
     try:
         arrays = _mat_arrays(content)
     except (TypeError, OverflowError, MemoryError, ValueError, struct.error, zlib.error) as error:
-        raise _wrong(path, f"is not a MATLAB file as published ({_short(error)})", "SVHN's cropped digits") from None
+        raise _wrong(path, f"is not a MATLAB file as published ({one_line(error)})", "SVHN's cropped digits") from None
     x, y = arrays.get("X"), arrays.get("y")
     if x is None or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8 or not x.size:
         found = "no array X" if x is None else f"X of shape {x.shape} and type {x.dtype}"
@@ -207,15 +203,11 @@ def _read_bytes(path: Path) -> bytes:
             raise _wrong(path, f"has {size} bytes", f"at most {LARGEST_CONTENT}")
         return path.read_bytes()
     except OSError as error:
-        raise _wrong(path, f"cannot be read ({_short(error)})", "a regular file") from None
+        raise _wrong(path, f"cannot be read ({one_line(error)})", "a regular file") from None
 
 
 def _wrong(path: Path, found: str, expected: str) -> DataError:
     return DataError(f"{path} {found}; expected {expected}: replace it with the official file.")
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
 # Pickles. They are not unpickled, so nothing in them can run, take memory or never end. A whitelisting unpickler was tried:
@@ -252,7 +244,7 @@ def _pickled_values(path: Path) -> Values:
         if not _IN_ORDER.fullmatch(calls):
             raise ValueError("it makes other calls than official files do")
     except Exception as error:  # whatever the tokenizer raises is the file's fault
-        raise _wrong(path, f"is not a pickle as published ({_short(error)})", "an intact one") from None
+        raise _wrong(path, f"is not a pickle as published ({one_line(error)})", "an intact one") from None
     return found
 
 

@@ -27,32 +27,25 @@ from selfens.errors import ConfigError
 STEPS_AHEAD = 16  # in a window: enough to hide a read from disk, few enough to need little memory
 
 
-def choose_residence(wanted: str, source: Array, name: str, device: torch.device, *, raw: bool = False) -> str:
-    """Return where inputs stay: device, ram or file.
+def load_inputs(
+    source: Array, name: str, residence: str, preprocess: nn.Module | None, batch_size: int, device: torch.device
+) -> tuple[str, Tensor | Prefetch]:
+    """Return where inputs stay (device, ram or file), and the inputs: all on the device, or prefetched to it.
 
-    `auto` is the device if they fit into half of its free memory: as they are if they are kept `raw`, otherwise as floats.
+    `auto` is the device if they fit into half of its free memory. Without `preprocess` they stay raw.
     """
-    if wanted == "file" and not is_mapped(source):
-        raise ConfigError(
-            f"training.residence is 'file', but the inputs of {name} are not in a file that can be read in part; "
-            "give a folder with x_train.npy and y_train.npy (uint8 or float32), or residence=ram."
-        )
-    if wanted != "auto":
-        return wanted
-    size = math.prod(source.shape) * (source.dtype.itemsize if raw else torch.float32.itemsize)
-    if size <= memory.available(device) // 2:
-        return "device"
-    return "file" if is_mapped(source) else "ram"
-
-
-def from_residence(
-    residence: str, source: Array, preprocess: nn.Module | None, batch_size: int, device: torch.device
-) -> Tensor | Prefetch:
-    """Return all inputs on the device, or prefetched to it; preprocessed, or raw if views are preprocessed."""
+    if residence == "file" and not is_mapped(source):
+        found = f"the inputs of {name} are not in a file that can be read in part"
+        advice = "give a folder with x_train.npy and y_train.npy (uint8 or float32), or residence=ram"
+        raise ConfigError(f"training.residence is 'file', but {found}; {advice}.")
+    if residence == "auto":
+        size = math.prod(source.shape) * (source.dtype.itemsize if preprocess is None else torch.float32.itemsize)
+        elsewhere = "file" if is_mapped(source) else "ram"
+        residence = "device" if size <= memory.available(device) // 2 else elsewhere
     if residence == "device":
-        return apply(preprocess, source, device)
-    in_ram = residence == "ram" and is_mapped(source)
-    return Prefetch(np.array(source) if in_ram else source, preprocess, batch_size, device)
+        return residence, apply(preprocess, source, device)
+    in_ram = np.array(source) if residence == "ram" and is_mapped(source) else source
+    return residence, Prefetch(in_ram, preprocess, batch_size, device)
 
 
 class Prefetch:

@@ -53,8 +53,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         weights = next((each for each in self.module.parameters() if each.is_floating_point()), self.mean)
-        features: Tensor = self.module(((images.float() / 255 - self.mean) / self.std).to(weights.dtype))
-        return features
+        return self.module(((images.float() / 255 - self.mean) / self.std).to(weights.dtype))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def features(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -76,10 +75,8 @@ class Backbone(nn.Module):
             shape = tuple(made.shape) if isinstance(made, Tensor) and not made.is_complex() else ()
             if len(shape) != 2 or shape != (len(batch), width or shape[1]) or not shape[1]:
                 what = f"shape {shape}" if shape else f"type {getattr(made, 'dtype', type(made).__name__)}"
-                raise ConfigError(
-                    f"the backbone '{name}' returns features of {what} for {len(batch)} images; expected real numbers "
-                    f"[{len(batch)}, {width or 'features'}], such as those after pooling."
-                )
+                found = f"the backbone '{name}' returns features of {what} for {len(batch)} images"
+                raise ConfigError(f"{found}; expected real numbers [{len(batch)}, {width or 'features'}].")
             features: Tensor = made.float()
             if not bool(features.isfinite().all()):
                 raise DataError(f"the backbone '{name}' returned NaN or infinite features; check its weights.")
@@ -98,15 +95,7 @@ def _as_config_error(what: str, hint: str = "") -> Iterator[None]:
 
 
 def build(name: str, weights: str | None = None, size: int | None = None) -> Backbone:
-    """Build a backbone in evaluation mode.
-
-    Parameters
-    ----------
-    weights
-        A file to load its weights from: .safetensors, or a state_dict saved by torch.
-    size
-        Side of its input images, if not its own.
-    """
+    """Build a backbone in evaluation mode, with the weights of a file and another input size if they are given."""
     is_timm = name.startswith(TIMM)
     make = _timm(name, pretrained=weights is None) if is_timm else import_factory(name, "backbone")
     hint = "; give a file of its weights if they cannot be downloaded" if is_timm else ""
@@ -224,9 +213,7 @@ def _load_weights(module: nn.Module, name: str, path: Path, removed: tuple[str, 
             raise RuntimeError(f"{(missing or strange)[0]} {'is missing' if missing else 'belongs to no layer'}")
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
-        raise ConfigError(
-            f"the weights {path} do not fit the backbone '{name}' ({reason}); give weights of this backbone."
-        ) from None
+        raise ConfigError(f"the weights {path} do not fit the backbone '{name}' ({reason}); give its own.") from None
 
 
 def _digest(module: nn.Module, name: str) -> str:

@@ -38,15 +38,11 @@ class DataLocation:
         name, found = config.source.title, (data.num_main, len(data.test_rows))
         expected = ROWS.get(name, found)
         if found != expected:
-            raise DataError(
-                f"{name} has {found[0]:,} training and {found[1]:,} test images here; the official files have "
-                f"{expected[0]:,} and {expected[1]:,}. Choose the folder that holds those."
-            )
+            counts = "{:,} training and {:,} test images".format
+            raise DataError(f"{name} has {counts(*found)} here; the official files have {counts(*expected)}.")
         if data.extra_rows > RANDOM_IMAGES:
-            raise DataError(
-                f"{self.extra} has {data.extra_rows:,} images; the paper has {RANDOM_IMAGES:,} random ones: save at most "
-                "that many to another file."
-            )
+            extra = f"{self.extra} has {data.extra_rows:,} images; the paper has {RANDOM_IMAGES:,} random ones"
+            raise DataError(f"{extra}: save at most that many to another file.")
         return data
 
 

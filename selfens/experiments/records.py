@@ -22,6 +22,7 @@ from typing import Any
 
 from selfens.config import Config, same_experiment
 from selfens.errors import RunError
+from selfens.errors import one_line as one_line
 from selfens.experiments.tables import Cell, Task
 from selfens.files import check_regular, lock
 from selfens.files.tensors import write_atomically
@@ -161,19 +162,13 @@ class Store:
                 raise OSError("it is not a regular file")  # reading a pipe would block forever
             record = Record.from_json(path.read_text())
         except DAMAGE as error:
-            reason = one_line(error)
-            raise RunError(f"{path} is not a record ({reason}); move it away to repeat the run.") from None
+            raise RunError(f"{path} is not a record ({one_line(error)}); move it away to repeat the run.") from None
         task = Task(cell, record.seed)
         if path != self.record_path(task) or record.key != cell.key:
             raise RunError(f"{path} is the record of {record.key} seed {record.seed}; it is in the wrong place.")
         if (record.extra is None) != (cell.extra is None) or not same_experiment(record.config, task.config):
             raise RunError(f"{path} has another configuration than {cell.key} has now; remove it to run it again.")
         return record
-
-
-def one_line(error: Exception) -> str:
-    """Return an error's message without line breaks or a final period, to be part of a sentence."""
-    return " ".join(str(error).rstrip(".").split())[:300] or type(error).__name__
 
 
 @contextmanager

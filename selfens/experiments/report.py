@@ -66,9 +66,8 @@ def write_report(store: Store, tables: Sequence[Table], *, quick: bool = False) 
         "runs": [_run_row(record) for summary in summaries.values() for record in summary.records],
         "notes": path.read_text(errors="replace").strip() if path.is_file() else "",
         "figure": figure,
-        "quick": quick,
     }
-    contents = {"README.md": render("reproduce.md", **values)}
+    contents = {"README.md": render("reproduce.md", **values, quick=quick)}
     if figure is not None:
         contents[FIGURE] = f"{figure.rstrip()}\n<!-- {MARK} -->\n"
     with writable(store.root):

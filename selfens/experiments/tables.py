@@ -126,7 +126,6 @@ CIFAR100 = Table(name="cifar100", title="CIFAR-100", cells=_cells("cifar100", {"
     "temporal-aug":   ((38.65, 0.51), (26.30, 0.15)),
 }))
 
-
 _EXTRA = _cells("cifar100", {"random": "Random 500k", "restricted": "Restricted 237k"}, {
     "pi-aug":       ((25.79, 0.17), (25.43, 0.32)),
     "temporal-aug": ((23.62, 0.23), (23.79, 0.24)),
@@ -154,7 +153,7 @@ def _noise_cell(method: str, percentage: int) -> Cell:
     config = _config("svhn", f"{method}-aug", "all").with_values("labels", noise=float(percentage))
     if method == "temporal":
         config = config.with_values("method", weight_max=300.0 if percentage < 50 else 3000.0)
-    row = {"supervised": "Supervised-only", "temporal": "Temporal ensembling"}[method]
+    row = ROWS.get(method, "Temporal ensembling")
     return Cell(table="noise", name=f"{method}-{percentage}", row=row, column=f"{percentage} %", config=config)
 
 

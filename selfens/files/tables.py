@@ -42,11 +42,7 @@ def read_lines(text: str) -> tuple[str, Iterator[tuple[int, list[str]]]]:
 
 
 def as_cell(text: str) -> str:
-    """Return the text, or a JSON string if the text would not survive in a cell.
-
-    >>> as_cell("cat"), as_cell("-0.5"), as_cell("=cat")
-    ('cat', '-0.5', '"=cat"')
-    """
+    """Return the text, or a JSON string if the text would not survive in a cell."""
     is_formula = FORMULA.search(text) and not NUMBER.fullmatch(text)
     if not (is_formula or UNSEEN.search(text) or text.startswith('"') or text != text.strip()):
         return text
@@ -80,10 +76,7 @@ def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
 def write_output(path: Path, content: bytes, beginning: bytes = b"") -> None:
     """Write a file for the user atomically; a pipe or device such as /dev/stdout is written to directly.
 
-    Parameters
-    ----------
-    beginning
-        How files of this kind begin. An existing file that begins differently is not replaced.
+    An existing file that does not begin with `beginning`, as all files of its kind do, is not replaced.
     """
     from selfens.files.tensors import write_atomically, write_errors  # reading a CSV must not wait for torch
 
@@ -108,13 +101,7 @@ def _behind_links(path: Path) -> Path:
 
 
 def check_replaceable(path: Path, columns: Sequence[str], labels: Mapping[int, str] | None = None) -> None:
-    """Refuse to replace a file that is not a table beginning with `columns`, or that was edited by hand.
-
-    Parameters
-    ----------
-    labels
-        What we write into the column 'label', by row. Any other label was entered by hand.
-    """
+    """Refuse to replace a file that is not a table beginning with `columns`, or has other `labels` than ours, by row."""
     if not _behind_links(path).is_file() or path.stat().st_size == 0:
         return
     try:

@@ -92,9 +92,9 @@ class Method(ABC):
     uses_unlabeled: ClassVar[bool] = True
     """The method learns from rows without a label."""
     ensemble: EnsembleTargets | None = None
-    """Targets kept by row from epoch to epoch."""
+    """Targets kept by row: each epoch's predictions are written to it and committed at the end."""
     teacher: EmaTeacher | None = None
-    """An average of the network's weights; its network is the one evaluated."""
+    """An average of the network's weights, updated after each step; its network is the one evaluated."""
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.Options() if options is None else options
@@ -110,11 +110,17 @@ class Method(ABC):
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         """Return the loss of one step, in tensors only: no `.item()`, no branch on data. `weight` is w(t), a 0-d tensor."""
 
-    def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:  # noqa: B027
+    def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
         """Remember this step: the updated network, and the predictions made for `rows`, those of `batch.unlabeled`."""
+        if self.ensemble is not None:
+            self.ensemble.write(rows, predictions)
+        if self.teacher is not None:
+            self.teacher.update()
 
-    def end_epoch(self) -> None:  # noqa: B027
+    def end_epoch(self) -> None:
         """Apply what was remembered."""
+        if self.ensemble is not None:
+            self.ensemble.commit()
 
     def evaluated(self, network: nn.Module) -> nn.Module:
         """Return the network that is tested, saved for use and exported: the teacher's, if there is one."""

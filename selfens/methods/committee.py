@@ -67,13 +67,9 @@ class Committee(Method):
         parts = {"supervised": supervised, "unsupervised": unsupervised, "kept": kept.float().mean()}
         return Losses(supervised + weight * unsupervised, parts, self.teacher.probabilities(x))
 
-    def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
-        self.ensemble.write(rows, predictions)
-        self.teacher.update()
-
     def end_epoch(self) -> None:
         """Renew what the targets of the next epoch are made of: the ensemble, and the factor of each class."""
-        self.ensemble.commit()
+        super().end_epoch()
         averaged = self.neighborhood.averaged(self.ensemble, self.options.neighbors)
         counted = ~self.neighborhood.labeled & (averaged.sum(dim=1) > 0)  # some may not have been visited yet
         self.factors.copy_(class_factors(averaged, counted, self.prior, SLACK))

@@ -52,4 +52,4 @@ class FixMatch(Method):
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
         self.alignment.follow(predictions)
-        self.teacher.update()
+        super().after_step(network, rows, predictions)

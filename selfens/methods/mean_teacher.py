@@ -41,6 +41,3 @@ class MeanTeacher(Method):
         unsupervised = terms.CONSISTENCY[self.options.consistency](z[u], taught[u])
         parts = {"supervised": supervised, "unsupervised": unsupervised}
         return Losses(supervised + weight * unsupervised, parts, z.detach())
-
-    def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
-        self.teacher.update()

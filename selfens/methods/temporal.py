@@ -43,9 +43,3 @@ class Temporal(Method):
         unsupervised = compare(z[batch.unlabeled], targets.probabilities, counted)
         parts = {"supervised": supervised, "unsupervised": unsupervised}
         return Losses(supervised + weight * unsupervised, parts, z.detach())
-
-    def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
-        self.ensemble.write(rows, predictions)
-
-    def end_epoch(self) -> None:
-        self.ensemble.commit()

@@ -66,10 +66,4 @@ class TemporalTeacher(Method):
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
         self.alignment.follow(predictions)
-        if self.ensemble is not None:
-            self.ensemble.write(rows, predictions)
-        self.teacher.update()
-
-    def end_epoch(self) -> None:
-        if self.ensemble is not None:
-            self.ensemble.commit()
+        super().after_step(network, rows, predictions)

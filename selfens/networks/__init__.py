@@ -10,12 +10,9 @@ from selfens.core import memory
 from selfens.errors import ConfigError, import_factory, root_cause, unknown_name
 from selfens.networks.builtin import conv13, mlp, small, tiny, wrn28
 from selfens.networks.committee import Committee
-from selfens.networks.layers import GaussianNoise as GaussianNoise
-from selfens.networks.layers import NormalizedConv2d as NormalizedConv2d
-from selfens.networks.layers import NormalizedLinear as NormalizedLinear
-from selfens.networks.layers import calibrate as calibrate
-from selfens.networks.layers import fuse as fuse
-from selfens.networks.layers import update_running_means as update_running_means
+from selfens.networks.layers import GaussianNoise, calibrate, fuse, update_running_means
+
+__all__ = ["NETWORKS", "GaussianNoise", "build", "calibrate", "fuse", "is_factory", "update_running_means"]
 
 NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] = {
     "conv13": conv13,
@@ -37,10 +34,7 @@ def build(
 ) -> nn.Module:
     """Build the network named by `options.name`: one of `NETWORKS`, or a user's package.module:factory.
 
-    Parameters
-    ----------
-    copies
-        How many copies of its weights must fit on the device: training needs gradients and moments too.
+    `copies` of its weights must fit on the device: training needs gradients and moments too.
     """
     if is_factory(options.name):
         return _from_factory(options.name, input_shape, num_classes)

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from selfens.networks.kernels import covering, empty, four, pixels_of, sweeping
+from selfens.networks.kernels import covering, empty, four, locate, pixels_of, sweeping
 
 EPSILON = 1e-5  # added to the variance, as in torch
 # The best of 13 settings of the sums and 5 of the others on an H200. More programs wait for each other when they add up.
@@ -59,9 +59,7 @@ def _add_up_moments(
     squares = tl.zeros((TILE_P, TILE_C), tl.float32)
     tiles = tl.cdiv(pixels, TILE_P)
     for turn in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        row = (tiles - 1 - turn) * TILE_P + tl.arange(0, TILE_P)
-        inside = (row[:, None] < pixels) & (column[None, :] < channels)
-        place = row[:, None] * channels + column[None, :]
+        row, inside, place = locate(tiles - 1 - turn, column, pixels, channels, TILE_P)
         if POOL:
             a, b, c, d = four(x, row, column, inside, channels, width)
             _which, chosen = _choose(a, b, c, d, sign)
@@ -84,9 +82,7 @@ def _scale_and_activate(
 ):  # fmt: skip
     """out = leaky_relu(gain * (raw - mean) / deviation + shift), `raw` is x or its pooled values; write mean and variance."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
-    inside = (row[:, None] < pixels) & (column[None, :] < channels)
-    place = row[:, None] * channels + column[None, :]
+    _row, inside, place = locate(tl.program_id(0), column, pixels, channels, TILE_P)
     value = tl.load(raw + place, mask=inside, other=0.0).to(tl.float32)
     off = _of_channels(sums, column, channels) / count
     batch_mean = _of_channels(x + middle * channels, column, channels) + off
@@ -106,8 +102,7 @@ def _scale_activate_and_pool(
 ):  # fmt: skip
     """The same with known mean and variance, pooled: all four pixels are scaled, so that signs do not matter."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
-    inside = (row[:, None] < pixels) & (column[None, :] < channels)
+    row, inside, place = locate(tl.program_id(0), column, pixels, channels, TILE_P)
     a, b, c, d = four(x, row, column, inside, channels, width)
     center = _of_channels(mean, column, channels)
     scale = _of_channels(gain, column, channels) * tl.rsqrt(_of_channels(variance, column, channels) + epsilon)
@@ -116,7 +111,7 @@ def _scale_activate_and_pool(
     largest = tl.maximum(tl.maximum(a, b, propagate_nan), tl.maximum(c, d, propagate_nan), propagate_nan)
     value = largest + _of_channels(shift, column, channels)
     value = tl.where(value > 0, value, value * slope).to(out.dtype.element_ty)
-    tl.store(out + row[:, None] * channels + column[None, :], value, mask=inside)
+    tl.store(out + place, value, mask=inside)
 
 
 @triton.jit
@@ -133,9 +128,7 @@ def _add_up_gradient_moments(
     products = tl.zeros((TILE_P, TILE_C), tl.float32)
     tiles = tl.cdiv(pixels, TILE_P)
     for turn in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        row = (tiles - 1 - turn) * TILE_P + tl.arange(0, TILE_P)
-        inside = (row[:, None] < pixels) & (column[None, :] < channels)
-        place = row[:, None] * channels + column[None, :]
+        _row, inside, place = locate(tiles - 1 - turn, column, pixels, channels, TILE_P)
         before = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
         normal = (tl.load(raw + place, mask=inside, other=0.0).to(tl.float32) - center) * inverse
         before = tl.where(normal * channel_gain + offset > 0, before, before * slope)
@@ -152,9 +145,7 @@ def _write_input_gradient(
 ):  # fmt: skip
     """Write the gradient of x: before the activation, to the pooled pixel, minus its mean and its slope along x, scaled."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
-    inside = (row[:, None] < pixels) & (column[None, :] < channels)
-    place = row[:, None] * channels + column[None, :]
+    row, inside, place = locate(tl.program_id(0), column, pixels, channels, TILE_P)
     after = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
     center = _of_channels(mean, column, channels)
     inverse = tl.rsqrt(_of_channels(variance, column, channels) + epsilon)
@@ -258,9 +249,7 @@ def normalize(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return leaky_relu(gain * (x - mean) / deviation + shift), pooled; and mean and variance of x over all but its channels.
 
-    x      [batch, channels, height, width] of any float type; even sides if it is pooled 2x2
-    gain   [channels] float32, as is shift
-    slope  of the leaky ReLU, above 0 if it is pooled
+    `gain` and `shift` are float32. To be pooled 2x2, images need even sides and the leaky ReLU a slope above 0.
     """
     out, mean, variance, _pooled = _forward(x, gain, shift, slope, pool)
     return out, mean.detach(), variance.detach()

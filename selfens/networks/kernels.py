@@ -56,6 +56,13 @@ def empty(x: Tensor, pool: bool, kind: torch.dtype | None = None) -> Tensor:
 
 
 @triton.jit
+def locate(number, column, pixels, channels, TILE_P: tl.constexpr):
+    """Return the pixels of a tile, which of its values exist, and their positions in a tensor."""
+    row = number * TILE_P + tl.arange(0, TILE_P)
+    return row, (row[:, None] < pixels) & (column[None, :] < channels), row[:, None] * channels + column[None, :]
+
+
+@triton.jit
 def four(x, row, column, inside, channels, width):
     """Return the 2x2 pixels that are pooled into pixel `row`; `width` is that of the pooled image."""
     corner = (row // width) * 4 * width + (row % width) * 2  # the upper left one, in the unpooled image
@@ -68,39 +75,28 @@ def four(x, row, column, inside, channels, width):
 
 
 @triton.jit
-def _add_up(x, sums, pixels, channels, EACH: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr):
-    """sums[c] += the values of channel c in this program's pixels."""
-    column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    total = tl.zeros((TILE_P, TILE_C), tl.float32)
-    first = tl.program_id(0) * EACH
-    for start in range(0, EACH, TILE_P):
-        row = first + start + tl.arange(0, TILE_P)
-        inside = (row[:, None] < pixels) & (column[None, :] < channels)
-        total += tl.load(x + row[:, None] * channels + column[None, :], mask=inside, other=0.0).to(tl.float32)
-    tl.atomic_add(sums + column, tl.sum(total, axis=0), mask=column < channels)
+def _add_up(
+    x, pooled, chosen, sums, pixels, channels, width,
+    POOL: tl.constexpr, EACH: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr,
+):  # fmt: skip
+    """sums[c] += the values of channel c in this program's pixels.
 
-
-@triton.jit
-def _pool_and_add_up(
-    x, pooled, chosen, sums, pixels, channels, width, EACH: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr
-):
-    """Write the largest of each 2x2 pixels and which of the four it was; update sums[c] as in `_add_up`, over all four.
-
-    `pixels` and `width` are those of the pooled image. Of equal values the first counts, as in torch.
+    With pooling, write the largest of each 2x2 pixels and which of the four it was; of equal values the first counts, as in
+    torch. `pixels` and `width` are those of the output.
     """
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     total = tl.zeros((TILE_P, TILE_C), tl.float32)
-    first = tl.program_id(0) * EACH
-    for start in range(0, EACH, TILE_P):
-        row = first + start + tl.arange(0, TILE_P)
-        inside = (row[:, None] < pixels) & (column[None, :] < channels)
-        a, b, c, d = four(x, row, column, inside, channels, width)
-        total += (a + b) + (c + d)
-        largest = tl.maximum(tl.maximum(a, b), tl.maximum(c, d))
-        which = tl.where(a == largest, 0, tl.where(b == largest, 1, tl.where(c == largest, 2, 3)))
-        target = row[:, None] * channels + column[None, :]
-        tl.store(pooled + target, largest.to(pooled.dtype.element_ty), mask=inside)
-        tl.store(chosen + target, which.to(tl.uint8), mask=inside)
+    for turn in range(EACH // TILE_P):
+        row, inside, place = locate(tl.program_id(0) * (EACH // TILE_P) + turn, column, pixels, channels, TILE_P)
+        if POOL:
+            a, b, c, d = four(x, row, column, inside, channels, width)
+            total += (a + b) + (c + d)
+            largest = tl.maximum(tl.maximum(a, b), tl.maximum(c, d))
+            which = tl.where(a == largest, 0, tl.where(b == largest, 1, tl.where(c == largest, 2, 3)))
+            tl.store(pooled + place, largest.to(pooled.dtype.element_ty), mask=inside)
+            tl.store(chosen + place, which.to(tl.uint8), mask=inside)
+        else:
+            total += tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     tl.atomic_add(sums + column, tl.sum(total, axis=0), mask=column < channels)
 
 
@@ -111,14 +107,12 @@ def _shift_and_activate(
 ):  # fmt: skip
     """out = dropout(leaky_relu(x - sums/count + bias)); the first programs also write the mean."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
+    _row, inside, place = locate(tl.program_id(0), column, pixels, channels, TILE_P)
     known = column < channels
     batch_mean = tl.load(sums + column, mask=known, other=0.0) / count
     if tl.program_id(0) == 0:
         tl.store(mean + column, batch_mean, mask=known)
     shift = tl.load(bias + column, mask=known, other=0.0) - batch_mean
-    place = row[:, None] * channels + column[None, :]
-    inside = (row[:, None] < pixels) & known[None, :]
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) + shift[None, :]
     value = tl.where(value > 0, value, value * slope)
     if DROP:
@@ -128,11 +122,13 @@ def _shift_and_activate(
 
 
 @triton.jit
-def _through_activation(gradient, out, slope, dropout, DROP: tl.constexpr):
+def _through_activation(gradient, out, place, inside, slope, dropout, DROP: tl.constexpr):
     """Return the gradient before leaky ReLU and dropout, from the gradient after them and the output."""
-    before = tl.where(out > 0, gradient, gradient * slope)
+    after = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(out + place, mask=inside, other=0.0).to(tl.float32)
+    before = tl.where(value > 0, after, after * slope)
     if DROP:
-        before = tl.where(out == 0, 0.0, before / (1 - dropout))
+        before = tl.where(value == 0, 0.0, before / (1 - dropout))
     return before
 
 
@@ -144,15 +140,9 @@ def _add_up_gradient(
     """sums[c] += the gradient of channel c before the activation, over this program's pixels."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     total = tl.zeros((TILE_P, TILE_C), tl.float32)
-    first = tl.program_id(0) * EACH
-    for start in range(0, EACH, TILE_P):
-        row = first + start + tl.arange(0, TILE_P)
-        inside = (row[:, None] < pixels) & (column[None, :] < channels)
-        place = row[:, None] * channels + column[None, :]
-        after = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
-        total += _through_activation(
-            after, tl.load(out + place, mask=inside, other=0.0).to(tl.float32), slope, dropout, DROP
-        )
+    for turn in range(EACH // TILE_P):
+        _row, inside, place = locate(tl.program_id(0) * (EACH // TILE_P) + turn, column, pixels, channels, TILE_P)
+        total += _through_activation(gradient, out, place, inside, slope, dropout, DROP)
     tl.atomic_add(sums + column, tl.sum(total, axis=0), mask=column < channels)
 
 
@@ -163,15 +153,9 @@ def _write_gradient(
 ):  # fmt: skip
     """Write the gradient of the convolution's output: through the activation, minus the channel's mean, to the pooled pixel."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    row = tl.program_id(0) * TILE_P + tl.arange(0, TILE_P)
-    known = column < channels
-    inside = (row[:, None] < pixels) & known[None, :]
-    place = row[:, None] * channels + column[None, :]
-    mean = (tl.load(sums + column, mask=known, other=0.0) / count)[None, :]
-    after = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
-    before = _through_activation(
-        after, tl.load(out + place, mask=inside, other=0.0).to(tl.float32), slope, dropout, DROP
-    )
+    row, inside, place = locate(tl.program_id(0), column, pixels, channels, TILE_P)
+    mean = (tl.load(sums + column, mask=column < channels, other=0.0) / count)[None, :]
+    before = _through_activation(gradient, out, place, inside, slope, dropout, DROP)
     kind = result.dtype.element_ty
     if POOL:
         which = tl.load(chosen + place, mask=inside, other=0)
@@ -205,10 +189,7 @@ def _forward(
     sums, mean = torch.zeros(channels, device=x.device), torch.empty(channels, device=x.device)
     tile = SUM_PIXELS // 2 if pool else SUM_PIXELS  # pooling holds four tiles
     grid, sizes = _summing(pixels_of(out), channels, tile)
-    if pool:
-        _pool_and_add_up[grid](x, out, chosen, sums, pixels_of(out), channels, out.shape[3], **sizes)
-    else:
-        _add_up[grid](x, sums, count, channels, **sizes)
+    _add_up[grid](x, out, chosen, sums, pixels_of(out), channels, out.shape[3], POOL=pool, **sizes)
     grid, sizes = covering(pixels_of(out), channels, COVER_PIXELS, COVER_WARPS)
     raw = out if pool else x
     _shift_and_activate[grid](
@@ -223,19 +204,17 @@ def _(x, bias, seed, slope, dropout, pool):
     return empty(x, pool), torch.empty_like(bias), chosen
 
 
-def _unpooled(out: Tensor, height: int, width: int) -> Tensor:
-    shape = (*out.shape[:2], height, width)
+def _unpooled(out: Tensor, pool: bool) -> Tensor:
+    shape = (*out.shape[:2], *(2 * side if pool else side for side in out.shape[2:]))
     return torch.empty(shape, dtype=out.dtype, device=out.device, memory_format=torch.channels_last)
 
 
 @torch.library.custom_op("selfens::normalize_backward", mutates_args=())
-def _backward(
-    gradient: Tensor, out: Tensor, chosen: Tensor, slope: float, dropout: float, height: int, width: int
-) -> tuple[Tensor, Tensor]:
+def _backward(gradient: Tensor, out: Tensor, chosen: Tensor, slope: float, dropout: float) -> tuple[Tensor, Tensor]:
     """Return the gradients of the convolution's output and of the bias."""
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     pool, channels = chosen.numel() > 0, out.shape[1]
-    result, sums = _unpooled(out, height, width), torch.zeros(channels, device=out.device)
+    result, sums = _unpooled(out, pool), torch.zeros(channels, device=out.device)
     grid, sizes = _summing(pixels_of(out), channels)
     _add_up_gradient[grid](gradient, out, sums, pixels_of(out), channels, slope, dropout, DROP=dropout > 0, **sizes)
     grid, sizes = covering(pixels_of(out), channels, COVER_PIXELS, COVER_WARPS)
@@ -247,21 +226,20 @@ def _backward(
 
 
 @_backward.register_fake
-def _(gradient, out, chosen, slope, dropout, height, width):
-    return _unpooled(out, height, width), torch.empty(out.shape[1], device=out.device)
+def _(gradient, out, chosen, slope, dropout):
+    return _unpooled(out, chosen.numel() > 0), torch.empty(out.shape[1], device=out.device)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    x, _bias, _seed, ctx.slope, ctx.dropout, _pool = inputs
+    _x, _bias, _seed, ctx.slope, ctx.dropout, _pool = inputs
     out, _mean, chosen = output
-    ctx.height, ctx.width = x.shape[2], x.shape[3]
     ctx.save_for_backward(out, chosen)
     ctx.set_materialize_grads(False)
 
 
 def _gradients(ctx: Any, gradient: Tensor, *_ignored: Any) -> tuple[Tensor | None, ...]:
     out, chosen = ctx.saved_tensors
-    result, bias = _backward(gradient, out, chosen, ctx.slope, ctx.dropout, ctx.height, ctx.width)
+    result, bias = _backward(gradient, out, chosen, ctx.slope, ctx.dropout)
     return result, bias, None, None, None, None
 
 
@@ -271,9 +249,7 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 def normalize(x: Tensor, bias: Tensor, slope: float, dropout: float = 0.0, pool: bool = False) -> tuple[Tensor, Tensor]:
     """Return dropout(leaky_relu(pool(x) - mean + bias)), and the mean of x over everything but its channels.
 
-    x        [batch, channels, height, width] of any float type; even sides if it is pooled 2x2
-    bias     [channels] float32
-    dropout  the probability of dropping a value; the others are scaled up
+    `bias` is float32. To be pooled 2x2, images need even sides.
     """
     seed = torch.randint(2**31 - 1, (1,), device=x.device) if dropout else torch.empty(0, device=x.device)
     out, mean, _chosen = _forward(x, bias, seed, slope, dropout, pool)

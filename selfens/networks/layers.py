@@ -34,16 +34,8 @@ class NormalizedLayer(nn.Module, ABC):
     """activation(W x - mean + b) with W = g V / |V|: weight normalization and mean-only batch normalization.
 
     |V| is per output unit. In training, the mean of W x is over everything but the channel, and gradients flow through it; in
-    evaluation it is the running mean. g and b are trainable (Salimans & Kingma, 2016).
-
-    Parameters
-    ----------
-    weight_shape
-        Shape of V, output units first; V ~ N(0, 0.05^2) initially, as in the authors' code.
-    momentum
-        Momentum of the running mean.
-    slope
-        Slope of the leaky ReLU; 1 for none.
+    evaluation it is the running mean. g and b are trainable (Salimans & Kingma, 2016). V ~ N(0, 0.05^2) initially, as in the
+    authors' code. The activation is a leaky ReLU; with `slope` 1 there is none.
     """
 
     def __init__(self, weight_shape: tuple[int, ...], momentum: float, slope: float) -> None:

@@ -27,11 +27,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def shown(text: str, limit: int | None = None) -> str:
-    """Return a name as one line of valid text, truncated, with right-to-left letters isolated from what is beside them.
-
-    >>> shown("a  very\\nlong name", 9)
-    'a very l…'
-    """
+    """Return a name as one line of valid text, truncated, with right-to-left letters isolated from what is beside them."""
     valid = text.encode("utf-8", "replace").decode()  # file names may hold bytes that are not UTF-8
     line = visible(" ".join(valid.split()))
     line = line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…"
@@ -40,10 +36,6 @@ def shown(text: str, limit: int | None = None) -> str:
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
-    """Format the mean, with the standard deviation if there are several values.
-
-    >>> mean_and_deviation([1.0, 2.0]), mean_and_deviation([0.5])
-    ('1.50 ± 0.71', '0.50')
-    """
+    """Format the mean, with the standard deviation if there are several values."""
     mean = f"{statistics.mean(values):.2f}"
     return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"

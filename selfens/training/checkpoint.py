@@ -62,10 +62,8 @@ class Checkpointer:
                 ensemble.load_state_dict(own)
             _restore_random_states(parts, random if same_processes else {}, checkpoint.epoch)
         except (RuntimeError, KeyError, ValueError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(
-                f"the checkpoint does not fit the run ({reason}); it is damaged, or of another run."
-            ) from None
+            found = f"the checkpoint does not fit the run ({str(error).splitlines()[0]})"
+            raise RunError(f"{found}; it is damaged, or of another run.") from None
         if step >= parts.loader.steps_per_epoch:
             raise RunError(f"the checkpoint is damaged: step {step} is beyond the end of an epoch.")
         return checkpoint.epoch, step, checkpoint.seconds if step else 0.0
@@ -79,8 +77,6 @@ class Checkpointer:
 
 def average_over_processes(parts: Components) -> None:
     """Average what each process has computed from its own batches: running means, and sums of losses."""
-    if parts.group.size == 1:
-        return
     states = _states(parts)
     tensors = [*parts.network.buffers(), *states["method"].values(), *states["evaluated"].values()]
     floats = [tensor for tensor in tensors if tensor.is_floating_point()]

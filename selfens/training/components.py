@@ -42,13 +42,11 @@ class Components:
         # Validate first; allocate the (possibly huge) targets last.
         config, device, data = prepared.config, prepared.device, prepared.data
         self.prepared, self.overrides, self.group = prepared, overrides, group
-        if overrides.network is None:
+        network, sizes = overrides.network, (data.input_shape, data.num_classes)
+        if network is None:
             copies = 3 if config.optimizer.name == "sgd" else 4  # weights, gradients and moments
-            self.network = networks.build(
-                config.network, data.input_shape, data.num_classes, copies=copies, device=device
-            )
-        else:
-            self.network = overrides.network
+            network = networks.build(config.network, *sizes, copies=copies, device=device)
+        self.network = network
         on_gpu = device.type == "cuda"
         compile = config.training.compile == "on" or (on_gpu and config.training.compile == "auto")
         # After a user's network was imported, because two threads must not import the same modules at the same time.
@@ -188,10 +186,9 @@ class Components:
         views = Views(data.input_shape, self.config.views, pixels=prepared.views_see_pixels(names))
         later = prepared.preprocesses_views(names)
         before, after = (None, prepared.preprocess) if later else (prepared.preprocess, None)
-        wanted = self.config.training.residence
-        self.residence = prefetch.choose_residence(wanted, inputs, data.dataset.name, device, raw=later)
-        """Where the inputs are kept."""
-        source = prefetch.from_residence(self.residence, inputs, before, sampler.batch_size, device)
+        self.residence, source = prefetch.load_inputs(
+            inputs, data.dataset.name, self.config.training.residence, before, sampler.batch_size, device
+        )
         return Loader(source, torch.from_numpy(self.labels[self.owned]).to(device), sampler, views, after)
 
     def _set_up_network(self) -> None:

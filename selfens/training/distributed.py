@@ -7,6 +7,7 @@ wait for a slow rank (loading data, writing a checkpoint) go through gloo with a
 process has died.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -115,10 +116,8 @@ def process_group(device: torch.device) -> Iterator[Group]:
         is_lost = isinstance(error, dist.DistError) or re.search("gloo|connect|socket|timed? ?out", text, re.IGNORECASE)
         if isinstance(error, SelfensError) or not is_lost:
             raise
-        raise RunError(
-            f"another process of this training has ended or no longer answers ({text.splitlines()[-1][:200]}); start them all "
-            "again, and resume the run if there is a checkpoint."
-        ) from error
+        found = f"another process of this training has ended or no longer answers ({text.splitlines()[-1][:200]})"
+        raise RunError(f"{found}; start all of them again, and resume the run if it has a checkpoint.") from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -126,7 +125,7 @@ def process_group(device: torch.device) -> Iterator[Group]:
 
 def _join(device: torch.device) -> Group:
     if device.type == "cuda":
-        torch.cuda.set_device(launcher.local_rank())
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     found, rank, size = next(rendezvous("env://", timeout=STEP_TIMEOUT))
     # torchrun may keep its store when it restarts processes; it then holds addresses of processes that have ended.
     store = dist.PrefixStore(f"restart {launcher.restarts()}", found)  # type: ignore[attr-defined]

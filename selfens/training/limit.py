@@ -28,10 +28,8 @@ def fit_schedule(parts: Components, checkpointer: Checkpointer, deadline: float)
     left = max(deadline - time.perf_counter(), 0.0)
     epochs = parts.group.min(int(min(left * (1 - RESERVE) / epoch, 1e9)))
     if epochs < 1:
-        raise ConfigError(
-            f"the time limit leaves {left:.1f} s for training, and one epoch takes about {epoch:.1f} s; allow "
-            f"{epoch / (1 - RESERVE) - left + 2:.0f} s more."
-        )
+        found = f"the time limit leaves {left:.1f} s for training, and one epoch takes about {epoch:.1f} s"
+        raise ConfigError(f"{found}; allow {epoch / (1 - RESERVE) - left + 2:.0f} s more.")
     parts.prepared = replace(parts.prepared, config=parts.config.with_epochs(epochs))
 
 

@@ -132,11 +132,7 @@ def describe(record: dict[str, Any], room: float = math.inf) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration.
-
-    >>> duration(59), duration(61), duration(3700)
-    ('59 s', '1 min 01 s', '1 h 01 min')
-    """
+    """Format a duration: 59 s, 1 min 01 s, 1 h 01 min."""
     minutes, rest = divmod(int(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

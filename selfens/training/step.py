@@ -60,18 +60,8 @@ def _fresh_code_object(method: Callable[..., Any]) -> Callable[..., Any]:
 class Step:
     """A training step; call it with the rows of a batch.
 
-    Parameters
-    ----------
-    group
-        The processes over which gradients are averaged.
-    compile
-        Compile losses and update with torch.compile.
-    kernels
-        Use our GPU kernels in the network, and in networks that the method keeps, such as a teacher.
-    capture
-        Record the step once as a CUDA graph and replay it.
-    warn
-        Called with a sentence if one of these fails and the step runs without it.
+    `compile` losses and update, use our GPU `kernels` in the network and in those that the method keeps, `capture` the step as
+    a CUDA graph. If one of these fails, the step runs without it and calls `warn`.
     """
 
     def __init__(

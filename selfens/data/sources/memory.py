@@ -1,10 +1,9 @@
 """A dataset that was passed in Python; it can be loaded only by passing it again."""
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, NoReturn, final
 
-from selfens.data.dataset import Dataset
-from selfens.data.sources.base import Peek, Source, SourceOptions
+from selfens.data.sources.base import Source, SourceOptions
 from selfens.errors import DataError
 from selfens.settings import setting
 
@@ -24,11 +23,8 @@ class Memory(Source):
 
     noun = "a dataset passed in Python"
 
-    def peek(self) -> Peek:
-        raise self._error()
+    def peek(self) -> NoReturn:
+        raise DataError("the config's source is a dataset passed in Python; pass it to train(..., dataset=...).")
 
-    def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
-        raise self._error()
-
-    def _error(self) -> DataError:
-        return DataError("the config's source is a dataset passed in Python; pass it to train(..., dataset=...).")
+    def load(self, *, seed: int, side: int | None, progress: bool) -> NoReturn:
+        self.peek()
