@@ -38,6 +38,8 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 
 class Cluster:
     """The workers of a Ray cluster, in a context in which this process is connected to it. See `pool.Workers`.
 
+    A process that is connected to Ray already, such as a notebook's, uses and keeps its connection.
+
     Parameters
     ----------
     address
@@ -57,33 +59,44 @@ class Cluster:
         self.running: dict[Future[bool], tuple[int, ExitStack]] = {}
         self.tasks: dict[int, tuple[Any, Path]] = {}  # of each running task: Ray's reference, and the folder of its run
         self.started = 0
+        self._queue: Any = None
 
     # The connection
 
     def __enter__(self) -> Cluster:
         require("ray", "--ray")
-        self.name = connect(self.address)
         import ray
-        from ray.util.queue import Queue
 
+        self.is_ours = not ray.is_initialized()
+        self.name = connect(self.address) if self.is_ours else ray.get_runtime_context().gcs_address
         try:
             self.lost: tuple[type[BaseException], ...] = (ray.exceptions.RayError,)
-            here = ray.get_runtime_context().get_node_id()
             self.nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
             self.gpus = self._gpus()
-            self.work = ray.remote(max_retries=0)(_work)
-            self.queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": _on(here)})
         except BaseException:
-            ray.shutdown()
+            self.__exit__()
             raise
+        self.work = ray.remote(max_retries=0)(_work)
         return self
 
     def __exit__(self, *exception: object) -> None:
         import ray
 
-        with suppress(Exception):
-            self.queue.shutdown(force=True)
-        ray.shutdown()
+        if self._queue is not None:
+            self._queue.shutdown(force=True)
+        if self.is_ours:
+            ray.shutdown()
+
+    @property
+    def queue(self) -> Any:
+        """The queue of what the tasks send, in a process of the command's node."""
+        import ray
+        from ray.util.queue import Queue
+
+        if self._queue is None:
+            here = ray.get_runtime_context().get_node_id()
+            self._queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": _on(here)})
+        return self._queue
 
     def _total(self, resource: str) -> float:
         return float(sum(node["Resources"].get(resource, 0) for node in self.nodes))
@@ -162,8 +175,11 @@ class Cluster:
         for name, ref in asked.items():
             try:
                 theirs, problem = ray.get(ref)
-            except ray.exceptions.RayError as error:
+            except ray.exceptions.RayTaskError as error:
                 raise ConfigError(f"node {name} cannot run selfens ({root_cause(error)}).") from None
+            except ray.exceptions.RayError as error:  # it has gone meanwhile
+                self.say(f"warning: node {name} does not answer ({type(error).__name__}); the runs go on without it.")
+                continue
             for package, version in ours.items():
                 if theirs[package] != version:
                     raise ConfigError(

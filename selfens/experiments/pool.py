@@ -109,6 +109,8 @@ def run_all(jobs: Sequence[Job], root: Path, workers: Workers, say: Callable[[st
                         say(f"{job}: its node or process died; it is started again.")
                         waiting.insert(0, job)
                         continue
+                    if job.is_done(root):
+                        job.clear(root)  # checkpoints that another machine has sent
                     if (error or not future.result()) and not job.is_done(root):
                         failed += 1
                         reason = "its process died" if isinstance(error, workers.lost) else str(error or "see above")
