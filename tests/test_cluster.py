@@ -1,6 +1,7 @@
 """Runs on a Ray cluster of two nodes on this machine: the same results as in one process, whatever happens to a node."""
 
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -10,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import differences, left_behind, write_npz
+from support import contents, differences, forking, left_behind, write_npz
 
 from selfens import load_run
-from selfens.experiments import cluster, command, data
+from selfens.experiments import cluster, command, data, pool
 from selfens.experiments.data import DataLocation
 from selfens.experiments.records import Store
 from selfens.experiments.tables import TABLES, Task
@@ -206,23 +207,23 @@ def listening():
 
 
 def test_an_address_that_does_not_answer_is_one_sentence_within_seconds(ray, typed, listening, monkeypatch):
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "PROBE_SECONDS", 2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = f"127.0.0.1:{server.getsockname()[1]}"
     for address, reason in (
         (closed, "(Connection refused)"),
-        (listening, "(timed out)"),
+        (listening, "(something else listens there"),
         (f"ray://{closed}", "(Connection refused)"),
         ("nowhere.invalid:6379", "not known)"),
     ):
-        for named in (("--ray", address), ("--ray",)):
-            monkeypatch.setenv("RAY_ADDRESS", address)
-            began = time.monotonic()
-            code, said, complained = typed("reproduce", *named, "noise", "--quick")
-            assert time.monotonic() - began < 5
-            assert (code, complained.count("\n")) == (1, 1)
-            assert complained.startswith(f"error: no Ray cluster answers at {address} (")
-            assert reason in complained
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        began = time.monotonic()
+        named = ("--ray",) if address == closed else ("--ray", address)
+        code, _, complained = typed("reproduce", *named, "noise", "--quick")
+        assert time.monotonic() - began < 10
+        assert (code, complained.count("\n")) == (1, 1)
+        assert complained.startswith(f"error: no Ray cluster answers at {address} (")
+        assert reason in complained
 
 
 @pytest.mark.parametrize(
@@ -244,6 +245,24 @@ def test_a_mistake_is_one_sentence(ray, typed, words, sentence):
     code, _, complained = typed(*words)
     assert (code, complained.count("\n")) == (1, 1)
     assert sentence in complained
+
+
+def test_seeds_are_done_beside_each_other_and_continued_without_ray(tmp_path, typed, monkeypatch):
+    monkeypatch.setattr(pool, "CONTEXT", forking())
+    words = ("train", "digits", "--epochs", 2, *SMALL)
+    code, said, complained = typed(*words, "--seeds", "0-1")
+    assert (code, complained) == (0, "")
+    errors = [load_run(f"runs/digits-temporal-seed{seed}").test_error for seed in range(2)]
+    assert said.splitlines()[-1].startswith(f"error {sum(errors) / 2:.2f} ± ")
+    assert typed(*words, "--seed", 1, "--run", "alone", "--quiet")[0] == 0
+    assert differences(left_behind(Path("alone")), left_behind(Path("runs/digits-temporal-seed1"))) == []
+    before = contents(tmp_path / "runs")
+    shutil.rmtree("runs/digits-temporal-seed0")
+    assert typed(*words, "--seeds", "0-1")[1].count("runs done") == 1  # only the one that is missing
+    assert contents(tmp_path / "runs").keys() == before.keys()
+    code, _, complained = typed(*words, "--seeds", "0-2", "--epochs", 3)
+    assert code == 1
+    assert "digits-temporal-seed0 holds a run with other settings; choose another folder" in complained
 
 
 def test_without_ray_the_sentence_says_how_to_install_it(typed, monkeypatch):

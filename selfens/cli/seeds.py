@@ -156,7 +156,8 @@ def train_seeds(
             cluster.check(jobs)
             failed, stopped = run_all(jobs, root, cluster, say)
     done = [job for job in jobs if job.is_done(root)]
-    left = f"{plural(len(jobs) - len(done), 'run')} missing"
+    missing = len(jobs) - len(done)
+    left = "1 run is missing" if missing == 1 else f"{missing} runs are missing"
     if stopped:
         complain(f"stopped; {left}. Run it again to continue.")
         sys.exit(130)

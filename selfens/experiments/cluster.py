@@ -13,6 +13,8 @@ import os
 import pickle
 import re
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -26,13 +28,12 @@ from typing import Any
 from selfens.errors import ConfigError, DataError, SelfensError, plural, require, root_cause
 
 CONNECT_SECONDS = 5.0
+PROBE_SECONDS = 15.0  # for Ray to be imported, and to answer
 STOP_SECONDS = 60.0  # for a step and a checkpoint, after Ctrl-C
 SNAPSHOT_SECONDS, SNAPSHOT_SHARE = 1.0, 20  # sending checkpoints takes at most a twentieth of the time
 CHECKPOINT = "checkpoint.safetensors"
 Files = dict[str, bytes]
 """The content of files, by their path below a folder."""
-GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""How every gRPC client begins; a server answers with a frame of the same kind, 4."""
 
 
 class Cluster:
@@ -278,7 +279,7 @@ def connect(address: str) -> str:
     found = re.fullmatch(r"(?:ray://)?\[?([^/\s]+?)\]?:(\d{1,5})", address)
     if not found:
         raise ConfigError(f"--ray is '{address}'; expected HOST:PORT, such as 10.0.0.1:6379, or ray://HOST:10001.")
-    if problem := _silence(found[1], int(found[2])):
+    if problem := _silence(found[1], int(found[2]), address.startswith("ray://")):
         raise ConfigError(
             f"no Ray cluster answers at {address} ({problem}); check the address, and that 'ray status' works."
         )
@@ -292,15 +293,19 @@ def connect(address: str) -> str:
     return address
 
 
-def _silence(host: str, port: int) -> str:
-    """Return why nothing that could be Ray listens there, or "". Ray itself would try for minutes, and say much."""
+def _silence(host: str, port: int, is_client: bool) -> str:
+    """Return why no Ray cluster answers there, or "". `ray.init` would try for minutes, and print much."""
     try:
-        with socket.create_connection((host, port), CONNECT_SECONDS) as opened:
-            opened.sendall(GREETING)
-            answer = opened.recv(9)
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
     except (OSError, UnicodeError) as error:
         return getattr(error, "strerror", None) or str(error)
-    return "" if answer[3:4] == b"\x04" else "something else listens there"
+    if is_client:
+        return ""  # Ray's own time limit is half a minute
+    words = ["-m", "ray.scripts.scripts", "health-check", "--skip-version-check", "--address", f"{host}:{port}"]
+    with suppress(subprocess.TimeoutExpired):
+        asked = subprocess.run([sys.executable, *words], capture_output=True, timeout=PROBE_SECONDS)
+        return "something else listens there" if asked.returncode == 1 else ""  # 2: a Ray without this command
+    return "something else listens there, or it is overloaded"
 
 
 def versions() -> dict[str, str]:
