@@ -70,8 +70,13 @@ class Cluster:
 
         self.is_ours = not ray.is_initialized()
         self.name = connect(self.address) if self.is_ours else ray.get_runtime_context().gcs_address
+        if self.address not in ("auto", self.name):
+            raise ConfigError(
+                f"this process is connected to the Ray cluster {self.name} already; leave out the address."
+            )
+        gone = ray.exceptions
+        self.lost = gone.NodeDiedError, gone.WorkerCrashedError, gone.LocalRayletDiedError, gone.OutOfMemoryError
         try:
-            self.lost: tuple[type[BaseException], ...] = (ray.exceptions.RayError,)
             self.nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
             self.gpus = self._gpus()
         except BaseException:
