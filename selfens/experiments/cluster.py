@@ -235,8 +235,9 @@ class Cluster:
         import ray
 
         refs = {future: self.tasks[self.running[future][0]][0] for future in running}
-        for ref in refs.values():
-            ray.cancel(ref)
+        for future, ref in refs.items():
+            if not future.done():
+                ray.cancel(ref)
         deadline = time.monotonic() + STOP_SECONDS
         while wait(refs, 0.2).not_done and time.monotonic() < deadline:
             self.poll()
@@ -260,9 +261,10 @@ class Cluster:
                 if isinstance(result, SelfensError):
                     raise result
                 yield result
-        finally:
-            for ref in refs:
-                ray.cancel(ref, force=True)
+        except BaseException:  # an interrupt or an error; never by force, which can crash Ray if a task is just ending
+            for ref in ray.wait(refs, num_returns=len(refs), timeout=0)[1]:
+                ray.cancel(ref)
+            raise
 
 
 def connect(address: str) -> str:
