@@ -22,6 +22,7 @@ EXTRAS = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "tensorboard": ("tensorboard",),
     "tables": ("pandas", "pyarrow"),
+    "ray": ("ray",),
     "timm": ("timm", "torchvision"),
 }
 

@@ -27,14 +27,14 @@ from selfens.data import official_files
 from selfens.data.sources.official import ROWS, Official
 from selfens.errors import ConfigError, DataError, RunError
 from selfens.experiments import command as command_module
-from selfens.experiments import data, pool
+from selfens.experiments import data, pool, worker
 from selfens.experiments.command import choose_cells, parse_devices, parse_seeds, reproduce
 from selfens.experiments.data import DataLocation
-from selfens.experiments.pool import run_all
+from selfens.experiments.pool import Processes, run_all
 from selfens.experiments.records import ExtraImages, Record, Store
 from selfens.experiments.report import write_report
 from selfens.experiments.tables import BASELINE, CELLS, TABLES, WHITENING, Cell, Task
-from selfens.experiments.worker import run_cell
+from selfens.experiments.worker import CellRun, run_cell
 from selfens.training import loop
 
 FIGURES = Path(__file__).parent / "data" / "paper_tables.csv"
@@ -153,7 +153,7 @@ def asked(command, tmp_path, monkeypatch):
 
     def ask(*words):
         tasks = []
-        monkeypatch.setattr(pool, "run_all", lambda wanted, *others: tasks.extend(wanted) or (0, False))
+        monkeypatch.setattr(pool, "run_all", lambda jobs, *others: tasks.extend(job.task for job in jobs) or (0, False))
         command(*words, "--devices", "cpu", "--results", tmp_path / "results")
         return tasks
 
@@ -178,10 +178,10 @@ def test_a_run_sees_the_device_it_was_given_and_no_other(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=f"--devices is '{text}'; expected cpu, or numbers .* of the GPUs"):
             parse_devices(text, quick=False)
     monkeypatch.setattr(pool, "CONTEXT", multiprocessing.get_context("fork"))
-    monkeypatch.setattr(pool, "run_cell", use_and_tell)
+    monkeypatch.setattr(worker, "run_cell", use_and_tell)
     for allowed, expected in (("", "1"), ("4,7", "7"), ("GPU-a,GPU-b", "GPU-b")):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", allowed)
-        run_all([Task(PI, 0)], Store(tmp_path / expected), DataLocation(), ["1"], lambda text: None)
+        run_all([CellRun(Task(PI, 0), DataLocation())], tmp_path / expected, Processes(["1"]), lambda text: None)
         assert (tmp_path / expected / "visible").read_text() == expected
 
 
@@ -471,15 +471,15 @@ def test_a_record_says_whether_another_run_was_on_the_device_at_any_time(tmp_pat
 
 def test_runs_on_a_device_named_twice_share_it(tmp_path):
     tasks, store = made_tasks(tmp_path, seeds=2), Store(tmp_path / "results")
-    run_all(tasks, store, DataLocation(), ["cpu", "cpu"], lambda text: None)
+    run_pool(store.root, tasks, devices=["cpu", "cpu"])
     assert [record.shared_device for record in store.read([tasks[0].cell])] == [True, True]
 
 
 # The pool
 
 
-def run_pool(folder, wanted, *, say=lambda text: None):
-    return run_all(wanted, Store(folder), DataLocation(), ["cpu"], say)
+def run_pool(folder, wanted, *, devices=("cpu",), say=lambda text: None):
+    return run_all([CellRun(task, DataLocation()) for task in wanted], folder, Processes(devices), say)
 
 
 def run_in_child(folder, wanted):
@@ -569,8 +569,8 @@ def test_a_run_that_is_killed_or_cannot_go_on_does_not_stop_the_others(tmp_path)
     assert run_pool(store.root, wanted, say=lines.append) == (2, False)
     thread.join()
     assert [line for line in lines if "warning" in line] == [
-        f"warning: {task} was left out (exit code {code}); run it again to continue."
-        for task, code in zip(wanted, (-9, 1), strict=False)
+        f"warning: {task} was left out ({reason}); run it again to continue."
+        for task, reason in zip(wanted, ("its process died", "see above"), strict=False)
     ]
     assert [store.has(task) for task in wanted] == [False, False, True]
 

@@ -9,7 +9,7 @@ import typer
 from selfens.cli import about, train, use
 from selfens.console import complain, say
 from selfens.errors import SelfensError
-from selfens.experiments.command import reproduce
+from selfens.experiments.command import reproduce, with_ray_address
 
 app = typer.Typer(
     add_completion=False,
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
             output.reconfigure(errors="replace")  # characters that the terminal cannot show
     try:
         words = sys.argv[1:] if arguments is None else arguments
-        code = app(words or ["--help"], prog_name="selfens", standalone_mode=False)
+        code = app(with_ray_address(words) or ["--help"], prog_name="selfens", standalone_mode=False)
         if code == 130:  # typer has swallowed an interrupt
             raise KeyboardInterrupt
     except SelfensError as error:

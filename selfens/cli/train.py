@@ -25,6 +25,7 @@ from selfens.cli.options import (
 from selfens.console import say
 from selfens.core import launcher
 from selfens.errors import ConfigError, SelfensError
+from selfens.experiments.command import GpusOption, RayOption, parse_seeds
 from selfens.settings import parse, seconds
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def train(
     ] = None,
     method: Annotated[str | None, typer.Option(help="See 'selfens methods'.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for labels, split and training.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several runs, such as 0-9 or 0,3; beside each other.")] = None,
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Number of epochs; ramps scale with it.")] = None,
     time_limit: Annotated[str | None, typer.Option(metavar="TIME", help="Such as 5m, including the report.")] = None,
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
@@ -57,17 +59,24 @@ def train(
     encoder: Annotated[str | None, typer.Option(metavar="NAME", help="How examples become inputs.")] = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
     run: Annotated[Path | None, typer.Option("--run", "--run-dir", help="Run directory; default: in runs/.")] = None,
+    ray: RayOption = None,
+    gpus: GpusOption = None,
     baselines: BaselinesOption = None,
     report: ReportOption = True,
     tensorboard: TensorBoardOption = False,
     quiet: QuietOption = False,
     overrides: SetOption = None,
 ) -> None:
-    """Train, and leave everything in a run directory."""
+    """Train, and leave everything in a run directory; with several seeds, in one for each."""
     began = time.perf_counter()
     limit = None if time_limit is None else seconds("--time-limit", time_limit)
     fields = {text.partition("=")[0].strip(): text for text in overrides or []}
+    numbers = None if seeds is None else parse_seeds(seeds)
+    several = None if seeds is None and ray is None else True
     for pair in (
+        {"--seed": seed, "--seeds": seeds},
+        {"--seeds or --ray": several, "--time-limit": limit},
+        {"--seeds or --ray": several, "--tensorboard": tensorboard or None},
         {"a time limit": limit, "a number of epochs": fields.get("schedule.epochs", epochs)},
         {"--labels": labels, "--labels-file": labels_file},
         {"--labels-file": labels_file, "--add-labels": add_labels or None},
@@ -78,6 +87,10 @@ def train(
     for field, option in (("method.name", "--method"), ("encoder.name", "--encoder"), ("encoder.model", "--backbone")):
         if field in fields:
             raise ConfigError(f"{field} was set; use {option}, which also applies the settings that go with it.")
+    if ray is None and gpus is not None:
+        raise ConfigError("--gpus is for runs on a Ray cluster; add --ray.")
+    if several and launcher.world_size() > 1:
+        raise ConfigError("torchrun starts several processes for one run; leave it out, or --seeds and --ray.")
     if backbone is None and (weights is not None or not cache):
         raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
     if labels is not None and labels.lower() == "none":
@@ -107,6 +120,13 @@ def train(
     config = config if seed is None else config.with_values("seed", base=seed)
     config = config.with_overrides(overrides or [])
     note = "" if peek is None else auto.explain(peek, chosen, config, timed=limit is not None)
+    if several:
+        from selfens.cli.seeds import train_seeds
+
+        numbers = numbers or [config.seed.base]
+        gpus = (0.0 if device == "cpu" else 1.0 if device == "cuda" else None) if gpus is None else gpus
+        train_seeds(config, numbers, run, note=note, baselines=baselines, report=report, ray=ray, gpus=gpus)
+        return
     afterward = 0.0
     if limit is not None:
         afterward = max(MIN_REPORT, REPORT_SHARE * limit) if report or baselines is not False else 0.0

@@ -1,8 +1,11 @@
 """The commands that use a run: evaluate, predict, report, export, audit, suggest."""
 
+from __future__ import annotations
+
 import os
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +13,14 @@ from selfens import console
 from selfens.cli.options import BaselinesOption, DataOption, Device, QuietOption, RunArgument, TrustOption
 from selfens.console import complain, say
 from selfens.errors import ConfigError, DataError, RunError, plural
+from selfens.experiments.command import GpusOption, RayOption
+
+if TYPE_CHECKING:
+    from selfens.data.dataset import Dataset
+    from selfens.experiments.cluster import Cluster
+    from selfens.runs.evidence import Evidence
+    from selfens.runs.run import Run
+    from selfens.training.progress import Progress
 
 
 def evaluate(
@@ -17,10 +28,13 @@ def evaluate(
     data: DataOption = None,
     folds: Annotated[int | None, typer.Option(help="Cross-validate on this many parts of the labels.")] = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
+    ray: RayOption = None,
+    gpus: GpusOption = None,
     trust_code: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Re-evaluate a run on its test set, or cross-validate with --folds."""
+    from selfens.experiments.cluster import Cluster
     from selfens.report.page import write_report_or_warn
     from selfens.runs.directory import REPORT
     from selfens.runs.statistics import interval
@@ -28,11 +42,19 @@ def evaluate(
     from selfens.tools.folds import evidence_by_folds
     from selfens.training.progress import for_terminal
 
+    if ray is not None and folds is None:
+        raise ConfigError("--ray trains the folds on a cluster; add --folds, such as --folds 5.")
+    if ray is None and gpus is not None:
+        raise ConfigError("--gpus is for folds on a Ray cluster; add --ray.")
     trained = console.loaded(run, trust_code, device, again=folds is not None)
     if folds is not None:
         dataset, show = trained.data(source=data).dataset, for_terminal(quiet)
         with console.interruptible():
-            trained.keep_evidence(evidence_by_folds(trained.config, dataset, folds, progress=show))
+            if ray is None:
+                found = evidence_by_folds(trained.config, dataset, folds, progress=show)
+            else:
+                found = _evidence_on_cluster(trained, dataset, folds, show, Cluster(ray, gpus, show.say))
+            trained.keep_evidence(found)
         if (trained.path / REPORT).is_file():
             write_report_or_warn(trained, dataset, show.warn)
     if folds is not None or not trained.info.test_rows:
@@ -51,6 +73,19 @@ def evaluate(
     for name, error in result["per_class"].items():
         say(f"  {name:<20} {error:6.2f} %")
     say(f"balanced error {sum(result['per_class'].values()) / len(result['per_class']):.2f} %, the mean of the classes")
+
+
+def _evidence_on_cluster(run: Run, dataset: Dataset, folds: int, show: Progress, cluster: Cluster) -> Evidence:
+    """Train each fold in a task of a Ray cluster; the rows travel with it."""
+    from selfens.tools.folds import evidence_by_folds
+
+    with cluster:
+        show.say(cluster.describe(folds, "fold"))
+        threads = run.config.training.threads
+        cluster.check([], threads)
+        config = run.config.with_values("training", device="cuda" if cluster.gpus else "cpu")
+        each = partial(cluster.map, threads=threads)
+        return evidence_by_folds(config, dataset, folds, progress=show, each=each)
 
 
 def predict(

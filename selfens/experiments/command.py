@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,8 +14,35 @@ from selfens.errors import ConfigError, RunError, unknown_name
 
 if TYPE_CHECKING:
     from selfens.experiments.data import DataLocation
+    from selfens.experiments.pool import Job
     from selfens.experiments.records import Store
     from selfens.experiments.tables import Cell, Table, Task
+
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Use the Ray cluster at HOST:PORT; without it, that of RAY_ADDRESS or of this machine.",
+    ),
+]
+GpusOption = Annotated[
+    float | None,
+    typer.Option(metavar="PART", help="With --ray: GPUs for each run, such as 0.5. Default: 1 if there are any."),
+]
+
+
+def with_ray_address(words: Sequence[str]) -> list[str]:
+    """Complete a `--ray` without an address, so that the word after it is not taken for one.
+
+    >>> with_ray_address(["reproduce", "--ray", "noise"]), with_ray_address(["--ray", "10.0.0.1:6379", "noise"])
+    (['reproduce', '--ray=auto', 'noise'], ['--ray', '10.0.0.1:6379', 'noise'])
+    """
+    following = [*words[1:], ""]
+    return [
+        "--ray=auto" if word == "--ray" and ":" not in after and after != "auto" else word
+        for word, after in zip(words, following, strict=True)
+    ]
 
 
 def reproduce(
@@ -29,6 +57,8 @@ def reproduce(
         str | None,
         typer.Option(help="cpu, or numbers of GPUs such as 0,1; 0,0 does two runs at a time on one. Default: all."),
     ] = None,
+    ray: RayOption = None,
+    gpus: GpusOption = None,
     quick: Annotated[bool, typer.Option("--quick", help="Try it out: everything small, on digits.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Write README.md from the records.")] = False,
     extra: Annotated[
@@ -46,7 +76,11 @@ def reproduce(
 
     tables = {name: data.quick(each) if quick else each for name, each in TABLES.items()}
     store = Store(results / "quick" if quick else results)
-    location = data.DataLocation(data_dir, extra, quick)
+    location = data.DataLocation(data_dir and data_dir.absolute(), extra and os.path.abspath(extra), quick)
+    if ray is None and gpus is not None:
+        raise ConfigError("--gpus is for runs on a Ray cluster; add --ray, or choose --devices.")
+    if ray is not None and devices is not None:
+        raise ConfigError("--ray and --devices were both given; on a cluster, --gpus says what a run gets.")
     if report:
         check_report(store)  # now, not after days of training
     if table is not None:
@@ -59,9 +93,9 @@ def reproduce(
             for seed in numbers or range(1 if quick else cell.seeds or cell.runs or 1)
         ]
         tasks.sort(key=lambda task: task.seed)  # every cell once before any cell twice
-        failed, stopped = _run(tasks, store, location, devices)
-    elif any(option is not None for option in (cells, seeds, devices, data_dir, extra)):
-        names = "--cells, --seeds, --devices, --data-dir and --extra"
+        failed, stopped = _run(tasks, store, location, devices, ray, gpus)
+    elif any(option is not None for option in (cells, seeds, devices, data_dir, extra, ray)):
+        names = "--cells, --seeds, --devices, --ray, --data-dir and --extra"
         raise ConfigError(f"{names} are for the runs of a table; write 'selfens reproduce TABLE'.")
     elif not report:
         _list(tables.values(), store)
@@ -125,20 +159,33 @@ def parse_devices(text: str | None, *, quick: bool) -> list[str]:
     return names
 
 
-def _run(tasks: list[Task], store: Store, location: DataLocation, devices: str | None) -> tuple[int, bool]:
-    from selfens.experiments.pool import run_all
+def _run(
+    tasks: list[Task], store: Store, location: DataLocation, devices: str | None, ray: str | None, gpus: float | None
+) -> tuple[int, bool]:
+    from selfens.experiments.cluster import Cluster
+    from selfens.experiments.pool import Processes, run_all
+    from selfens.experiments.worker import CellRun
 
-    names = parse_devices(devices, quick=location.quick)
+    jobs: list[Job] = [CellRun(task, location) for task in tasks]
+    names = parse_devices(devices, quick=location.quick) if ray is None else []
     store.read(dict.fromkeys(task.cell for task in tasks))  # find a damaged record now, not after training
+    slow = "and on a CPU one run takes days; --quick tries everything out."
     if location.quick:
         typer.echo("quick: digits and a small network, to see that everything works; no error means anything.")
-    else:
+    elif ray is None:
         if devices is None and names == ["cpu"]:
-            typer.echo(
-                "warning: torch sees no GPU here, and on a CPU one run takes days; --quick tries everything out."
-            )
+            typer.echo(f"warning: torch sees no GPU here, {slow}")
         check_data(tasks, store, location)
-    return run_all(tasks, store, location, names, typer.echo)
+    else:
+        check_data([task for task in tasks if task.cell.extra], store, location)  # they must be the same in all runs
+    if ray is None:
+        return run_all(jobs, store.root, Processes(names), typer.echo)
+    with Cluster(ray, gpus, typer.echo) as cluster:
+        typer.echo(cluster.describe(len(jobs)))
+        if not location.quick and not cluster.gpus:
+            typer.echo(f"warning: the runs get no GPU, {slow}")
+        cluster.check([job for job in jobs if not job.is_done(store.root)])
+        return run_all(jobs, store.root.absolute(), cluster, typer.echo)
 
 
 def check_data(tasks: Sequence[Task], store: Store, location: DataLocation) -> None:

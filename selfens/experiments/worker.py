@@ -1,4 +1,4 @@
-"""From a cell to a record: `run_cell` does one run, in the process that calls it.
+"""From a cell to a record: `run_cell` does one run, in the process that calls it; `CellRun` is what a pool calls it with.
 
 SIGTERM or Ctrl-C during training leaves a checkpoint. At any other moment the process may simply end: the next call repeats
 what it was doing.
@@ -10,8 +10,8 @@ import os
 import statistics
 import subprocess
 import sys
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,44 @@ from selfens.training.progress import WarningsOnly
 CHECKPOINT_EVERY = 10  # epochs, which take seconds on a GPU
 NOTES = "reproduce.txt"  # in the run directory: the commits that trained it, and SHARED
 SHARED = "shared device"
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """A run of a table, as a `pool.Job`; the root is the folder of a `Store`."""
+
+    task: Task
+    location: DataLocation
+
+    def __str__(self) -> str:
+        return str(self.task)
+
+    @property
+    def threads(self) -> int | None:
+        return self.task.config.training.threads
+
+    @property
+    def data(self) -> str:
+        return f"{self.task.config.source.title} {self.task.cell.extra}"
+
+    def run(self, root: Path, device: str, *, is_shared: bool) -> None:
+        run_cell(self.task, device, Store(root), self.location, is_shared=is_shared)
+
+    def is_done(self, root: Path) -> bool:
+        return Store(root).has(self.task)
+
+    def claimed(self, root: Path) -> AbstractContextManager[bool]:
+        return Store(root).claimed(self.task)
+
+    def kept(self, root: Path) -> list[Path]:
+        store = Store(root)
+        return [store.unfinished_path(self.task), store.record_path(self.task)]
+
+    def clear(self, root: Path) -> None:
+        Store(root).clear(self.task)
+
+    def check_data(self) -> None:
+        self.location.load(self.task)
 
 
 def run_cell(

@@ -1,11 +1,13 @@
 """Folds: evidence from labeled rows, each predicted by a model from which it was held out. Trains once per fold."""
 
+from __future__ import annotations
+
 import copy
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,6 @@ from selfens.data.rows import Labels, take
 from selfens.encoders import ENCODERS
 from selfens.errors import DataError, check_type, listed, plural
 from selfens.runs.evidence import FEWEST, Evidence
-from selfens.runs.run import Run
 from selfens.tools.audit import Audit, audit_evidence
 from selfens.tools.baselines import CHANCE, predictions
 from selfens.training.loop import train
@@ -42,6 +43,7 @@ def evidence_by_folds(
     every_label: bool = False,
     network: nn.Module | None = None,
     progress: Progress | None = None,
+    each: Callable[[Callable[[int], _Fold], Iterable[int]], Iterable[_Fold]] = map,
 ) -> Evidence:
     """Predict labels that `config` would train with by models from which their rows were held out.
 
@@ -56,25 +58,30 @@ def evidence_by_folds(
     network
         A module to train instead of the one the config names; it is copied. It gets the inputs it was made for, so the
         encoder is fitted once.
+    each
+        Like the built-in map, which trains one fold after another; it may do them elsewhere, in processes of their own.
     """
     labels, fold_of, remarks = _divide(config, dataset, folds, every_label)
     standardize = not ENCODERS.find(config.encoder.name).is_scaled
     config, dataset = _encode_once(config, dataset, always=network is not None)
     probabilities = np.zeros((dataset.num_train, dataset.num_classes), np.float32)
     is_labeled, others = labels != UNLABELED, dict[str, Labels]()
-    for fold in range(folds):
-        is_hidden = fold_of == fold
-        hidden, unlabeled = np.flatnonzero(is_hidden & is_labeled), np.flatnonzero(is_hidden & ~is_labeled)
-        partly = dataset.with_split(np.flatnonzero(~is_hidden), hidden, labels)
-        with _trained(config, partly, fold, folds, progress, copy.deepcopy(network)) as run:
-            probabilities[hidden], data = run.test_probabilities, run.data()
-            if len(unlabeled):
-                raw = take(dataset.raw, dataset.train_rows[unlabeled])
-                probabilities[unlabeled] = run.model.predict_inputs(run.encoder.transform(raw).inputs)
-        predicted, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
-        for name, classes in predicted.items():
-            others.setdefault(name, labels.copy())[hidden] = classes
-    rows, pool = (np.flatnonzero((fold_of >= 0) & each) for each in (is_labeled, ~is_labeled))
+    shown, began = progress or WarningsOnly(), time.perf_counter()
+    epochs = plural(config.schedule.epochs, "epoch")
+    shown.say(f"training {folds} times for {epochs}, each time with part of the labels held out")
+    train_fold = partial(_fold, config, dataset, labels, fold_of, folds, network, standardize)
+    for fold, found in enumerate(each(train_fold, range(folds))):
+        hidden, notes = fold_of == fold, found.notes
+        probabilities[hidden] = found.probabilities
+        for name, classes in found.others.items():
+            others.setdefault(name, labels.copy())[hidden & is_labeled] = classes
+        if fold == 0:  # the other folds would repeat its warnings
+            for warning in found.warnings:
+                shown.warn(warning)
+        taken = time.perf_counter() - began
+        left = duration(taken / (fold + 1) * (folds - fold - 1))
+        shown.say(f"fold {fold + 1}/{folds}  {duration(taken)}  {left} left")
+    rows, pool = (np.flatnonzero((fold_of >= 0) & kind) for kind in (is_labeled, ~is_labeled))
     # In a fold, the largest class of the other rows is the one that is hidden least.
     others[CHANCE][:] = np.bincount(labels[rows]).argmax()
     suggested = np.zeros(len(labels), bool) if dataset.suggested is None else dataset.suggested[dataset.train_rows]
@@ -157,24 +164,42 @@ def _divide(
     return labels, fold_of, [remark] if alone else []
 
 
-@contextmanager
-def _trained(
-    config: Config, dataset: Dataset, fold: int, folds: int, progress: Progress | None, network: nn.Module | None = None
-) -> Iterator[Run]:
-    """Train on all labels of the dataset, in a directory that is removed when the context ends."""
-    shown, began = progress or WarningsOnly(), time.perf_counter()
-    if fold == 0:
-        epochs = plural(config.schedule.epochs, "epoch")
-        shown.say(f"training {folds} times for {epochs}, each time with part of the labels held out")
+@dataclass(frozen=True)
+class _Fold:
+    """What the models of a fold predict for the rows that it hides."""
+
+    probabilities: NDArray[np.float32]
+    others: dict[str, Labels]
+    notes: tuple[str, ...]
+    warnings: list[str]
+
+
+def _fold(
+    config: Config,
+    dataset: Dataset,
+    labels: Labels,
+    fold_of: NDArray[np.int64],
+    folds: int,
+    network: nn.Module | None,
+    standardize: bool,
+    fold: int,
+) -> _Fold:
+    """Train without the rows of a fold, in a directory that is removed, and predict them."""
+    is_hidden = fold_of == fold
+    rows, hidden = np.flatnonzero(is_hidden), np.flatnonzero(is_hidden & (labels != UNLABELED))
+    partly = dataset.with_split(np.flatnonzero(~is_hidden), hidden, labels)
     config = config.with_values("labels", count=None, choice="balanced", file=None, noise=0.0, validation=0.0)
+    show = Progress()
+    warnings: list[str] = []
+    show.warn = warnings.append  # type: ignore
     with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
-        path, show = Path(folder) / f"fold-{fold + 1}-of-{folds}", Progress()
-        if fold == 0:  # the other folds would repeat its warnings
-            show.warn = shown.warn  # type: ignore[method-assign]
+        path = Path(folder) / f"fold-{fold + 1}-of-{folds}"
         try:
-            run = train(config, path, dataset=dataset, network=network, progress=show)
+            run = train(config, path, dataset=partly, network=copy.deepcopy(network), progress=show)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped in fold {fold + 1} of {folds}; nothing was written.") from None
-        taken = time.perf_counter() - began
-        shown.say(f"fold {fold + 1}/{folds}  {duration(taken)}  {duration(taken * (folds - fold - 1))} left")
-        yield run
+        data = run.data()
+        inputs = run.encoder.transform(take(dataset.raw, dataset.train_rows[rows])).inputs
+        probabilities = run.model.predict_inputs(inputs)
+    predicted, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
+    return _Fold(probabilities, predicted, tuple(notes), warnings)
