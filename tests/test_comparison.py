@@ -355,7 +355,7 @@ def test_folds_fit_ours_and_the_baselines_on_the_same_rows_and_hide_the_others(m
     assert len(np.unique(hidden, axis=0)) == 12
     assert {row.tobytes() for row in hidden} == {data.raw[row].tobytes() for row in found.rows}
     for inputs, labels, tested in given:
-        assert (len(inputs), (labels >= 0).sum(), len(tested)) == (56, 8, 4)
+        assert (len(inputs), (labels >= 0).sum(), len(tested)) == (48, 8, 4)  # without 8 of 48 unlabeled rows
         assert not (inputs[:][:, None] == tested[:][None]).all(axis=2).any()
 
 
@@ -375,7 +375,7 @@ def test_the_evidence_of_folds_is_what_each_of_its_models_predicts_for_the_rows_
     for number, (settings, part) in enumerate(trained_on):
         run = train(settings, tmp_path / f"{number}", dataset=part)
         places = [position[number_of[row.tobytes()]] for row in part.raw[part.test_rows]]
-        assert (found.probabilities[places] == run.test_probabilities).all()
+        assert found.probabilities[places] == pytest.approx(run.test_probabilities, abs=1e-6)
         others, _ = predictions(part.raw[part.train_rows], part.train_labels, part.raw[part.test_rows])
         for name in (LOGISTIC, SELF_TRAINING):
             assert (found.others[name][places] == others[name]).all()
@@ -385,12 +385,9 @@ def test_labels_of_suggested_rows_are_trained_on_and_not_measured():
     data = features(rows=90, test_rows=0)
     chosen = np.arange(90) >= 60
     found = evidence_by_folds(config("supervised", "labels.count=all", epochs=1), replace(data, suggested=chosen), 3)
-    assert (found.counted == ~chosen).all()
-    assert len(found.rows) == 90
+    assert found.rows.tolist() == [*range(60)]
+    assert (found.counted.all(), found.left_out) == (True, 30)
     assert found.notes[0] == "Not measured on 30 labels of suggested rows, which are harder than others."
-    plain = evidence_by_folds(config("supervised", "labels.count=all", epochs=1), data, 3)
-    assert (plain.probabilities == found.probabilities).all()
-    assert found.error == pytest.approx(100 * np.mean(plain.wrong[:60]))
 
 
 def test_in_folds_of_a_table_nothing_is_fitted_on_hidden_rows(monkeypatch, tmp_path):
@@ -411,7 +408,7 @@ def test_in_folds_of_a_table_nothing_is_fitted_on_hidden_rows(monkeypatch, tmp_p
     quick = chosen.with_overrides(["schedule.epochs=1", "network.width=8"])
     assert len(evidence_by_folds(quick, sources.load(quick.source), 4).rows) == 20
     SelfEnsemblingClassifier(epochs=1, measure=True, random_state=0).fit(frame[["a", "b"]], frame["y"])
-    assert [len(each.inputs) for each in trained_on] == [35] * 4 + [36] * 5
+    assert [len(each.inputs) for each in trained_on] == [32, 32, 33, 33] + [34] * 5
     for each in trained_on:
         numbers, words = np.split(each.inputs[:] / np.sqrt(each.encoder.width / 2), [1], axis=1)
         assert abs(numbers.mean()) < 1e-5

@@ -315,7 +315,7 @@ def test_a_run_with_extra_rows_resumes_exactly(tmp_path, stop, residence):
     resume(tmp_path / "stopped")
     assert differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "stopped")) == []
     np.save(tmp_path / "more.npy", bytes_like((90, 3, 8, 8), seed=2))
-    with pytest.raises(RunError, match="files or extra rows have changed"):
+    with pytest.raises(RunError, match="rows, labels or extra rows have changed"):
         load_run(tmp_path / "whole").data()
 
 

@@ -283,12 +283,12 @@ def test_galleries_name_files_from_the_folder_of_the_data(data, tmp_path):
     named = replace(data, name="/data/photos", ids=files, folder="/data/photos")
     ranked = audit.rank(np.array([0, 1, 2]), [[0.9, 0.1, 0], [0.8, 0.2, 0], [0.3, 0.3, 0.4]])
     page = Page(write_audit_page(tmp_path / "page.html", ranked, encoded(named)))
-    assert "score −0.60 cat/2026/0001.png" in page.text
+    assert "score 0.20 cat/2026/0001.png" in page.text
     assert "Files are in /data/photos." in page.text
     assert page.all("img")[0]["alt"] == "0001.png"
     elsewhere = encoded(replace(named, folder=""))
     assert (
-        "score −0.60 /data/photos/cat/2026/0001.png"
+        "score 0.20 /data/photos/cat/2026/0001.png"
         in Page(write_audit_page(tmp_path / "page.html", ranked, elsewhere)).text
     )
 
@@ -409,7 +409,7 @@ def test_the_page_of_an_audit_shows_the_most_suspicious_labels_first(tmp_path, d
     page = Page(write_audit_page(tmp_path / "page.html", ranked, encoded(data), "Somehow."))
     assert "1 of 3 labels of arrays are disputed." in page.text
     assert "Somehow." in page.text
-    assert "given 1 suggested 0 score −0.60 row 1" in page.text
+    assert "given 1 suggested 0 score 0.20 row 1" in page.text
     assert [image["alt"] for image in page.all("img")] == ["row 1", "row 2", "row 0"]
     undisputed = audit.rank(np.array([0]), [[0.9, 0.1, 0]])
     sure = write_audit_page(tmp_path / "sure.html", undisputed, encoded(data))

@@ -56,7 +56,7 @@ def audit_gallery(audit: Audit, data: EncodedDataset, how: str = "", *, is_in_sa
     if not len(audit.disputed):
         none = "The network agrees with every label that it was trained on, which says little about them"
         disputed = f"{none if is_in_sample else 'No label is disputed'}; these are the least certain ones."
-    note = f"{disputed} The score is the probability of the given label. {how}"
+    note = f"{disputed} The score ranges from 0 (certainly wrong) to 1 (certainly right). {how}"
     columns = {"given": audit.labels, "suggested": audit.suggested, "score": audit.scores}
     return _gallery("Most suspicious labels", note, data, data.dataset.train_rows[audit.rows], columns)
 

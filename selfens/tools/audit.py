@@ -40,7 +40,9 @@ class Audit:
     rows: Rows
     labels: Labels
     suggested: Labels  # the most probable class; the label is disputed if it is a different one
-    scores: NDArray[np.float64]  # the probability of the label
+    scores: NDArray[
+        np.float64
+    ]  # from 0, certainly wrong, to 1, certainly right; below 1/2 another class is more probable
 
     @property
     def disputed(self) -> Rows:
@@ -61,7 +63,7 @@ class Suggestions:
 
 
 def rank(labels: ArrayLike, probabilities: ArrayLike) -> Audit:
-    """Rank the labeled rows by the probability of their label, the least probable first.
+    """Rank the labeled rows by how probable the label is beside the best other class, the least probable first.
 
     >>> ranked = rank([0, 1, -1], [[0.9, 0.1], [0.75, 0.25], [0.5, 0.5]])
     >>> ranked.rows, ranked.scores
@@ -69,7 +71,9 @@ def rank(labels: ArrayLike, probabilities: ArrayLike) -> Audit:
     """
     given, matrix = _checked(labels, probabilities)
     rows = np.flatnonzero(given != UNLABELED)
-    scores = matrix[rows, given[rows]]
+    scores, others = matrix[rows, given[rows]], matrix[rows]
+    others[np.arange(len(rows)), given[rows]] = 0
+    scores = scores / np.maximum(scores + others.max(axis=1), np.finfo(np.float64).tiny)
     order = np.argsort(scores, kind="stable")
     rows = rows[order]
     return Audit(rows=rows, labels=given[rows], suggested=matrix[rows].argmax(axis=1), scores=scores[order])

@@ -32,7 +32,7 @@ from selfens.training.loop import train
 from selfens.training.progress import Progress, WarningsOnly, duration
 
 DEFAULT_FOLDS = 5
-POOL = 2000  # unlabeled rows that are held out, in all folds together
+POOL = 2000  # at most so many unlabeled rows are held out, in all folds together, and at most half
 
 
 def evidence_by_folds(
@@ -159,8 +159,9 @@ def _divide(
         fold_of = together  # else there are hardly any rows but copies
     alone = [f"'{dataset.classes[number]}'" for number in labels[(labels != UNLABELED) & ~_can_be_hidden(labels)]]
     remark = f"Never held out, because the class has only one label: {listed(alone, 8)}."
-    unlabeled = random.permutation(np.flatnonzero(labels[: dataset.num_main] == UNLABELED))[:POOL]
-    fold_of[unlabeled] = np.arange(len(unlabeled)) % folds
+    unlabeled = random.permutation(np.flatnonzero(labels[: dataset.num_main] == UNLABELED))
+    pool = unlabeled[: min(POOL, len(unlabeled) // 2)]
+    fold_of[pool] = np.arange(len(pool)) % folds
     return labels, fold_of, [remark] if alone else []
 
 
