@@ -23,6 +23,8 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "tables": ("pandas", "pyarrow"),
     "timm": ("timm", "torchvision"),
+    "text": ("wordllama", "tokenizers", "pandas"),
+    "sentence-transformers": ("sentence-transformers", "pandas"),
 }
 
 

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from selfens.tools.audit import Audit, Suggestions
 
 MAX_ENTRIES = 50
 MAX_SIDE = 64
-CELL_LIMIT = 16  # characters
+CELL_LIMIT, TEXT_LIMIT = 16, 500  # characters
 SMOOTH_FROM = 48  # pixels a side; smaller images are shown with square pixels
 
 
@@ -34,6 +34,8 @@ class Gallery:
     """How many rows were ranked; only the first have entries."""
     is_pixelated: bool
     id_header: str = ""
+    passages: list[str] = field(default_factory=list)
+    """Each row's text, if rows are texts."""
 
 
 def audit_gallery(audit: Audit, data: EncodedDataset, how: str = "", *, is_in_sample: bool = False) -> Gallery:
@@ -108,7 +110,8 @@ def _gallery(
     is_pixelated = seen.images is not None and max(seen.images.shape[2:]) < SMOOTH_FROM
     headers = [*columns, *(shown(name, CELL_LIMIT) for name in seen.cells)]
     id_header = shown(dataset.id_header, CELL_LIMIT) if ids and seen.images is None else ""
-    return Gallery(title, note, headers, entries, len(rows), is_pixelated, id_header)
+    passages = [shown(text, TEXT_LIMIT) for text in seen.texts or ()]
+    return Gallery(title, note, headers, entries, len(rows), is_pixelated, id_header, passages)
 
 
 def pictures(images: NDArray[Any]) -> list[str]:

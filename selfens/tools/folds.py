@@ -62,6 +62,7 @@ def evidence_by_folds(
         with _trained(config, partly, fold, folds, progress, copy.deepcopy(network)) as run:
             probabilities[hidden], data = run.test_probabilities, run.data()
         predicted, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
+        predicted |= data.baselines()
         for name, classes in predicted.items():
             others.setdefault(name, labels.copy())[hidden] = classes
     rows = np.flatnonzero(fold_of >= 0)

@@ -10,16 +10,21 @@
 
 import codecs
 import csv
-import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, final
 
-import numpy as np
-
-from selfens.data.dataset import UNLABELED, Dataset, number_classes
+from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.folders import (
+    UNLABELED_FOLDERS,
+    LabelByFile,
+    all_files,
+    doubtful_note,
+    list_folder,
+    number_files,
+)
 from selfens.data.frames import column_names
 from selfens.data.images import SIDE, decode_all, is_image, note_on_others, suggested_size
 from selfens.data.sources.base import PathOptions, Peek, Source
@@ -27,12 +32,6 @@ from selfens.errors import DataError
 from selfens.files import check_regular
 from selfens.files.tables import read_lines
 from selfens.settings import setting
-
-UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
-DOUBTFUL = {*UNLABELED_FOLDERS, "unsorted", "unknown", "unclassified", "todo", "inbox", "new", "rest", "misc", ""}
-TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
-
-LabelByFile = dict[Path, str | None]
 
 
 @final
@@ -61,20 +60,9 @@ class Images(Source):
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
         train, test = list_images(self.path)
         data = self._decoded([*train, *test], side, progress)
-        files = [Path(name) for name in data.ids]
-        names = [(train | test)[file] for file in files]
-        is_test = np.array([file in test for file in files])
-        classes, labels = number_classes(names, is_test)
-        if (strange := is_test & (labels == UNLABELED)).any():
-            file = files[int(strange.argmax())]
-            raise DataError(
-                f"{file} is a test image whose class has no training images; name the test folders like the training "
-                "folders (and rename the folder 'test' if it is itself a class)."
-            )
+        classes, labels, is_test = number_files(train, test, [Path(name) for name in data.ids], "image")
         source = self.options.changed({"size": data.raw.shape[-1]})
-        notes = note_on_others(self.path)
-        if doubtful := [name for name in classes if name.lower().strip("_ ") in DOUBTFUL]:
-            notes = (f"'{doubtful[0]}' counts as a class; rename it to unlabeled if its images have no class.", *notes)
+        notes = (*doubtful_note(classes, "images"), *note_on_others(self.path))
         return replace(data, labels=labels, is_test=is_test, classes=classes, source=source, notes=notes)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
@@ -114,63 +102,12 @@ def _lists_files(path: Path) -> bool:
 
 def list_images(source: Path) -> tuple[LabelByFile, LabelByFile]:
     """Return the images of a folder or CSV to train on, and those of a test folder, sorted by path."""
-    if is_csv(source):
-        return _read_csv(source), {}
-    folders = [path for path in _entries(source) if os.path.isdir(path)]
-    train, test, validation = ([f for f in folders if f.name.lower() in names] for names in (TRAIN, TEST, VALIDATION))
-    splits = [*train, *test, *validation]
-    beside = [f.name for f in folders if f not in splits and f.name.lower() not in UNLABELED_FOLDERS]
-    if train and beside:
-        raise DataError(
-            f"{source} holds train/ and beside it '{beside[0]}'; with train/, classes are the folders inside it, so "
-            "move the others there or elsewhere, or rename train/ if it is a class itself."
-        )
-    to_train = _by_folder([*train, source], left_out=splits)
-    if not to_train:
-        raise DataError(f"{source} holds no images to train on; expected a folder of images (.png, .jpg) per class.")
-    return to_train, _by_folder(test or validation)
+    return (_read_csv(source), {}) if is_csv(source) else list_folder(source, is_image, "images (.png, .jpg)")
 
 
 def all_images(source: Path) -> list[Path]:
     """Return every image of a folder or CSV, or the one image that `source` is."""
-    if is_csv(source):
-        return list(_read_csv(source, labeled=False))
-    found = _images_below(source) if os.path.isdir(source) else [source]
-    if not found:
-        raise DataError(f"{source} holds no images; expected some, in it or in folders below.")
-    return found
-
-
-def _by_folder(folders: Sequence[Path], left_out: Sequence[Path] = ()) -> LabelByFile:
-    """Return the images in these folders without a label, and those in each subfolder with its name as the label."""
-    found: LabelByFile = {}
-    for path in itertools.chain.from_iterable(map(_entries, folders)):
-        if os.path.isdir(path) and path not in left_out:
-            label = None if path.name.lower() in UNLABELED_FOLDERS else path.name
-            found |= dict.fromkeys(_images_below(path), label)
-        elif is_image(path) and not os.path.isdir(path):
-            found[path] = None
-    return found
-
-
-def _images_below(folder: Path, above: frozenset[str] = frozenset()) -> list[Path]:
-    here = os.path.realpath(folder)
-    if here in above:
-        raise DataError(f"{folder} is a link that leads back to {here}, a folder it lies in; remove the link.")
-    found: list[Path] = []
-    for path in _entries(folder):
-        if os.path.isdir(path):
-            found += _images_below(path, above | {here})
-        elif is_image(path):
-            found.append(path)
-    return found
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror}); check its name and permissions.") from None
+    return list(_read_csv(source, labeled=False)) if is_csv(source) else all_files(source, is_image, "images")
 
 
 # CSV files
