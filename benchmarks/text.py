@@ -43,7 +43,13 @@ from selfens.estimator import SelfEnsemblingClassifier
 ROOT = Path(__file__).parents[1]
 ROWS, TEST_ROWS, DRAWS = 5000, 2000, 5
 MINILM = "minilm"
-ENCODERS = {"default": None, "wordllama": "wordllama", "tfidf": "tfidf", MINILM: [MINILM], "minilm-tfidf": [MINILM, "tfidf"]}
+ENCODERS = {
+    "default": None,
+    "wordllama": "wordllama",
+    "tfidf": "tfidf",
+    MINILM: [MINILM],
+    "minilm-tfidf": [MINILM, "tfidf"],
+}
 CHOSEN = {"AG News": (8, 10, 50), "TREC": (10,)}
 ONCE = {"Banking77": (5, 10), "SST-2": (10,), "Subj": (10,), "MR": (10,)}
 TASKS = {"chosen": CHOSEN, "once": ONCE}
@@ -73,7 +79,8 @@ def load(name: str, folder: Path) -> tuple[Texts, ...]:
                 parts.append(list(csv.DictReader(file)))
         classes = sorted({row["category"] for row in parts[0]})
         return tuple(
-            ([row["text"] for row in rows], np.array([classes.index(row["category"]) for row in rows])) for rows in parts
+            ([row["text"] for row in rows], np.array([classes.index(row["category"]) for row in rows]))
+            for rows in parts
         )
     files = {"TREC": ("TREC.train.all", "TREC.test.all"), "SST-2": ("stsa.binary.train", "stsa.binary.test")}
     files |= {"Subj": ("subj.all",), "MR": ("rt-polarity.all",)}
@@ -223,8 +230,13 @@ COLUMNS = (
 
 def table(found: dict[str, dict]) -> list[str]:
     shown = [column for column in COLUMNS if any(column[1] in each for each in found.values())]
-    rows = ["| task | n | " + " | ".join(name for name, *_ in shown) + " | s |", "|---|---:|" + "---:|" * (len(shown) + 1)]
-    order = {f"{name}, {labels} per class": None for tasks in TASKS.values() for name in tasks for labels in tasks[name]}
+    rows = [
+        "| task | n | " + " | ".join(name for name, *_ in shown) + " | s |",
+        "|---|---:|" + "---:|" * (len(shown) + 1),
+    ]
+    order = {
+        f"{name}, {labels} per class": None for tasks in TASKS.values() for name in tasks for labels in tasks[name]
+    }
     for task in (each for each in order if each in found):
         results, draws = found[task], max(len(each["linear"]) for each in found[task].values())
         cells = [cell(results.get(encoder, {}).get(key)) for _, encoder, key in shown]
@@ -253,7 +265,9 @@ def targets(found: dict[str, dict]) -> list[str]:
         rows.insert(3, ("AG News, 8 per class, MiniLM (SetFit: 17.1)", "17.1", "", mean("AG News, 8", MINILM, "ours")))
     words = [lead(task, "default", "words", "linear") for task in six]
     same = [lead(task, "default", "default", "linear") for task in six]
-    rows.append(("mean of the six sets, 10 per class, default: points below TF-IDF + LR", "8", "12", statistics.mean(words)))
+    rows.append(
+        ("mean of the six sets, 10 per class, default: points below TF-IDF + LR", "8", "12", statistics.mean(words))
+    )
     rows.append(("the same: points below LR on the same inputs", "2", "5", statistics.mean(same)))
     worst = min(range(len(six)), key=lambda each: same[each])
     rows.append((f"worst set ({SETS[worst]}): points above LR on the same inputs", "1.5", "0", -same[worst]))

@@ -87,6 +87,8 @@ class Encoder(ABC):
     """A hash of what determines the inputs besides the raw rows, such as weights."""
     notes: tuple[str, ...] = ()
     """What a person should know about the fit."""
+    first: str = ""
+    """What must be done before an exported file can be used, if its input is not raw."""
 
     def __init__(self, options: Any = None, device: torch.device | str = "cpu") -> None:
         self.options: Any = self.Options() if options is None else options

@@ -255,6 +255,12 @@ class ColumnsEncoder(Encoder):
         return tuple(column.name for column in self.columns)
 
     @property
+    def first(self) -> str:  # type: ignore[override]
+        """See `Encoder.first`."""
+        code = "encoder = ColumnsEncoder(); encoder.restore(card['encoder']); encoder.transform(frame).inputs"
+        return f"make the inputs from a table by selfens.encoders.columns: {code} ({self})"
+
+    @property
     def text_columns(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns if column.kind == "text")
 

@@ -68,7 +68,7 @@ class TextEncoder(Encoder):
         made[empty] = 0
         long = sum(len(text) > LONGEST for text in raw)
         counts = {
-            f"{plural(int(empty.sum()), 'text')} without words count as average ones.": empty.any(),
+            f"{plural(int(empty.sum()), 'empty text')} taken as an average one.": empty.any(),
             f"of {plural(long, 'text')} only the first {LONGEST:,} characters are encoded.": long,
         }
         notes = tuple(note for note, holds in counts.items() if holds)
