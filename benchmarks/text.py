@@ -62,7 +62,7 @@ Texts = tuple[list[str], np.ndarray]
 
 
 def lines(path: Path) -> Texts:
-    pairs = [line.partition(" ")[::2] for line in path.read_bytes().decode("latin-1").splitlines()]
+    pairs = [line.partition(" ")[::2] for line in path.read_bytes().decode("latin-1").split("\n") if line]
     return [text for _, text in pairs], np.array([int(label) for label, _ in pairs])
 
 

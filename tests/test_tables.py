@@ -611,7 +611,7 @@ def test_hostile_names_stay_names(typed, tmp_path):
         ("y2\nu\nv\nu\n", "t.csv has no column to learn from; 'y2' is the label."),
         (
             "n,y2\na,u\nb,v\nc,u\n",
-            "'y2' is the label; 'n' identifies rows; if 'n' is text, name it (--text 'n')."),
+            "'y2' is the label; 'n' identifies rows; if 'n' is text, name it (--text 'n').",
         ),
         ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),
         ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test row with no label"),

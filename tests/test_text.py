@@ -438,7 +438,8 @@ def test_one_text_a_thousand_times(typed, tmp_path):
 def test_ten_megabytes_in_a_cell_and_empty_cells(typed, tmp_path):
     texts, labels = messages()
     texts[20], texts[21], texts[22] = "parcel " * 1_500_000, "", "   "
-    pandas.DataFrame({"y": labels, "text": texts}).to_csv(tmp_path / "t.csv", index=False)
+    frame = pandas.DataFrame({"y": labels, "text": texts, "stars": np.arange(80) % 5})
+    frame.to_csv(tmp_path / "t.csv", index=False)
     code, _, err = typed("train", "t.csv", "--label", "y", "--run", "run", *QUICK)
     assert code == 0
     assert "of 1 text only the first 20,000 characters are encoded" in err
