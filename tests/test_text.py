@@ -134,7 +134,7 @@ def test_texts_of_any_script_are_shown_whole_and_harmless(typed, tmp_path):
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; my parcel" in page
-    assert texts[1] in page
+    assert f'dir="auto">{texts[1]}<' in page
     assert texts[2] in page
     assert texts[3] in page
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from selfens.data.rows import Rows
 from selfens.encoders.dataset import EncodedDataset
-from selfens.report.render import shown
+from selfens.report.render import END_ISOLATE, ISOLATE, shown
 from selfens.runs.evidence import Evidence
 from selfens.runs.novelty import Novelty
 from selfens.runs.statistics import tempered
@@ -110,7 +110,7 @@ def _gallery(
     is_pixelated = seen.images is not None and max(seen.images.shape[2:]) < SMOOTH_FROM
     headers = [*columns, *(shown(name, CELL_LIMIT) for name in seen.cells)]
     id_header = shown(dataset.id_header, CELL_LIMIT) if ids and seen.images is None else ""
-    passages = [shown(text, TEXT_LIMIT) for text in seen.texts or ()]
+    passages = [shown(text, TEXT_LIMIT).strip(ISOLATE + END_ISOLATE) for text in seen.texts or ()]  # dir="auto" isolates
     return Gallery(title, note, headers, entries, len(rows), is_pixelated, id_header, passages)
 
 
