@@ -209,10 +209,11 @@ def collect(options) -> dict[str, dict]:
     return found
 
 
-def cell(values: list[float] | None) -> str:
+def cell(values: list[float] | None, draws: int) -> str:
     if not values:
         return "not run"
-    return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{deviation}" + (f" (n {len(values)})" if len(values) < draws else "")
 
 
 COLUMNS = (
@@ -239,7 +240,7 @@ def table(found: dict[str, dict]) -> list[str]:
     }
     for task in (each for each in order if each in found):
         results, draws = found[task], max(len(each["linear"]) for each in found[task].values())
-        cells = [cell(results.get(encoder, {}).get(key)) for _, encoder, key in shown]
+        cells = [cell(results.get(encoder, {}).get(key), draws) for _, encoder, key in shown]
         seconds = results.get("default", {}).get("seconds", [0])
         rows.append(f"| {task} | {draws} | " + " | ".join(cells) + f" | {statistics.mean(seconds):.0f} |")
     return rows

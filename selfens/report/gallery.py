@@ -110,7 +110,9 @@ def _gallery(
     is_pixelated = seen.images is not None and max(seen.images.shape[2:]) < SMOOTH_FROM
     headers = [*columns, *(shown(name, CELL_LIMIT) for name in seen.cells)]
     id_header = shown(dataset.id_header, CELL_LIMIT) if ids and seen.images is None else ""
-    passages = [shown(text, TEXT_LIMIT).strip(ISOLATE + END_ISOLATE) for text in seen.texts or ()]  # dir="auto" isolates
+    passages = [
+        shown(text, TEXT_LIMIT).strip(ISOLATE + END_ISOLATE) for text in seen.texts or ()
+    ]  # dir="auto" isolates
     return Gallery(title, note, headers, entries, len(rows), is_pixelated, id_header, passages)
 
 
