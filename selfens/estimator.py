@@ -239,7 +239,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         texts = _texts(X)
         if texts is not None or is_frame(X):
             frame = check_frame(X) if texts is None else text_frame(texts)
-            validate_data(self, frame if texts is None else np.zeros((len(frame), 1)), skip_check_array=True)
+            validate_data(self, X if texts is None else np.zeros((len(frame), 1)), skip_check_array=True)
             raw: Any = frame.reset_index(drop=True)
             if self.text:
                 names = [self.text] if isinstance(self.text, str) else self.text
