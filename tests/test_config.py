@@ -96,8 +96,9 @@ def test_every_option_can_be_set_by_overrides_in_any_order_and_read_back_from_js
     drawn = consistent(section, drawn)
     named = {} if name is None else {"name": name}
     texts = [f"{section}.{key}={value}" for key, value in (named | drawn).items()]
-    if drawn.get("file") is not None:
-        drawn["file"] = (drawn["file"],)
+    for key in {"file", "text", "texts"} & drawn.keys():  # several names, of which one is given as text
+        if drawn[key] is not None and tuple[str, ...] in alternatives(field_types(kind)[key]):
+            drawn[key] = (drawn[key],)
     if section != "seed":
         texts.append("seed.base=3")
     config = Config().with_overrides(data.draw(st.permutations(texts)))

@@ -36,7 +36,9 @@ class Table(Source):
 
         def __post_init__(self) -> None:
             given: Any = self.text
-            object.__setattr__(self, "text", (given,) if isinstance(given, str) and given else tuple(given or ()))
+            if isinstance(given, str | list):
+                given = ([given] if given else []) if isinstance(given, str) else given
+                object.__setattr__(self, "text", tuple(given))
             super().__post_init__()
             for role, name in (("label", self.label), ("id", self.id)):
                 if name in self.text and name is not None:
