@@ -72,6 +72,7 @@ def consistent(section, drawn):
     if section == "training" and drawn["labeled_per_batch"] is not None:
         drawn |= {"rows": "all", "unlabeled_per_epoch": None}
     assume(drawn.get("label") is None or drawn["label"] != drawn.get("id"))
+    assume(drawn.get("text") is None or drawn["text"] not in (drawn.get("label"), drawn.get("id")))
     return drawn
 
 

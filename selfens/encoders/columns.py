@@ -98,7 +98,9 @@ class ColumnsEncoder(Encoder):
             given: Any = self.texts
             if isinstance(given, str):
                 given = [each.strip() for each in given.split(",") if each.strip()]
-            if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
+            if isinstance(given, list | tuple):
+                if not all(isinstance(each, str) for each in given):
+                    raise ConfigError(f"encoder.texts is {given!r}; expected names of encoders.")
                 object.__setattr__(self, "texts", tuple(map(_full_name, given)))
             super().__post_init__()
 

@@ -36,6 +36,8 @@ class Table(Source):
 
         def __post_init__(self) -> None:
             given: Any = self.text
+            if isinstance(given, list | tuple) and not all(isinstance(each, str) for each in given):
+                raise ConfigError(f"source.text is {given!r}; expected names of columns.")
             if isinstance(given, str | list):
                 given = ([given] if given else []) if isinstance(given, str) else given
                 object.__setattr__(self, "text", tuple(given))
