@@ -3,7 +3,7 @@
 The command and `SelfEnsemblingClassifier` both get their settings here, so they are the same for the same data.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from selfens.data.dataset import Dataset
 from selfens.data.frames import is_frame
 from selfens.data.sources import Peek, SourceOptions
 from selfens.encoders import ENCODERS, EncoderOptions
+from selfens.encoders.columns import options_of
 from selfens.errors import ConfigError, plural
 from selfens.methods import METHODS
 
@@ -100,6 +101,21 @@ def config_for_dataset(
     encoder = encoder or ENCODERS.options("columns" if is_frame(dataset.raw) else "identity")
     on_gpu = resolve_device(device).type == "cuda"
     return settings_for(source, peek, method=method, encoder=encoder, on_gpu=on_gpu)
+
+
+def encoder_for(names: Sequence[str]) -> EncoderOptions:
+    """Return the options of the encoder that these names stand for. Encoders of text are used by the encoder `columns`.
+
+    >>> encoder_for(["tfidf", "wordllama"]).texts
+    ('tfidf', 'wordllama')
+    """
+    if len(names) == 1 and names[0] in ENCODERS and not ENCODERS.find(names[0]).takes_texts:
+        options: EncoderOptions = ENCODERS.options(names[0])
+        return options
+    texts: EncoderOptions = ENCODERS.options("columns", texts=tuple(names))
+    for name in texts.texts:  # type: ignore[attr-defined]
+        options_of(name)
+    return texts
 
 
 def settings_for(

@@ -24,6 +24,8 @@ EXTRAS = {
     "tables": ("pandas", "pyarrow"),
     "ray": ("ray",),
     "timm": ("timm", "torchvision"),
+    "text": ("wordllama", "tokenizers", "pandas"),
+    "sentence-transformers": ("sentence-transformers", "pandas"),
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -30,8 +30,7 @@ from selfens.config import Config
 from selfens.core import launcher
 from selfens.core.device import keep_random_state, resolve_device
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
-from selfens.data.frames import check_frame, is_frame
-from selfens.encoders import ENCODERS
+from selfens.data.frames import TEXT, TextColumns, check_frame, is_frame, text_frame
 from selfens.errors import ConfigError, DataError, check_type
 from selfens.runs.directory import free_directory
 from selfens.runs.novelty import Novelty
@@ -47,8 +46,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
     """A network trained on labeled and unlabeled rows together, by self-ensembling.
 
     Rows labeled -1 (as in `sklearn.semi_supervised`), None or "" are unlabeled. X is a matrix of features, which are
-    standardized; an array of images [rows, height, width(, channels)], bytes or floats; or a pandas DataFrame. Of a DataFrame,
-    numbers and dates are scaled, categories are encoded, missing cells are filled, and columns of ids are ignored.
+    standardized; an array of images [rows, height, width(, channels)], bytes or floats; a list of texts; or a pandas DataFrame.
+    Of a DataFrame, numbers and dates are scaled, categories and texts are encoded, missing cells are filled, and columns of
+    ids are ignored. The texts of a list are encoded like those of a column.
 
     Parameters
     ----------
@@ -71,6 +71,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         replaces it, and `method`, `epochs` and a network's name are ignored.
     run_dir : str, Path or None
         Keep the run there, for `selfens.load_run`; if a run is there already, in NAME-2, NAME-3 and so on.
+    text : str, list of str or None
+        Columns of a DataFrame that hold text, beside those that look like it (mostly distinct, several words).
     measure : bool
         Also measure the error by cross-validation on five folds of the labeled rows (fewer if there are fewer labels), beside
         chance, logistic regression and self-training with it. Then `predict_proba` is calibrated, and `predict` can say
@@ -128,6 +130,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         device: str = "auto",
         config: Config | Mapping[str, Any] | None = None,
         run_dir: str | Path | None = None,
+        text: str | Sequence[str] | None = None,
         measure: bool = False,
         verbose: bool = False,
     ) -> None:
@@ -139,6 +142,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.device = device
         self.config = config
         self.run_dir = run_dir
+        self.text = text
         self.measure = measure
         self.verbose = verbose
 
@@ -231,14 +235,20 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def _dataset(self, X: Any, y: Any) -> Dataset:
         """Check X and y as scikit-learn does, and return them as a dataset."""
-        if is_frame(X):
-            frame = check_frame(X)
-            validate_data(self, X, skip_check_array=True)  # counts the columns and keeps their names
+        texts = _texts(X)
+        if texts is not None or is_frame(X):
+            frame = check_frame(X) if texts is None else text_frame(texts)
+            validate_data(self, X if texts is None else np.zeros((len(frame), 1)), skip_check_array=True)
             raw: Any = frame.reset_index(drop=True)
+            if self.text:
+                names = [self.text] if isinstance(self.text, str) else self.text
+                raw.attrs[TEXT] = TextColumns(map(str, names))
             _, given = check_X_y(np.zeros((len(frame), 1)), y, ensure_min_samples=2)
         else:
             raw, given = validate_data(self, X, y, allow_nd=True, ensure_min_samples=2)
-        self._kind = "table" if is_frame(raw) else "matrix" if raw.ndim == 2 else "images"
+        self._kind = (
+            "texts" if texts is not None else "table" if is_frame(raw) else "matrix" if raw.ndim == 2 else "images"
+        )
         labeled, known = _known(given)
         self.classes_, numbers = _numbered(known)
         labels = np.full(len(given), UNLABELED)
@@ -258,7 +268,10 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             raise ConfigError(
                 "config sets method.name; use the parameter method, which also applies its other settings."
             )
-        encoder = ENCODERS.options(str(changes.pop("encoder.name"))) if "encoder.name" in changes else None
+        encoder = None
+        if "encoder.name" in changes:
+            given = changes.pop("encoder.name")
+            encoder = auto.encoder_for([given] if isinstance(given, str) else list(map(str, given)))
         if self.time_limit is not None and (self.epochs is not None or "schedule.epochs" in changes):
             raise ConfigError("time_limit and a number of epochs were both given; leave one of them out.")
         check_type("network", self.network, str | nn.Module, "a name, or a module from inputs to logits")
@@ -292,6 +305,12 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
     def _checked_inputs(self, X: Any) -> Any:
         """Check X as scikit-learn does; the encoder checks the rest."""
+        if self._kind == "texts":
+            if (texts := _texts(X)) is None:
+                raise DataError(
+                    "X's rows are not texts; this classifier was trained on texts, so give a list of strings."
+                )
+            return text_frame(texts)
         is_table = self._kind == "table"
         if is_frame(X) or (is_table and hasattr(X, "columns")):
             frame = check_frame(X)
@@ -300,6 +319,21 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         if self._kind == "images":
             return check_array(X, allow_nd=True)
         return validate_data(self, X, reset=False, skip_check_array=is_table)
+
+
+def _texts(X: Any) -> list[Any] | None:
+    """Return the texts of a list, an array or a pandas Series of strings, in which None is missing; None for anything else."""
+    if isinstance(X, str | bytes) or is_frame(X):
+        return None
+    given = [*X] if isinstance(X, list | tuple) or getattr(X, "ndim", 0) == 1 else []
+    texts = [None if is_missing(each) else each for each in given if not isinstance(each, np.ndarray | list | tuple)]
+    if len(texts) < len(given) or not any(isinstance(each, str) for each in texts):
+        return None
+    if strange := [each for each in texts if not isinstance(each, str | None)]:
+        raise DataError(
+            f"X holds strings and {strange[0]!r} of type {type(strange[0]).__name__}; expected strings only."
+        )
+    return [each if each is None else str(each) for each in texts]
 
 
 def _without_missing(y: Any) -> Any:

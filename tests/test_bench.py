@@ -127,7 +127,9 @@ def test_each_script_says_what_it_does(name, monkeypatch, capsys):
         script(name).main()
     assert not end.value.code
     said = capsys.readouterr().out
-    assert {"own_data": "--cache", "honest": "--cache", "few_labels": "--held-out"}.get(name, "--output") in said
+    assert {"own_data": "--cache", "honest": "--cache", "text": "--cache", "few_labels": "--held-out"}.get(
+        name, "--output"
+    ) in said
 
 
 def test_the_hand_written_loop_computes_what_our_step_computes(digits):

@@ -72,6 +72,7 @@ def consistent(section, drawn):
     if section == "training" and drawn["labeled_per_batch"] is not None:
         drawn |= {"rows": "all", "unlabeled_per_epoch": None}
     assume(drawn.get("label") is None or drawn["label"] != drawn.get("id"))
+    assume(drawn.get("text") is None or drawn["text"] not in (drawn.get("label"), drawn.get("id")))
     return drawn
 
 
@@ -96,8 +97,9 @@ def test_every_option_can_be_set_by_overrides_in_any_order_and_read_back_from_js
     drawn = consistent(section, drawn)
     named = {} if name is None else {"name": name}
     texts = [f"{section}.{key}={value}" for key, value in (named | drawn).items()]
-    if drawn.get("file") is not None:
-        drawn["file"] = (drawn["file"],)
+    for key in {"file", "text", "texts"} & drawn.keys():  # several names, of which one is given as text
+        if drawn[key] is not None and tuple[str, ...] in alternatives(field_types(kind)[key]):
+            drawn[key] = (drawn[key],)
     if section != "seed":
         texts.append("seed.base=3")
     config = Config().with_overrides(data.draw(st.permutations(texts)))

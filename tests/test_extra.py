@@ -178,11 +178,11 @@ def test_floats_go_with_floats_on_the_same_scale():
     [
         ("none.npy", "there is no file or folder {}"),
         ("none", "there is no file or folder {}"),
-        ("n.txt", "{} cannot be read"),
+        ("n.dat", "{} cannot be read"),
     ],
 )
 def test_a_source_that_is_none_is_one_sentence(tmp_path, name, words):
-    (tmp_path / "n.txt").write_text("hello")
+    (tmp_path / "n.dat").write_text("hello")
     with pytest.raises((DataError, ConfigError), match=words.format(tmp_path / name)):
         loaded(tmp_path, colored(), tmp_path / name)
 

@@ -357,11 +357,14 @@ def test_what_is_missing_is_said_to_be_missing(tmp_path, typed):
     typed("train", "./p", "--run", "run", *QUICKLY)
     said = "error: there is no file or folder nothere; check the path.\n"
     assert typed("predict", "run", "nothere", "-o", "out.csv") == (1, "", said)
-    (tmp_path / "notes.txt").write_text("x")
-    for words in (("train", "notes.txt"), ("predict", "run", "notes.txt", "-o", "out.csv")):
+    (tmp_path / "notes.md").write_text("x")
+    for words in (("train", "notes.md"), ("predict", "run", "notes.md", "-o", "out.csv")):
         code, _, err = typed(*words)
         assert code == 1
-        assert "notes.txt cannot be read; expected an .npz file, a folder" in err
+        assert "notes.md cannot be read; expected an .npz file, a folder" in err
+    (tmp_path / "notes.txt").write_text("x")
+    assert "notes.txt is a single text; expected a folder of .txt files per class" in typed("train", "notes.txt")[2]
+    assert "are a table, but run was trained on arrays" in typed("predict", "run", "notes.txt", "-o", "out.csv")[2]
 
 
 # CSV files

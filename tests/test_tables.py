@@ -609,7 +609,10 @@ def test_hostile_names_stay_names(typed, tmp_path):
         ("a,y2\n1,u\n2,v,3\n", "expected 2 cells in line 3, found 3"),
         ('a,y2\n1,u\n"2,v\n3,u\n', "t.csv cannot be read as a table (unexpected end of data)"),
         ("y2\nu\nv\nu\n", "t.csv has no column to learn from; 'y2' is the label."),
-        ("n,y2\na,u\nb,v\nc,u\n", "t.csv has no column to learn from; 'y2' is the label; 'n' identifies rows."),
+        (
+            "n,y2\na,u\nb,v\nc,u\n",
+            "'y2' is the label; 'n' identifies rows; if 'n' is text, name it (--text 'n').",
+        ),
         ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),
         ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test row with no label"),
         ("a,split,y2\n1,test,u\n2,test,v\n", "t.csv leaves no row to train on"),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,9 +36,14 @@ MIN_REPORT, REPORT_SHARE = 6.0, 0.1  # time reserved for baselines and report: s
 
 
 def train(
-    source: Annotated[str, typer.Argument(metavar="DATA", help="A preset, .npz file, folder or CSV of images, table.")],
+    source: Annotated[
+        str, typer.Argument(metavar="DATA", help="A preset, .npz file, folder of images or .txt files, table.")
+    ],
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="A table's column of labels.")] = None,
     id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A table's column of ids.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="A table's column of text; may be repeated.")
+    ] = None,
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
     labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
     add_labels: Annotated[
@@ -56,7 +61,10 @@ def train(
         str | None, typer.Option(metavar="NAME", help="timm:NAME or module:factory: train on features.")
     ] = None,
     weights: Annotated[str | None, typer.Option(metavar="FILE", help="The backbone's weights, if not its own.")] = None,
-    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="How examples become inputs.")] = None,
+    encoder: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="How examples become inputs; may be repeated for text."),
+    ] = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
     run: Annotated[Path | None, typer.Option("--run", "--run-dir", help="Run directory; default: in runs/.")] = None,
     ray: RayOption = None,
@@ -80,7 +88,7 @@ def train(
         {"a time limit": limit, "a number of epochs": fields.get("schedule.epochs", epochs)},
         {"--labels": labels, "--labels-file": labels_file},
         {"--labels-file": labels_file, "--add-labels": add_labels or None},
-        {"--backbone": backbone, "--encoder": encoder},
+        {"--backbone": backbone, "--encoder": encoder or None},
     ):
         if None not in pair.values():
             raise ConfigError(f"{' and '.join(pair)} were both given; leave one of them out.")
@@ -99,13 +107,14 @@ def train(
     from selfens.encoders import ENCODERS
     from selfens.training import loop
 
-    chosen_encoder = None if encoder is None else ENCODERS.options(encoder)
+    chosen_encoder = auto.encoder_for(encoder) if encoder else None
     if backbone is not None:
         chosen_encoder = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
         size = None
-    options = {"label": label, "id": id_column, "folder": data_dir and str(data_dir), "size": size}
-    of_source = {name.removeprefix("source."): text.partition("=")[2].strip() for name, text in fields.items()
-                 if name.startswith("source.") and "=" in text and name != "source.name"}  # fmt: skip
+    named = {"label": label, "id": id_column, "text": tuple(text or ()) or None}
+    options: dict[str, Any] = {**named, "folder": data_dir and str(data_dir), "size": size}
+    of_source = {name.removeprefix("source."): given.partition("=")[2].strip() for name, given in fields.items()
+                 if name.startswith("source.") and "=" in given and name != "source.name"}  # fmt: skip
     chosen, peek = auto.config_for(
         source, method=method, device=device or "auto", encoder=chosen_encoder, as_text=of_source, **options
     )

@@ -17,7 +17,13 @@ IDENTIFIER = re.compile(r"(.*[\W_])?(?i:id)|.*[a-z]I[dD]|(Unnamed: 0)?")  # the 
 WITH_UNIT = r"[-+]?([^\w\s.,+-]|[A-Z]{3}\s)\s?[-+]?\d[\d.,']*|[-+]?\d[\d.,']*\s?([^\w\s.,:;/+-]\w?|[a-zA-Zµ²³/]{1,5})"
 MAX_UNITS = 3  # with more of them, they are not units but codes that tell cells apart
 
-Kind = Literal["number", "date", "category"]
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff]{2}|[^\s\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff]+")
+"""What spaces enclose; in scripts without spaces, two letters."""
+TEXT_WORDS = 5  # a column is text if the middle cell has this many words
+TEXT_DISTINCT = 0.2  # and at least this share of its cells differ
+TEXT_SAMPLE = 2000  # cells that are looked at
+
+Kind = Literal["number", "date", "category", "text"]
 
 
 def as_text(cells: Any, missing: Collection[str] = MISSING) -> Any:
@@ -88,7 +94,19 @@ def kind_of(cells: Any, comma: bool) -> tuple[Kind, str]:
         shares = {date_format: share(date_format) for date_format in DATES}
         if max(shares.values()) >= MOSTLY:
             return "date", max(shares, key=lambda date_format: shares[date_format])
+        if cells.dtype.kind == "O" and words_in(cells) >= TEXT_WORDS:
+            return "text", ""
     return "category", ""
+
+
+def words_in(cells: Any) -> float:
+    """Return how many words the middle cell of a column of strings has, or 0 if many cells are the same."""
+    if not all(isinstance(cell, str) for cell in cells[cells.notna()].iloc[:TEXT_SAMPLE]):
+        return 0.0
+    some = as_text(cells.iloc[:: 1 + len(cells) // TEXT_SAMPLE]).loc[lambda found: found != ""]
+    if not len(some) or some.nunique() < max(TEXT_DISTINCT * len(some), 2):
+        return 0.0
+    return float(np.median([len(WORD.findall(text[:1000])) for text in some]))
 
 
 def is_identifier(cells: Any, kind: Kind) -> bool:

@@ -1,6 +1,7 @@
-"""CSV and Parquet files as pandas DataFrames. pandas is imported only to read one."""
+"""CSV, Parquet and JSON Lines files as pandas DataFrames. pandas is imported only to read one."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
 from pathlib import Path
@@ -12,11 +13,12 @@ from selfens.files.tables import NOT_UTF8, read_lines
 
 DECIMAL_COMMA, THOUSANDS = r"^[-+]?[\d.]*,\d+(e[-+]?\d+)?$", r"^[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$"
 THOUSANDS_WITH_POINTS = r"^[-+]?[1-9]\d{0,2}(\.\d{3})+$"
+JSON_LINES = (".jsonl", ".ndjson")
 HEADER = 2**20  # characters in which the first line of a CSV must end
 
 Frame = Any
 """A pandas DataFrame. Those read from a file have the attrs `COMMA` and `NOTES`."""
-COMMA, NOTES = "selfens.comma", "selfens.notes"
+COMMA, NOTES, TEXT = "selfens.comma", "selfens.notes", "selfens.text"
 
 
 class Convention(Enum):
@@ -28,16 +30,38 @@ class Convention(Enum):
 """Whether numbers have a decimal comma, and notes for the user on how the file was read."""
 
 
+class TextColumns(tuple[str, ...]):
+    """The columns that a person has named as text. A type of ours for the same reason."""
+
+
 def has_decimal_comma(frame: Frame) -> bool:
     return frame.attrs.get(COMMA) is Convention.DECIMAL_COMMA
 
 
+def named_texts(frame: Frame) -> tuple[str, ...]:
+    """Return the columns that a person has named as text; the others are recognized."""
+    found = frame.attrs.get(TEXT)
+    return found if isinstance(found, TextColumns) else ()
+
+
+def text_frame(texts: Sequence[Any], column: str = "text") -> Frame:
+    """Return a table whose only column holds these texts; None is an empty text."""
+    require("text", "training on texts", "pandas")
+    import pandas
+
+    frame = pandas.DataFrame({column: pandas.Series(list(texts), dtype=object)})
+    frame.attrs[TEXT] = TextColumns([column])
+    return frame
+
+
 def is_table(path: str | Path) -> bool:
-    return str(path).lower().endswith((".csv", ".tsv", ".parquet"))
+    return str(path).lower().endswith((".csv", ".tsv", ".parquet", *JSON_LINES))
 
 
 def column_names(path: Path) -> list[str]:
     """Return the column names of a table; of a CSV, only the beginning is read."""
+    if path.suffix.lower() in JSON_LINES:
+        return list(dict.fromkeys(name for record in read_records(path) for name in record))
     with _file_errors(path):
         if path.suffix.lower() == ".parquet":
             from pyarrow import parquet
@@ -61,12 +85,14 @@ def count_rows(path: Path) -> int:
 def read_frame(path: Path) -> Frame:
     """Return the rows of a table, indexed by their number in the file; the cells of a CSV are strings."""
     if not is_table(path):
-        raise DataError(f"{path} is not a table; expected a .csv, .tsv or .parquet file.")
+        raise DataError(f"{path} is not a table; expected a .csv, .tsv, .parquet or .jsonl file.")
     require("tables", f"the table {path}", "pandas")
     with _file_errors(path):
         import pandas
 
-        if path.suffix.lower() == ".parquet":
+        if path.suffix.lower() in JSON_LINES:
+            frame, attrs = pandas.DataFrame(read_records(path)), dict[str, Any]()
+        elif path.suffix.lower() == ".parquet":
             stored = pandas.read_parquet(path, engine="pyarrow")
             frame, attrs = stored.reset_index(drop=not any(stored.index.names)), {}
         else:
@@ -87,10 +113,27 @@ def read_frame(path: Path) -> Frame:
                 NOTES: [f"{plural(len(short), 'line')} with too few cells{first}"] if short else [],
             }
     if not len(frame):
-        raise DataError(f"{path} has no rows below its header.")
+        raise DataError(f"{path} has no rows{'' if path.suffix.lower() in JSON_LINES else ' below its header'}.")
     frame = check_frame(frame)
     frame.attrs = attrs
     return frame
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file of JSON Lines, one per line; empty lines are passed over."""
+    with _file_errors(path):
+        records = []
+        for number, line in enumerate(path.read_bytes().decode("utf-8-sig").split("\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            if not isinstance(record, dict):
+                raise ValueError(f'line {number} is not a JSON object such as {{"text": "...", "label": "..."}}')
+            records.append(record)
+        return records
 
 
 def _decimal_commas(frame: Frame) -> bool:

@@ -15,6 +15,9 @@ ENCODERS = Registry(
         "identity": "selfens.encoders.identity:Identity",
         "columns": "selfens.encoders.columns:ColumnsEncoder",
         "backbone": "selfens.encoders.backbone:BackboneEncoder",
+        "wordllama": "selfens.encoders.wordllama:WordLlama",
+        "tfidf": "selfens.encoders.tfidf:Tfidf",
+        "sentence-transformers": "selfens.encoders.sentences:SentenceTransformers",
     },
 )
 """Maps each encoder's name to "module:Class"."""

@@ -13,8 +13,8 @@ from selfens.data.arrays import CHANNEL_COUNTS, standard_inputs, value_range
 from selfens.data.images import AT_ONCE, SIDE, resize, track
 from selfens.data.rows import Rows
 from selfens.encoders.base import Encoded, Encoder, EncoderOptions, RawRow, Shown
-from selfens.encoders.cache import FeatureCache, Features, digest
-from selfens.encoders.pretrained import TIMM, build
+from selfens.encoders.cache import FeatureCache, Features, complete, digest
+from selfens.encoders.pretrained import TIMM, build, noise
 from selfens.errors import ConfigError, DataError, RunError
 from selfens.settings import setting
 
@@ -58,7 +58,10 @@ class BackboneEncoder(Encoder):
         self.module = self.backbone = build(self.options.model, self.options.weights, self.options.size).to(self.device)
         self.about, self.image_side, self.key = self.backbone.about, self.backbone.size, self.backbone.about["key"]
         self.known: dict[bytes, Features] = {}  # by the hashes of the images' pixels
-        self.cache = FeatureCache(self.backbone) if self.options.cache else None
+        self.cache = None
+        if self.options.cache:
+            image = noise(1, self.backbone.size)
+            self.cache = FeatureCache(self.key, digest(image[0]), self.backbone.features(image)[0])
 
     def fit(self, raw: Any, rows: Rows) -> None:
         if assumed := self.about["assumed"]:
@@ -90,15 +93,7 @@ class BackboneEncoder(Encoder):
 
     def _compute(self, keys: Sequence[bytes], images: NDArray[np.uint8]) -> int:
         """Look up or compute the features of some images. Return how many had to be computed."""
-        if self.cache:
-            self.known |= self.cache.read(key for key in keys if key not in self.known)
-        missing = {key: row for row, key in enumerate(keys) if key not in self.known}
-        if missing:
-            added = dict(zip(missing, self.backbone.features(images[[*missing.values()]]), strict=True))
-            self.known |= added
-            if self.cache:
-                self.cache.write(added)
-        return len(missing)
+        return complete(self.known, keys, lambda rows: self.backbone.features(images[rows]), self.cache)
 
     def show(self, raw: Any, rows: Rows) -> Shown:
         return Shown(images=raw[rows])

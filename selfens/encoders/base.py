@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from selfens.data.rows import Array, Rows
+from selfens.data.rows import Array, Labels, Rows
 from selfens.settings import NamedOptions
 
 
@@ -60,6 +60,8 @@ class Shown:
     """[rows, channels, height, width]"""
     cells: Mapping[str, list[str]] = field(default_factory=dict)
     """Strings by column, one for each row."""
+    texts: list[str] | None = None
+    """A text for each row, which may be long."""
 
 
 class Encoder(ABC):
@@ -75,6 +77,8 @@ class Encoder(ABC):
     """`fit` depends on the rows, so cross-validation repeats it in every fold."""
     needs_images: ClassVar[bool] = False
     """It takes images and returns vectors."""
+    takes_texts: ClassVar[bool] = False
+    """It takes texts, so the encoder `columns` can use it for the text columns of a table."""
     image_side: int | None = None
     """The side in pixels that images must have; None if images of any size are used as they are."""
     module: nn.Module | None = None
@@ -83,6 +87,8 @@ class Encoder(ABC):
     """A hash of what determines the inputs besides the raw rows, such as weights."""
     notes: tuple[str, ...] = ()
     """What a person should know about the fit."""
+    first: str = ""
+    """What must be done before an exported file can be used, if its input is not raw."""
 
     def __init__(self, options: Any = None, device: torch.device | str = "cpu") -> None:
         self.options: Any = self.Options() if options is None else options
@@ -111,6 +117,10 @@ class Encoder(ABC):
     def show(self, raw: Any, rows: Rows) -> Shown:
         """Return what a person sees of these rows."""
         return Shown()
+
+    def baselines(self, raw: Any, labels: Labels, test_raw: Any) -> dict[str, Labels]:
+        """Return what simple methods on raw examples predict for `test_raw`, by name; `labels` are -1 if unknown."""
+        return {}
 
     def exported_input(self, input_shape: tuple[int, ...]) -> RawRow:
         """Return what an exported file takes: inputs of this shape, or a raw row if the encoder is in the file."""

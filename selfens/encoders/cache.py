@@ -1,14 +1,14 @@
-"""Features that a backbone has computed, in the user's cache, by the hash of the pixels.
+"""Features that a pretrained network has computed, in the user's cache, by the hash of the pixels or the text.
 
-Only the user can enter the cache folder. In it, each backbone has a folder of .npz files, named by a hash of weights,
-input size and statistics. One file holds the features of a test image. If the backbone returns others now, its code has
+Only the user can enter the cache folder. In it, each network has a folder of .npz files, named by a hash of weights,
+input size and statistics. One file holds the features of a test input. If the network returns others now, its code has
 changed, and all features are computed again.
 """
 
 import hashlib
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfens.encoders.pretrained import Backbone, is_close, noise
+from selfens.encoders.pretrained import is_close
 from selfens.errors import SelfensError
 from selfens.files import check_regular
 from selfens.files.tensors import write_atomically
@@ -37,14 +37,20 @@ def digest(image: NDArray[np.uint8]) -> bytes:
 
 
 class FeatureCache:
-    """The files of one backbone. If they cannot be used, `trouble` says why, and features are computed every time."""
+    """The files of one network. If they cannot be used, `trouble` says why, and features are computed every time.
 
-    def __init__(self, backbone: Backbone) -> None:
-        self.folder = cache_folder() / backbone.about["key"]
-        self.width, self.trouble = backbone.about["features"], ""
+    Parameters
+    ----------
+    name
+        Of its folder: a hash of what determines the features.
+    key, expected
+        Hash and features of the test input.
+    """
+
+    def __init__(self, name: str, key: bytes, expected: Features) -> None:
+        self.folder = cache_folder() / name
+        self.width, self.trouble = len(expected), ""
         self.files: dict[bytes, Path] = {}
-        image = noise(1, backbone.size)
-        key, expected = digest(image[0]), backbone.features(image)[0]
         try:
             files = sorted(self.folder.glob("*.npz"))
             for path in (self.folder.parent, self.folder, *files):
@@ -95,6 +101,27 @@ class FeatureCache:
 
     def _give_up(self, error: Exception) -> None:
         self.trouble = f"features are not cached ({str(error).rstrip('.')})."
+
+
+def complete(
+    known: dict[bytes, Features],
+    keys: Sequence[bytes],
+    compute: Callable[[list[int]], Features],
+    cache: FeatureCache | None,
+) -> int:
+    """Add the features of `keys` to `known`, from the cache, or computed and cached. Return how many were computed.
+
+    `compute` takes positions in `keys` and returns the features of these.
+    """
+    if cache:
+        known |= cache.read(key for key in keys if key not in known)
+    missing = {key: row for row, key in enumerate(keys) if key not in known}
+    if missing:
+        added = dict(zip(missing, compute([*missing.values()]), strict=True))
+        known |= added
+        if cache:
+            cache.write(added)
+    return len(missing)
 
 
 def _array(path: Path, name: str, width: int, kind: type) -> NDArray[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from selfens.data.arrays import are_pixels
 from selfens.data.dataset import Dataset, hash_arrays
-from selfens.data.rows import Array, Labels, LazyRows, take
+from selfens.data.rows import Array, Labels, LazyRows, Rows, take
 from selfens.encoders.base import Encoded, Encoder
 from selfens.errors import ConfigError
 
@@ -86,6 +86,16 @@ class EncodedDataset:
     @property
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.inputs.shape[1:])
+
+    def baselines(self, rows: Rows | None = None, labels: Labels | None = None) -> dict[str, Labels]:
+        """Return what the encoder's simple methods on raw rows predict for the test rows, by name.
+
+        They see all training rows, or only `rows`, with these labels.
+        """
+        dataset = self.dataset
+        seen = dataset.train_rows if rows is None else dataset.train_rows[rows]
+        known = self.labels if labels is None else labels
+        return self.encoder.baselines(take(dataset.raw, seen), known, take(dataset.raw, dataset.test_rows))
 
     @property
     def is_images(self) -> bool:

@@ -115,7 +115,7 @@ def _checked(module: Any, name: str, weights: str | None, size: int | None) -> B
     about = {
         "name": name,
         "weights": Path(weights).name if weights else config.get("weights") or tag or None,
-        "sha256": _digest(module, name),
+        "sha256": digest_of_weights(module, name),
         "license": None if weights else config.get("license"),  # unknown for a file
         **_input(name, ASSUMED | config, size),
         "assumed": [key for key in ASSUMED if key not in config and not (key == "input_size" and size)],
@@ -216,7 +216,7 @@ def _load_weights(module: nn.Module, name: str, path: Path, removed: tuple[str, 
         raise ConfigError(f"the weights {path} do not fit the backbone '{name}' ({reason}); give its own.") from None
 
 
-def _digest(module: nn.Module, name: str) -> str:
+def digest_of_weights(module: nn.Module, name: str) -> str:
     """Hash the weights."""
     digest = hashlib.sha256()
     for key, tensor in sorted(module.state_dict().items()):

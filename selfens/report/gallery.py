@@ -4,7 +4,7 @@ import base64
 import io
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from selfens.data.images import thumbnail
 from selfens.data.inspection import Group, Inspection, row_names
 from selfens.data.rows import Rows
 from selfens.encoders.dataset import EncodedDataset
-from selfens.report.render import shown
+from selfens.report.render import END_ISOLATE, ISOLATE, shown
 from selfens.runs.evidence import Evidence
 from selfens.runs.novelty import Novelty
 from selfens.runs.statistics import tempered
@@ -23,7 +23,7 @@ from selfens.tools.audit import Audit, Suggestions
 
 MAX_ENTRIES = 50
 MAX_SIDE, FILE_SIDE = 64, 192  # pixels, of images in memory and in files
-CELL_LIMIT = 16  # characters
+CELL_LIMIT, TEXT_LIMIT = 16, 500  # characters
 SMOOTH_FROM = 48  # pixels a side; smaller images are shown with square pixels
 
 
@@ -48,6 +48,8 @@ class Gallery:
     """How many rows were ranked; only the first have entries."""
     is_pixelated: bool
     id_header: str = ""
+    passages: list[str] = field(default_factory=list)
+    """Each row's text, if rows are texts."""
 
 
 def audit_gallery(audit: Audit, data: EncodedDataset, how: str = "", *, is_in_sample: bool = False) -> Gallery:
@@ -147,7 +149,10 @@ def _gallery(title: str, note: str, data: EncodedDataset, rows: Rows, columns: d
     is_pixelated = seen.images is not None and max(seen.images.shape[2:]) < SMOOTH_FROM
     headers = [*columns, *(shown(name, CELL_LIMIT) for name in seen.cells)]
     id_header = shown(dataset.id_header, CELL_LIMIT) if dataset.ids and seen.images is None else ""
-    return Gallery(title, note, headers, entries, len(rows), is_pixelated, id_header)
+    passages = [
+        shown(text, TEXT_LIMIT).strip(ISOLATE + END_ISOLATE) for text in seen.texts or ()
+    ]  # dir="auto" isolates
+    return Gallery(title, note, headers, entries, len(rows), is_pixelated, id_header, passages)
 
 
 def _text(value: Any, classes: Sequence[str]) -> str:

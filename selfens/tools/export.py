@@ -102,6 +102,7 @@ def model_card(run: Run) -> dict[str, Any]:
         "network": "custom" if info.custom_network else config.network.name,
         "preprocessing": config.preprocess.kind,
         "encoder": {"kind": config.encoder.name, **info.encoder},
+        **({"first": run.encoder.first} if run.encoder.first else {}),
         "epochs": epoch,
         "test_error_percent": None if step else run.test_error,
         "test_rows": info.test_rows,

@@ -203,4 +203,4 @@ def _fold(
         inputs = run.encoder.transform(take(dataset.raw, dataset.train_rows[rows])).inputs
         probabilities = run.model.predict_inputs(inputs)
     predicted, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
-    return _Fold(probabilities, predicted, tuple(notes), warnings)
+    return _Fold(probabilities, predicted | data.baselines(), tuple(notes), warnings)

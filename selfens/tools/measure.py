@@ -57,6 +57,7 @@ def evidence_on_test_rows(run: Run, *, with_baselines: bool = True) -> Evidence:
         seen = choice.visited(data.num_rows, run.config.training.rows)
         inputs, labels = LazyRows([data.inputs], seen), choice.training_labels(data.num_rows)[seen]
         others, notes = predictions(inputs, labels, data.test_inputs, standardize=not data.encoder.is_scaled)
+        others |= data.baselines(seen, labels)
     return Evidence.of(
         rows=np.arange(len(data.test_labels)),
         labels=data.test_labels,

@@ -19,6 +19,7 @@ SOURCES = Registry(
         "digits": "selfens.data.sources.digits:Digits",
         "official": "selfens.data.sources.official:Official",
         "arrays": "selfens.data.sources.arrays:Arrays",
+        "texts": "selfens.data.sources.texts:Texts",
         "images": "selfens.data.sources.images:Images",
         "table": "selfens.data.sources.table:Table",
         "memory": "selfens.data.sources.memory:Memory",

@@ -10,45 +10,30 @@
 
 import codecs
 import csv
-import itertools
 import os
-import shlex
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, final
 
-import numpy as np
-
-from selfens.data.dataset import UNLABELED, Dataset, number_classes
+from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.folders import UNLABELED_FOLDERS, FolderOptions, LabelByFile, all_files, list_folder, number_files
 from selfens.data.frames import column_names
 from selfens.data.images import SIDE, decode_all, is_image, note_on_others, suggested_size
-from selfens.data.sources.base import PathOptions, Peek, Source
+from selfens.data.sources.base import Peek, Source
 from selfens.errors import DataError
 from selfens.files import check_regular
 from selfens.files.tables import read_lines
 from selfens.settings import setting
 
-UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
-DOUBTFUL = {*UNLABELED_FOLDERS, "unsorted", "unknown", "unclassified", "todo", "inbox", "new", "rest", "misc", ""}
-TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
-
-LabelByFile = dict[Path, str | None]
-
 
 @final
 class Images(Source):
     @dataclass(frozen=True, kw_only=True)
-    class Options(PathOptions):
+    class Options(FolderOptions):
         name: ClassVar[str] = "images"
         size: int | None = setting(
             None, "Side of the scaled images in pixels; none: what the encoder needs, else their own up to 32.", **SIDE
-        )
-        unlabeled: str | None = setting(
-            None,
-            "Folders whose images have no class, besides unlabeled/, separated by commas. ask: refuse names such as unsorted, "
-            "which may be a class or not.",
-            none="ask",
         )
 
     noun = "a folder or CSV of images"
@@ -58,7 +43,7 @@ class Images(Source):
         return os.path.isdir(path) or is_image(path) or (is_csv(path) and _lists_files(path))
 
     def peek(self) -> Peek:
-        train, test = self._files()
+        train, test = list_images(self.path, self.options.unlabeled)
         side = self._side([*train, *test])
         if all(name.isdigit() or len(name) == 1 for name in filter(None, train.values())):
             return Peek(len(train), side, why="because the classes are numbers or letters")
@@ -66,18 +51,9 @@ class Images(Source):
         return Peek(len(train), side, flips=True, why=why)
 
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
-        train, test = self._files()
+        train, test = list_images(self.path, self.options.unlabeled)
         data = self._decoded([*train, *test], side, progress)
-        files = [Path(name) for name in data.ids]
-        names = [(train | test)[file] for file in files]
-        is_test = np.array([file in test for file in files])
-        classes, labels = number_classes(names, is_test)
-        if (strange := is_test & (labels == UNLABELED)).any():
-            file = files[int(strange.argmax())]
-            raise DataError(
-                f"{file} is a test image whose class has no training images; name the test folders like the training "
-                "folders (and rename the folder 'test' if it is itself a class)."
-            )
+        classes, labels, is_test = number_files(train, test, [Path(name) for name in data.ids], "image")
         source = self.options.changed({"size": data.raw.shape[-1]})
         notes = note_on_others(self.path)
         return replace(data, labels=labels, is_test=is_test, classes=classes, source=source, notes=notes)
@@ -94,20 +70,6 @@ class Images(Source):
     def _root(self) -> Path:
         """The folder that files are named relative to."""
         return self.path if os.path.isdir(self.path) else self.path.parent
-
-    def _files(self) -> tuple[LabelByFile, LabelByFile]:
-        """Return the images to train on, and those to test on, by class."""
-        given = self.options.unlabeled
-        unlabeled = UNLABELED_FOLDERS | {name.strip().lower() for name in (given or "").split(",")}
-        train, test = list_images(self.path, unlabeled)
-        names = {label for label in train.values() if label is not None} if os.path.isdir(self.path) else set()
-        if given is None and (doubtful := sorted(name for name in names if name.lower().strip("_-. ") in DOUBTFUL)):
-            raise DataError(
-                f"{self.path} holds a folder '{doubtful[0]}', which may be a class or hold images without a class; add "
-                f"--set source.unlabeled={shlex.quote(','.join(doubtful))} if they have none, or --set source.unlabeled= if "
-                "it is a class."
-            )
-        return train, test
 
     def _decoded(self, files: Sequence[Path], side: int | None, progress: bool) -> Dataset:
         images, readable, failures = decode_all(files, side or self._side(files), self.path, progress)
@@ -131,68 +93,16 @@ def _lists_files(path: Path) -> bool:
 # Which files are images, and of which class
 
 
-def list_images(source: Path, unlabeled: Set[str] = UNLABELED_FOLDERS) -> tuple[LabelByFile, LabelByFile]:
-    """Return the images of a folder or CSV to train on, and those of a test folder, sorted by path.
-
-    `unlabeled` are names of folders, in lower case, whose images have no class.
-    """
+def list_images(source: Path, unlabeled: str | None = None) -> tuple[LabelByFile, LabelByFile]:
+    """Return the images of a folder or CSV to train on, and those of a test folder, sorted by path."""
     if is_csv(source):
         return _read_csv(source), {}
-    folders = [path for path in _entries(source) if os.path.isdir(path)]
-    train, test, validation = ([f for f in folders if f.name.lower() in names] for names in (TRAIN, TEST, VALIDATION))
-    splits = [*train, *test, *validation]
-    beside = [f.name for f in folders if f not in splits and f.name.lower() not in unlabeled]
-    if train and beside:
-        raise DataError(
-            f"{source} holds train/ and beside it '{beside[0]}'; with train/, classes are the folders inside it, so "
-            "move the others there or elsewhere, or rename train/ if it is a class itself."
-        )
-    to_train = _by_folder([*train, source], unlabeled, left_out=splits)
-    if not to_train:
-        raise DataError(f"{source} holds no images to train on; expected a folder of images (.png, .jpg) per class.")
-    return to_train, _by_folder(test or validation, unlabeled)
+    return list_folder(source, is_image, "images (.png, .jpg)", unlabeled)
 
 
 def all_images(source: Path) -> list[Path]:
     """Return every image of a folder or CSV, or the one image that `source` is."""
-    if is_csv(source):
-        return list(_read_csv(source, labeled=False))
-    found = _images_below(source) if os.path.isdir(source) else [source]
-    if not found:
-        raise DataError(f"{source} holds no images; expected some, in it or in folders below.")
-    return found
-
-
-def _by_folder(folders: Sequence[Path], unlabeled: Set[str], left_out: Sequence[Path] = ()) -> LabelByFile:
-    """Return the images in these folders without a label, and those in each subfolder with its name as the label."""
-    found: LabelByFile = {}
-    for path in itertools.chain.from_iterable(map(_entries, folders)):
-        if os.path.isdir(path) and path not in left_out:
-            label = None if path.name.lower() in unlabeled else path.name
-            found |= dict.fromkeys(_images_below(path), label)
-        elif is_image(path) and not os.path.isdir(path):
-            found[path] = None
-    return found
-
-
-def _images_below(folder: Path, above: frozenset[str] = frozenset()) -> list[Path]:
-    here = os.path.realpath(folder)
-    if here in above:
-        raise DataError(f"{folder} is a link that leads back to {here}, a folder it lies in; remove the link.")
-    found: list[Path] = []
-    for path in _entries(folder):
-        if os.path.isdir(path):
-            found += _images_below(path, above | {here})
-        elif is_image(path):
-            found.append(path)
-    return found
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror}); check its name and permissions.") from None
+    return list(_read_csv(source, labeled=False)) if is_csv(source) else all_files(source, is_image, "images")
 
 
 # CSV files

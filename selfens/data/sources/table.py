@@ -1,4 +1,4 @@
-"""A table with a row per example: .csv, .tsv or .parquet. One column holds the labels; empty cells are unlabeled."""
+"""A table with a row per example: .csv, .tsv, .parquet, .jsonl. One column holds the labels; empty cells are unlabeled."""
 
 import os
 import re
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from selfens.data.cells import MISSING, as_text, find_identifier, unit_notes
 from selfens.data.dataset import Dataset
-from selfens.data.frames import NOTES, Frame, column_names, count_rows, is_table, read_frame
+from selfens.data.folders import TEST, TRAIN, VALIDATION
+from selfens.data.frames import NOTES, TEXT, Frame, TextColumns, column_names, count_rows, is_table, read_frame
 from selfens.data.rows import Rows
 from selfens.data.sources.base import PathOptions, Peek, Source
-from selfens.data.sources.images import TEST, TRAIN, VALIDATION
 from selfens.errors import ConfigError, DataError, did_you_mean, listed, plural
 from selfens.settings import setting
 
@@ -32,9 +32,19 @@ class Table(Source):
         name: ClassVar[str] = "table"
         label: str | None = setting(None, "The column that holds the labels; empty cells are unlabeled.")
         id: str | None = setting(None, "The column that identifies rows; none: one that differs in each row, if any.")
+        text: tuple[str, ...] = setting((), "Columns of text, beside those that look like it.")
 
         def __post_init__(self) -> None:
+            given: Any = self.text
+            if isinstance(given, list | tuple) and not all(isinstance(each, str) for each in given):
+                raise ConfigError(f"source.text is {given!r}; expected names of columns.")
+            if isinstance(given, str | list):
+                given = ([given] if given else []) if isinstance(given, str) else given
+                object.__setattr__(self, "text", tuple(given))
             super().__post_init__()
+            for role, name in (("label", self.label), ("id", self.id)):
+                if name in self.text and name is not None:
+                    raise ConfigError(f"source.text and source.{role} are both '{name}'; leave one of them out.")
             if self.id is not None and self.id == self.label:
                 raise ConfigError(f"source.id and source.label are both '{self.id}'; a label does not identify rows.")
 
@@ -67,12 +77,14 @@ class Table(Source):
         notes = [*unlabeled_notes(frame[label], label), *notes]
         inputs, identifier = self._inputs(frame), self.options.id
         if identifier is None:
-            identifier = find_identifier(inputs)
+            identifier = find_identifier(inputs.drop(columns=list(self.options.text)))
             found = [] if identifier is None else [identifier]  # it may be ""
             inputs, notes = inputs.drop(columns=found), [*notes, *unit_notes(inputs, found)]
         options = self.options.changed({"id": identifier})
         if not len(inputs.columns):
-            raise DataError(f"{path} has no column to learn from; {options.summary}.")
+            hint = f"; if '{identifier}' is text, name it (--text '{identifier}')" if identifier else ""
+            raise DataError(f"{path} has no column to learn from; {options.summary}{hint}.")
+        inputs.attrs[TEXT] = TextColumns(self.options.text)
         about = self._about(frame.iloc[rows], identifier, notes)
         return Dataset.from_labels(inputs.iloc[rows], [labels[row] for row in rows], is_test, source=options, **about)
 
@@ -113,7 +125,7 @@ class Table(Source):
                 f"{self.path} is a table, and its column of labels was not named; name one of {listed(names)} (source.label; "
                 "on the command line: --label). A list of images has the columns file and label."
             )
-        for name in (label, self.options.id):
+        for name in (label, self.options.id, *self.options.text):
             if name is not None and name not in names:
                 hint = did_you_mean(name, names)
                 raise DataError(f"{self.path} has no column '{name}'{hint} Its first line names {listed(names)}.")
