@@ -152,7 +152,7 @@ def test_errors_are_measured_on_rows_that_no_model_chose():
     few = made(truth, ours, logistic=1 - truth, suggested=np.arange(60) >= 19)
     assert few.errors[OURS] == pytest.approx(55)
     assert few.lines[-1] == (
-        "Measured on 41 suggested rows too, which are harder than others, because only 19 labels are of other rows: "
+        "Measured also on 41 labels of suggested rows, which are harder than others, because only 19 labels are of other rows: "
         "the error is too large; label some random rows to measure it."
     )
 
@@ -381,13 +381,16 @@ def test_the_evidence_of_folds_is_what_each_of_its_models_predicts_for_the_rows_
             assert (found.others[name][places] == others[name]).all()
 
 
-def test_labels_of_suggested_rows_are_trained_on_and_not_measured():
+def test_labels_of_suggested_rows_are_trained_on_and_not_measured_if_all_rows_are_labeled():
     data = features(rows=90, test_rows=0)
     chosen = np.arange(90) >= 60
     found = evidence_by_folds(config("supervised", "labels.count=all", epochs=1), replace(data, suggested=chosen), 3)
-    assert found.rows.tolist() == [*range(60)]
-    assert (found.counted.all(), found.left_out) == (True, 30)
+    assert (found.counted == ~chosen).all()
+    assert len(found.rows) == 90
     assert found.notes[0] == "Not measured on 30 labels of suggested rows, which are harder than others."
+    plain = evidence_by_folds(config("supervised", "labels.count=all", epochs=1), data, 3)
+    assert (plain.probabilities == found.probabilities).all()
+    assert found.error == pytest.approx(100 * np.mean(plain.wrong[:60]))
 
 
 def test_in_folds_of_a_table_nothing_is_fitted_on_hidden_rows(monkeypatch, tmp_path):

@@ -64,8 +64,7 @@ def same(one, other):
     arrays = all(a.dtype == b.dtype and a.shape == b.shape and (a == b).all() for a, b in fields)
     others = list(one.others) == list(other.others)
     others = others and all((one.others[name] == other.others[name]).all() for name in one.others)
-    about = [(each.folds, each.left_out, each.notes) for each in (one, other)]
-    return arrays and others and about[0] == about[1]
+    return arrays and others and (one.folds, one.notes) == (other.folds, other.notes)
 
 
 # What follows from it
@@ -116,8 +115,8 @@ def test_with_too_few_other_rows_all_are_counted_and_a_note_says_what_to_do():
     evidence = made(rows=60, suggested=60 - FEWEST + 1, notes=("something else.",))
     assert evidence.counted.all()
     assert evidence.notes == (
-        f"Measured on {60 - FEWEST + 1} suggested rows too, which are harder than others, because only {FEWEST - 1} labels "
-        "are of other rows: the error is too large; label some random rows to measure it.",
+        f"Measured also on {60 - FEWEST + 1} labels of suggested rows, which are harder than others, because only "
+        f"{FEWEST - 1} labels are of other rows: the error is too large; label some random rows to measure it.",
         "something else.",
     )
 
@@ -183,7 +182,7 @@ def test_evidence_of_another_run_or_of_other_classes_counts_as_none(tmp_path):
 
 
 def about(**values):
-    known = {"run": "this run", "folds": 5, "left_out": 0, "notes": [], "others": ["one", "another"]} | values
+    known = {"run": "this run", "folds": 5, "notes": [], "others": ["one", "another"]} | values
     return json.dumps({name: value for name, value in known.items() if value is not ...})
 
 
@@ -241,8 +240,6 @@ METADATA = {
     "no run": {"about": about(run=...)},
     "another run": {"about": about(run="another")},
     "no folds": {"about": about(folds=...)},
-    "nothing left out": {"about": about(left_out=...)},
-    "left out as text": {"about": about(left_out="5")},
     "folds as text": {"about": about(folds="5")},
     "folds as a fraction": {"about": about(folds=2.5)},
     "folds as a truth": {"about": about(folds=True)},
@@ -365,26 +362,31 @@ def test_folds_hide_every_label_once_and_divide_each_class_evenly():
     assert same(evidence, again)
 
 
-def test_suggested_rows_are_trained_on_in_every_fold_unless_every_label_is_to_be_judged():
+def test_suggested_rows_are_measured_on_too_and_the_correction_makes_up_for_that():
+    dataset = features(test_rows=0)
+    settings = config("supervised", "labels.count=24", epochs=1)
+    plain = evidence_by_folds(settings, dataset, 3)
+    marked = evidence_by_folds(settings, replace(dataset, suggested=np.isin(np.arange(ROWS), plain.rows[:5])), 3)
+    assert (marked.probabilities == plain.probabilities).all()
+    assert (marked.counted.all(), marked.error, marked.notes[1:]) == (True, plain.error, plain.notes)
+    assert marked.notes[0] == (
+        "Measured also on 5 labels of suggested rows, which are harder than others; the correction takes that into account."
+    )
+
+
+def test_without_unlabeled_rows_suggested_ones_are_not_counted():
     dataset = features(test_rows=0)
     settings = config("supervised", "labels.count=all", epochs=1)
-    rows = [3, 4, 5, 30, 59]
-    marked = replace(dataset, suggested=np.isin(np.arange(ROWS), rows))
-    evidence = evidence_by_folds(settings, marked, 3)
-    assert evidence.rows.tolist() == np.setdiff1d(np.arange(ROWS), rows).tolist()
-    assert (evidence.left_out, len(evidence.wrong), evidence.counted.all()) == (5, ROWS - 5, True)
-    assert evidence.notes[0].startswith("Not measured on 5 labels of suggested rows")
-    assert all(np.isin(rows, seen).all() for _, seen in parts(settings, marked, evidence))
-    judged = evidence_by_folds(settings, marked, 3, every_label=True)
-    assert (judged.rows[~judged.counted].tolist(), judged.left_out) == (rows, 0)
-    assert (judged.probabilities == evidence_by_folds(settings, dataset, 3).probabilities).all()
-    few = replace(dataset, suggested=np.arange(ROWS) >= FEWEST - 1)  # too few others to measure on
-    assert len(evidence_by_folds(settings, few, 3).rows) == ROWS
+    chosen = np.isin(np.arange(ROWS), [3, 4, 5, 30, 59])
+    evidence = evidence_by_folds(settings, replace(dataset, suggested=chosen), 3)
+    assert evidence.rows[~evidence.counted].tolist() == [3, 4, 5, 30, 59]
+    assert (len(evidence.wrong), evidence.correction) == (ROWS - 5, 0)
+    assert (evidence.probabilities == evidence_by_folds(settings, dataset, 3).probabilities).all()
 
 
 def test_an_error_is_corrected_by_how_much_harder_the_unlabeled_rows_are():
     random = np.random.default_rng(3)
-    evidence = made(suggested=15, pool=random.dirichlet([0.2, 0.2, 0.2], 300).astype(np.float32))
+    evidence = made(rows=45, suggested=15, pool=random.dirichlet([0.2, 0.2, 0.2], 300).astype(np.float32))
     counted = evidence.probabilities[evidence.counted].astype(float)
 
     def doubt(probabilities):
@@ -423,6 +425,29 @@ def test_corrected_errors_are_right_on_average_and_vary_less():
         corrected.append(found.error - truth)
     assert abs(np.mean(corrected)) < 1
     assert np.std(corrected) < 0.92 * np.std(plain)
+
+
+def test_errors_on_rows_that_were_chosen_because_they_are_hard_are_corrected():
+    """Of each draw, 60 rows are random, and the 50 that are least certain among others are labeled as well."""
+    random = np.random.default_rng(5)
+    population = random.dirichlet([0.3, 0.3, 0.3], 20_000)
+    classes = (population.cumsum(axis=1) > random.random((len(population), 1))).argmax(axis=1)
+    truth, plain, corrected = 100 * np.mean(population.argmax(axis=1) != classes), [], []
+    for _ in range(100):
+        rows = random.permutation(len(population))[:1500]
+        hard = rows[60:][np.argsort(population[rows[60:]].max(axis=1))[:50]]
+        labeled, pool = np.concatenate([rows[:60], hard]), np.setdiff1d(rows[60:], hard)
+        found = Evidence.of(
+            rows=labeled,
+            labels=classes[labeled],
+            probabilities=population[labeled].astype(np.float32),
+            pool=population[pool].astype(np.float32),
+            suggested=np.arange(110) >= 60,
+        )
+        plain.append(100 * found.wrong.mean() - truth)
+        corrected.append(found.error - truth)
+    assert np.mean(plain) > 10
+    assert abs(np.mean(corrected)) < 2.5
 
 
 def test_the_only_label_of_a_class_is_never_hidden_and_it_is_said():

@@ -185,12 +185,11 @@ def audit(
         result = auditing.audit_run(trained)
         how = "in-sample: the network was trained on these labels, which hides mistakes"
     else:
-        has_all = evidence is not None and evidence.folds and not evidence.left_out
-        if evidence is None or not has_all or folds not in (None, evidence.folds):
+        if evidence is None or not evidence.folds or folds not in (None, evidence.folds):
             with console.interruptible():
                 number = default_folds(auditing.run_labels(trained)) if folds is None else folds
                 show = progress.for_terminal(quiet)
-                evidence = evidence_by_folds(trained.config, dataset, number, every_label=True, progress=show)
+                evidence = evidence_by_folds(trained.config, dataset, number, progress=show)
         result = auditing.audit_evidence(evidence)
         how = f"each judged by one of {evidence.folds} models that were not trained on it"
     auditing.write_audit(output, result, dataset)

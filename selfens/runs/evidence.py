@@ -39,31 +39,31 @@ class Evidence:
     others: Mapping[str, Labels] = field(default_factory=dict)
     """The classes that simple methods predict, by name."""
     counted: NDArray[np.bool_]
-    """Errors are measured on these rows. The others were chosen by a model because they are hard."""
+    """Errors are measured on these rows."""
     pool: NDArray[np.float32]
     """[unlabeled rows, classes] what the same models predicted for other rows that they had not seen."""
-    left_out: int = 0
-    """Labels of rows that a model chose, and that were not predicted."""
     folds: int = 0
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls, *, suggested: NDArray[np.bool_], left_out: int = 0, notes: tuple[str, ...] = (), **fields: Any
-    ) -> Evidence:
-        """Make evidence from predictions. Errors are measured on rows that no model chose, or if there are few, on all."""
-        given, chosen = int((~suggested).sum()), int(suggested.sum()) + left_out
-        counted = ~suggested if given >= FEWEST else np.ones(len(suggested), dtype=bool)
-        if chosen and given >= FEWEST:
-            note = f"Not measured on {plural(chosen, 'label')} of suggested rows, which are harder than others."
-            notes = (note, *notes)
-        elif chosen:
-            note = (
-                f"Measured on {chosen:,} suggested rows too, which are harder than others, because only {given} labels "
-            )
-            notes = (f"{note}are of other rows: the error is too large; label some random rows to measure it.", *notes)
+    def of(cls, *, suggested: NDArray[np.bool_], notes: tuple[str, ...] = (), **fields: Any) -> Evidence:
+        """Make evidence from predictions.
+
+        Rows that a model chose are harder than others. With unlabeled rows to compare with, errors are corrected for that
+        (`correction`); without, they are measured on the other rows, or if there are few, on all.
+        """
         fields.setdefault("pool", fields["probabilities"][:0])
-        return cls(counted=counted, left_out=left_out, notes=notes, **fields)
+        given, chosen = int((~suggested).sum()), plural(int(suggested.sum()), "label")
+        harder, is_corrected = "of suggested rows, which are harder than others", len(fields["pool"]) > 0
+        counted = np.ones(len(suggested), dtype=bool) if is_corrected or given < FEWEST else ~suggested
+        if suggested.any() and is_corrected:
+            notes = (f"Measured also on {chosen} {harder}; the correction takes that into account.", *notes)
+        elif suggested.any() and given >= FEWEST:
+            notes = (f"Not measured on {chosen} {harder}.", *notes)
+        elif suggested.any():
+            few = f"Measured also on {chosen} {harder}, because only {given} labels are of other rows"
+            notes = (f"{few}: the error is too large; label some random rows to measure it.", *notes)
+        return cls(counted=counted, notes=notes, **fields)
 
     @cached_property
     def temperature(self) -> float:
@@ -82,10 +82,10 @@ class Evidence:
 
     @cached_property
     def correction(self) -> float:
-        """Points to add to an error on the counted rows, which by chance are easier or harder than the unlabeled ones.
+        """Points to add to an error on the counted rows, which are easier or harder than the unlabeled ones.
 
-        How certain the model is of both tells by how much. This is a control variate: errors are as large on average, and
-        depend less on which rows happen to be labeled.
+        How certain the model is of both tells by how much. If the rows were drawn at random this is a control variate: errors
+        are as large on average, and depend less on the draw. If a model chose some because they are hard, it corrects that.
         """
         if not len(self.pool):
             return 0.0
@@ -129,8 +129,7 @@ class Evidence:
         """Write the evidence of the run with this id into its folder."""
         arrays = {name: getattr(self, name) for name in ARRAYS if name != "others"}
         arrays["others"] = np.stack([*self.others.values()]) if self.others else np.empty((0, len(self.rows)), np.int64)
-        about = {name: getattr(self, name) for name in ("folds", "left_out", "notes")}
-        about |= {"run": run, "others": list(self.others)}
+        about = {"run": run, "folds": self.folds, "notes": self.notes, "others": list(self.others)}
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
         save_tensors(folder / FILE, tensors, {"about": json.dumps(about)})
 
@@ -141,15 +140,14 @@ class Evidence:
             tensors, metadata = load_tensors(folder / FILE)
             about: Any = json.loads(metadata["about"])
             arrays = {name: tensors[name].numpy() for name in ARRAYS}
-            names, notes, counts = about["others"], about["notes"], {key: about[key] for key in ("folds", "left_out")}
-            are_right = all(isinstance(text, str) for text in (*names, *notes))
-            are_right &= all(type(count) is int for count in counts.values())
-            if about["run"] != run or not are_right or not _fit_together(arrays, len(names), num_classes):
+            names, notes, folds = about["others"], about["notes"], about["folds"]
+            is_text = all(isinstance(text, str) for text in (*names, *notes)) and type(folds) is int
+            if about["run"] != run or not is_text or not _fit_together(arrays, len(names), num_classes):
                 return None
         except (RunError, ValueError, TypeError, LookupError, RecursionError):
             return None
         others = dict(zip(names, arrays.pop("others"), strict=True))
-        return cls(notes=tuple(notes), others=others, **counts, **arrays)  # type: ignore[arg-type]
+        return cls(folds=folds, notes=tuple(notes), others=others, **arrays)
 
 
 def _fit_together(arrays: Mapping[str, NDArray[Any]], num_others: int, num_classes: int) -> bool:

@@ -25,7 +25,7 @@ from selfens.data.labels import choose_labels
 from selfens.data.rows import Labels, take
 from selfens.encoders import ENCODERS
 from selfens.errors import DataError, check_type, listed, plural
-from selfens.runs.evidence import FEWEST, Evidence
+from selfens.runs.evidence import Evidence
 from selfens.tools.audit import Audit, audit_evidence
 from selfens.tools.baselines import CHANCE, predictions
 from selfens.training.loop import train
@@ -40,28 +40,24 @@ def evidence_by_folds(
     dataset: Dataset,
     folds: int = DEFAULT_FOLDS,
     *,
-    every_label: bool = False,
     network: nn.Module | None = None,
     progress: Progress | None = None,
     each: Callable[[Callable[[int], _Fold], Iterable[int]], Iterable[_Fold]] = map,
 ) -> Evidence:
-    """Predict labels that `config` would train with by models from which their rows were held out.
+    """Predict each label that `config` would train with by a model from which its row was held out.
 
-    The simple methods of `baselines` predict them too. The only label of a class is never held out, and neither are rows that
-    a model chose for labeling, because errors are not measured on them. Some unlabeled rows are held out as well. The runs
-    are not kept.
+    The simple methods of `baselines` predict it too. The only label of a class is never held out. Some unlabeled rows are held
+    out as well. The runs are not kept.
 
     Parameters
     ----------
-    every_label
-        Hold out also rows that a model chose.
     network
         A module to train instead of the one the config names; it is copied. It gets the inputs it was made for, so the
         encoder is fitted once.
     each
         Like the built-in map, which trains one fold after another; it may do them elsewhere, in processes of their own.
     """
-    labels, fold_of, remarks = _divide(config, dataset, folds, every_label)
+    labels, fold_of, remarks = _divide(config, dataset, folds)
     standardize = not ENCODERS.find(config.encoder.name).is_scaled
     config, dataset = _encode_once(config, dataset, always=network is not None)
     probabilities = np.zeros((dataset.num_train, dataset.num_classes), np.float32)
@@ -92,7 +88,6 @@ def evidence_by_folds(
         pool=probabilities[pool],
         others={name: classes[rows] for name, classes in others.items()},
         suggested=suggested[rows],
-        left_out=int((suggested & is_labeled & (fold_of < 0)).sum()),
         folds=folds,
         notes=(*remarks, *notes),
     )
@@ -102,7 +97,7 @@ def audit_folds(
     config: Config, dataset: Dataset, folds: int = DEFAULT_FOLDS, *, progress: Progress | None = None
 ) -> Audit:
     """Rank the labels that `config` would train with, each judged by a model that has not seen it."""
-    return audit_evidence(evidence_by_folds(config, dataset, folds, every_label=True, progress=progress))
+    return audit_evidence(evidence_by_folds(config, dataset, folds, progress=progress))
 
 
 def _encode_once(config: Config, dataset: Dataset, *, always: bool = False) -> tuple[Config, Dataset]:
@@ -126,9 +121,7 @@ def _can_be_hidden(labels: Labels) -> NDArray[np.bool_]:
     return np.asarray(known & (np.bincount(labels[known], minlength=1)[labels] > 1))
 
 
-def _divide(
-    config: Config, dataset: Dataset, folds: int, every_label: bool
-) -> tuple[Labels, NDArray[np.int64], list[str]]:
+def _divide(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64], list[str]]:
     """Return the labels that `config` would train with, the fold of each row (-1 if it is never hidden), and remarks."""
     check_type("config", config, Config, "a Config, such as that of a run: load_run(path).config")
     launcher.check_single_process("cross-validation")
@@ -136,9 +129,6 @@ def _divide(
     choice = choose_labels(dataset, config.labels, label_seed=label_seed, split_seed=split_seed)
     labels = choice.known_labels(dataset.num_train)
     can_be_hidden = _can_be_hidden(labels)
-    if dataset.suggested is not None and not every_label:
-        given = can_be_hidden & ~dataset.suggested[dataset.train_rows]
-        can_be_hidden = given if given.sum() >= FEWEST else can_be_hidden
     limit = int(can_be_hidden.sum())
     if limit < 2:
         raise DataError("no class has more than one labeled row, so there can be no folds; label more rows.")
@@ -146,7 +136,7 @@ def _divide(
         raise DataError(f"{folds} folds were asked for; expected 2 to {limit:,}, as many as labels can be hidden.")
     random, fold_of, dealt = stream(label_seed, FOLDS), np.full(len(labels), -1), 0
     for number in np.unique(labels[can_be_hidden]):  # divides each class evenly
-        members = random.permutation(np.flatnonzero(can_be_hidden & (labels == number)))
+        members = random.permutation(np.flatnonzero(labels == number))
         fold_of[members] = (dealt + np.arange(len(members))) % folds
         dealt += len(members)
     rows = np.flatnonzero(fold_of >= 0)
