@@ -118,8 +118,6 @@ def one(data, draw: int) -> dict:
     second = np.where(chosen, y, first)
     model, _, _ = fitted(x, second, draw, chosen)
     record["suggested"] = measured(model, x_true, y_true)
-    wrong = model.comparison_.evidence.wrong
-    record["suggested"]["uncorrected"] = 100 * float(wrong.mean())
     record["audit"] = audited(x, y, draw)
     return record
 
@@ -198,7 +196,7 @@ def run(options) -> None:
             first, second = record["first"], record["suggested"]
             print(
                 f"{name:22} {draw}  reported {first['reported']:.1f} true {first['truth']:.1f}  after suggestions "
-                f"{second['reported']:.1f} ({second['uncorrected']:.1f}) true {second['truth']:.1f}",
+                f"{second['reported']:.1f} true {second['truth']:.1f}",
                 flush=True,
             )
     if not options.sets:
@@ -209,14 +207,13 @@ def run(options) -> None:
 def summary(records: list[dict]) -> dict:
     every = [record[part] for record in records for part in ("first", "suggested")]
     answers = [each["error_of_answers"] for each in every if each["error_of_answers"] is not None]
-    mean, second = statistics.mean, [record["suggested"] for record in records]
+    mean = statistics.mean
     found = [record["audit"] for record in records]
     return {
         "draws": len(records),
         "covered": 100 * mean(each["covered"] for each in every),
         "distance": mean(record["first"]["distance"] for record in records),
         "distance_after_suggestions": mean(record["suggested"]["distance"] for record in records),
-        "distance_uncorrected": mean(abs(each["uncorrected"] - each["truth"]) for each in second),
         "calibration_before": mean(each["calibration_before"] for each in every),
         "calibration_after": mean(each["calibration_after"] for each in every),
         "answered": 100 * mean(each["answered"] for each in every),

@@ -154,8 +154,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         y
             A class for each row, or -1, None, NaN, pandas' NA or "" for unlabeled.
         suggested
-            True for rows that were labeled because a model was uncertain about them. They are harder than others, so
-            `measure` does not count them.
+            True for rows that were labeled because a model was uncertain about them. They are harder than others, and
+            `measure` says what it does about that.
         """
         began = time.perf_counter()
         launcher.check_single_process(type(self).__name__)

@@ -44,7 +44,7 @@ class Dataset:
     folder: str = ""
     """The folder that the files are in, if ids are files."""
     suggested: NDArray[np.bool_] | None = None
-    """Rows that a model chose for labeling (`selfens.data.journal`): no error is measured on them. None: no rows."""
+    """Rows that a model chose for labeling (`selfens.data.journal`), which are hard: never test rows. None: no rows."""
     numbers: Rows | None = None
     """The number of each row in the user's file; None: counted from 0, training and test rows separately."""
     notes: tuple[str, ...] = ()
