@@ -251,3 +251,19 @@ def test_figures_of_own_images_on_a_gpu_are_those_of_the_record():
     (record,) = json.loads((ROOT / "results/images-gpu.json").read_text())["records"]
     text = " ".join((ROOT / "docs/data.md").read_text().split())
     assert f"one draw has been measured: {record['ours']:.1f} % in {record['seconds']:.0f} s" in text
+
+
+def test_the_figures_of_honest_numbers_are_those_of_the_records():
+    result = json.loads((ROOT / "results" / "honest.json").read_text())
+    every, found = result["all"], result["images"]["found"]
+    expected = [
+        *(f"{every[name]:.1f}" for name in ("covered", "distance", "distance_after_suggestions")),
+        *(f"{every[name]:.1f}" for name in ("calibration_before", "calibration_after", "answered", "error_of_answers")),
+        f"{sum(result['novelty'].values()) / 3:.2f}",
+        f"{100 * found['copy']:.0f}",
+        f"{100 * min(found[kind] for kind in ('smaller', 'larger', 'jpeg')):.0f}",
+        *(f"{every[name]:.1f}" for name in ("wrong_labels_found", "wrong_labels_found_by_cleanlab", "cost")),
+    ]
+    page = (ROOT / "docs" / "honest.md").read_text().partition("## Does it hold?")[2]
+    lines = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert [line.split("|")[-2].strip() for line in lines] == expected
