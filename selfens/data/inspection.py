@@ -73,10 +73,9 @@ class Inspection:
 
     def lines(self, dataset: Dataset) -> list[str]:
         """Say it in a few lines, the worst first."""
-        names = row_names(dataset)
 
         def first(groups: Sequence[Group]) -> str:
-            shown = [names[row] for row in groups[0][:3]]
+            shown = row_names(dataset, groups[0][:3])
             return f"the first: {', '.join(shown)}{', ...' if len(groups[0]) > 3 else ''}"
 
         said = []
@@ -108,17 +107,19 @@ def _group(raw: Iterable[Any], rows: int) -> Group:
     return numbers
 
 
-def row_names(dataset: Dataset) -> Sequence[str]:
-    """Return the name by which a person knows each row of a dataset."""
+def row_names(dataset: Dataset, rows: Iterable[int]) -> list[str]:
+    """Return the names by which a person knows these rows of a dataset."""
     if dataset.ids:
-        return dataset.ids
-    names = [""] * len(dataset.labels)
-    # Rows of one file have one number each; else training and test rows are counted separately.
-    tested = "test row" if dataset.numbers is None else "row"
-    for rows, noun, test in ((dataset.train_rows, "row", False), (dataset.test_rows, tested, True)):
-        for row, number in zip(rows.tolist(), dataset.row_numbers(test=test).tolist(), strict=True):
-            names[row] = f"{noun} {number:,}"
-    return names
+        return [dataset.ids[row] for row in rows]
+    if dataset.numbers is not None:
+        return [f"row {dataset.numbers[row]:,}" for row in rows]
+    # Training and test rows are counted separately.
+    return [
+        f"test row {np.searchsorted(dataset.test_rows, row):,}"
+        if dataset.is_test[row]
+        else f"row {np.searchsorted(dataset.train_rows, row):,}"
+        for row in rows
+    ]
 
 
 def file_names(dataset: Dataset) -> tuple[str, ...]:

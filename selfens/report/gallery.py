@@ -112,11 +112,13 @@ def inspection_gallery(inspection: Inspection, data: EncodedDataset) -> Gallery:
         "nearly the same": inspection.alike,
         "one color": (inspection.blank,) if inspection.blank else (),
     }
-    groups: dict[Group, str] = {}
+    groups, holding = dict[Group, str](), dict[int, list[Group]]()  # what to show, and which of these hold a row
     for kind, found in kinds.items():
         for group in found:
-            if not any(set(group) <= set(other) for other in groups):
+            if not any(set(group) <= set(other) for other in holding.get(group[0], [])):
                 groups[group] = kind
+                for row in group:
+                    holding.setdefault(row, []).append(group)
     rows = np.array([row for group in groups for row in group], dtype=np.int64)
     names = [*data.dataset.classes, "unlabeled"]
     columns = {
@@ -132,8 +134,7 @@ def inspection_gallery(inspection: Inspection, data: EncodedDataset) -> Gallery:
 def _gallery(title: str, note: str, data: EncodedDataset, rows: Rows, columns: dict[str, NDArray[Any]]) -> Gallery:
     """Show the top rows of a ranking; `columns` hold class numbers, measures or words."""
     dataset, top = data.dataset, rows[:MAX_ENTRIES]
-    every_name = row_names(dataset)
-    names = [every_name[row] for row in top]
+    names = row_names(dataset, top.tolist())
     root = f"{dataset.folder}/" if dataset.folder else ""
     if root and any(name.startswith(root) for name in names):
         note = f"{note} Files are in {shown(dataset.folder)}."

@@ -167,7 +167,7 @@ class Run:
         """What logits are divided by to make probabilities true; 1 if errors were not measured."""
         return 1.0 if self.evidence is None else self.evidence.temperature
 
-    @property
+    @cached_property
     def inspection(self) -> Inspection | None:
         """What an inspection of the data found, if there was one."""
         return Inspection.load(self.path, self.info.rows + self.info.test_rows)
