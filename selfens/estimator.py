@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
@@ -183,7 +184,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
             directory, copied = self.run_dir_ or Path(temporary) / "run", copy.deepcopy(module)
             run = train(self.config_, directory, dataset=dataset, network=copied, progress=progress, time_limit=limit)
             if self.measure:  # with the number of epochs that fit into a time limit
-                run.keep_evidence(evidence_by_folds(run.config, dataset, folds, network=module, progress=progress))
+                evidence = evidence_by_folds(run.config, dataset, folds, hurry=True, network=module, progress=progress)
+                run.keep_evidence(evidence)
             self._keep(run)
         return self
 
@@ -251,6 +253,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         )
         labeled, known = _known(given)
         self.classes_, numbers = _numbered(known)
+        _warn_of_sentiment(labeled, known)
         labels = np.full(len(given), UNLABELED)
         labels[labeled] = numbers
         names = [str(name) for name in self.classes_]
@@ -355,6 +358,14 @@ def _known(y: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[Any]]:
     if labels.dtype == object and not any(isinstance(label, str) for label in labels):
         labels = np.array(labels.tolist())
     return labeled, labels
+
+
+def _warn_of_sentiment(labeled: NDArray[np.bool_], labels: NDArray[Any]) -> None:
+    """Warn if -1 may be meant as a class: beside 0 and 1, and on fewer than half of the rows."""
+    count = int((~labeled).sum())
+    if 0 < count < len(labeled) / 2 and {*labels.tolist()} in ({0, 1}, {"0", "1"}):
+        rest = "of labels -1, 0 and 1 count as unlabeled; if -1 is a class, give the classes names, such as 'negative'."
+        warnings.warn(f"{count:,} of {len(labeled):,} rows {rest}", stacklevel=4)
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -563,7 +563,10 @@ def test_without_test_rows_the_error_is_measured_by_folds(typed, tmp_path):
     assert "training 5 times for 1 epoch, each time with part of the labels held out" in out
     low, high = run.evidence.error_interval
     assert f"error {run.evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5 folds of 20 labeled" in out
-    assert f"This model misclassifies {run.evidence.error:.2f} % of 20 labeled rows that it did not see (90 %" in out
+    estimate = (
+        f"an estimated {run.evidence.error:.2f} % of rows like yours, measured on 20 labeled rows that it did not see"
+    )
+    assert f"This model misclassifies {estimate} (90 %" in out
     assert "logistic regression on the same 5 folds" in (tmp_path / "run/report.html").read_text()
     assert typed("evaluate", "run")[1].splitlines() == found.lines  # what is known is said again
 

@@ -9,10 +9,10 @@ from selfens.runs.evidence import Evidence
 from selfens.runs.history import total_seconds
 from selfens.runs.run import Run
 from selfens.tools.baselines import predictions
-from selfens.tools.folds import default_folds, evidence_by_folds
+from selfens.tools.folds import default_folds, evidence_by_folds, hurried
 from selfens.training.progress import Progress
 
-SLOW, FOLDS_IF_SLOW = 60.0, 3  # seconds of training; with slower runs, fewer folds
+SLOW, FOLDS_IF_SLOW = 60.0, 3  # seconds of training in a fold; with slower runs, fewer folds
 
 
 def measure(run: Run, *, can_train: bool = True, limit: float | None = None, progress: Progress | None = None) -> None:
@@ -31,8 +31,8 @@ def measure(run: Run, *, can_train: bool = True, limit: float | None = None, pro
         return
     tested = run.info.test_rows
     folds = folds_for(run) if can_train and tested < min(FEWEST, len(run.labels.rows)) else 0
-    if folds > 1 and (limit is None or folds * total_seconds(run.history) <= limit):
-        run.keep_evidence(evidence_by_folds(run.config, run.data().dataset, folds, progress=progress))
+    if folds > 1 and (limit is None or folds * seconds_per_fold(run) <= limit):
+        run.keep_evidence(evidence_by_folds(run.config, run.data().dataset, folds, hurry=True, progress=progress))
     elif tested:
         run.keep_evidence(evidence_on_test_rows(run))
 
@@ -46,8 +46,13 @@ def folds_for(run: Run) -> int:
     """Return how many folds to measure a run by; fewer than two if it cannot be trained again, or has too few labels."""
     if run.info.custom_network or run.info.custom_method or launcher.world_size() > 1:
         return 0
-    most = FOLDS_IF_SLOW if total_seconds(run.history) > SLOW else None
+    most = FOLDS_IF_SLOW if seconds_per_fold(run) > SLOW else None
     return default_folds(run.labels.labels, most)
+
+
+def seconds_per_fold(run: Run) -> float:
+    """Return about how long it takes to train a fold."""
+    return total_seconds(run.history) * hurried(run.config).schedule.epochs / run.config.schedule.epochs
 
 
 def evidence_on_test_rows(run: Run, *, with_baselines: bool = True) -> Evidence:
