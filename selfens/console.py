@@ -67,8 +67,9 @@ def finish(
     warnings: list[str] = []
     if launcher.rank() == 0:
         try:
-            if wants_measuring(run, baselines):
+            if not run.config.source.is_public:
                 run.keep_novelty()
+            if wants_measuring(run, baselines):
                 with interruptible(run.path):
                     measure(run, limit=limit, progress=show)
             warnings = [*filter(None, [one_class_of(run)])]

@@ -7,7 +7,6 @@ classifier can be pickled, and unpickled on a machine without the GPU it was tra
 from __future__ import annotations
 
 import copy
-import tempfile
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ from selfens.core.device import keep_random_state, resolve_device
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.data.frames import TEXT, TextColumns, check_frame, is_frame, text_frame
 from selfens.errors import ConfigError, DataError, check_type
+from selfens.files.scratch import scratch_folder
 from selfens.runs.directory import free_directory
 from selfens.runs.novelty import Novelty
 from selfens.runs.run import Run
@@ -180,8 +180,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         limit = None
         if self.time_limit is not None:
             limit = max(seconds("time_limit", self.time_limit) + began - time.perf_counter(), 0.001)
-        with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, keep_random_state():
-            directory, copied = self.run_dir_ or Path(temporary) / "run", copy.deepcopy(module)
+        with scratch_folder() as temporary, keep_random_state():
+            directory, copied = self.run_dir_ or temporary / "run", copy.deepcopy(module)
             run = train(self.config_, directory, dataset=dataset, network=copied, progress=progress, time_limit=limit)
             if self.measure:  # with the number of epochs that fit into a time limit
                 evidence = evidence_by_folds(run.config, dataset, folds, hurry=True, network=module, progress=progress)

@@ -284,7 +284,7 @@ def test_not_sure_needs_a_percentage_and_errors_that_were_measured(typed, here, 
         refused(typed(*words, *option), "--max-error and --all-classes are for an INPUT; leave out --training-rows.")
     assert typed("evaluate", "plain", "--folds", "5", "--quiet")[0] == 0
     assert typed("predict", "plain", "new.npy", "-o", "out.csv", "--max-error", "5")[0] == 0
-    assert list(read_csv("out.csv")[0]) == ["row", "class", "probability", "runner_up"]  # its novelty is not known
+    assert list(read_csv("out.csv")[0]) == ["row", "class", "probability", "runner_up", "novelty"]
 
 
 def test_training_rows_have_the_class_of_the_ensemble_or_of_the_network_if_it_has_not_seen_them(typed, npz):

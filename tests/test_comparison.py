@@ -631,7 +631,7 @@ def test_a_model_that_has_learned_nothing_is_warned_about(typed, tmp_path):
     _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *settings)
     assert "' for 100 % of the rows, while " in out
     assert "hardly tells the classes apart" in (tmp_path / "run/report.html").read_text()
-    assert "30 rows are too few to tell whether" in out
+    assert "rows are too few to tell whether" in out
     _, out, _ = typed("audit", "run")
     assert "The model misclassifies" in out
     assert 'class="warning">The model misclassifies' in (tmp_path / "issues.html").read_text()
@@ -650,3 +650,43 @@ def test_a_comparison_that_fails_costs_a_warning_only(typed, tmp_path, monkeypat
     assert "The comparison with simple methods is missing: MemoryError: no room" in page
     assert "Confusion matrix" in page
     assert out.splitlines()[-1].startswith("to predict")
+
+
+def test_test_rows_that_training_has_seen_are_not_measured_on(typed, tmp_path):
+    x, y = blobs(60)
+    random = np.random.default_rng(0)
+    for copies, num_folds in ((60, 5), (20, 0)):  # with copies only, folds say more
+        tests, wrong = np.concatenate([x[:copies], TESTED[0][: 60 - copies]]), random.permutation(y)
+        known = np.where(np.arange(60) < 20, wrong, -1)
+        write_npz(tmp_path / "my.npz", x_train=x, y_train=known, x_test=tests, y_test=np.tile(wrong, 2)[: len(tests)])
+        name = f"run{copies}"
+        code, out, err = typed("train", "my.npz", "--epochs", 1, "--run", name, "--no-report", *QUICK)
+        found = load_run(tmp_path / name).evidence
+        assert (code, found.folds) == (0, num_folds)
+        assert (
+            f"{copies} of these rows have copies or look-alikes among the training rows" in typed("evaluate", name)[1]
+        )
+        assert "which makes the test error too small" in err
+        if not num_folds:
+            assert len(found.wrong) == len(tests) - copies
+            assert f"Not measured on {copies} test rows with copies or look-alikes among the training rows." in out
+
+
+def test_novelty_is_kept_even_if_nothing_is_measured(typed, tmp_path):
+    write_npz(tmp_path / "my.npz", **NONE)
+    words = ("--epochs", 1, "--run", "run", "--no-report", "--no-baselines", *QUICK)
+    assert typed("train", "my.npz", *words)[0] == 0
+    assert load_run(tmp_path / "run").novelty is not None
+    np.savez(tmp_path / "new.npz", x=TESTED[0])
+    assert typed("predict", "run", "new.npz", "-o", "out.csv")[0] == 0
+    assert "novelty" in (tmp_path / "out.csv").read_text().partition("\n")[0].split(",")
+
+
+def test_rows_that_repeat_in_training_too_are_measured_on(typed, tmp_path):
+    random = np.random.default_rng(0)
+    x, tests = (random.integers(0, 3, (rows, 3)).astype(np.float32) for rows in (90, 40))
+    known = np.where(np.arange(90) < 20, x[:, 0] > 0, -1)
+    write_npz(tmp_path / "my.npz", x_train=x, y_train=known, x_test=tests, y_test=(tests[:, 0] > 0).astype(int))
+    assert typed("train", "my.npz", "--epochs", 1, "--run", "run", "--no-report", *QUICK)[0] == 0
+    found = load_run(tmp_path / "run").evidence
+    assert (found.folds, len(found.wrong)) == (0, 40)

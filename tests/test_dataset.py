@@ -366,3 +366,9 @@ def test_all_images_are_looked_at_for_their_range(monkeypatch):
     assert not encoded(Dataset.from_arrays(dark, y)).are_pixels
     dark[-1, 0, 0] = 128  # one bright byte is enough to know white
     assert encoded(Dataset.from_arrays(dark, y)).are_pixels
+
+
+def test_minus_one_is_unlabeled_however_a_dataset_is_made():
+    x = np.zeros((4, 2), np.float32)
+    for dataset in (Dataset.from_labels(x, [0, -1, 1, None]), Dataset.from_arrays(x, np.array([0, -1, 1, -1]))):
+        assert (dataset.classes, dataset.labels.tolist()) == (("0", "1"), [0, -1, 1, -1])

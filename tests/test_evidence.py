@@ -38,6 +38,7 @@ from selfens import load_run
 from selfens.auto import config_for_dataset
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.errors import ConfigError, DataError
+from selfens.files.scratch import scratch_folder
 from selfens.runs.evidence import FEWEST, FILE, SPREAD, TRUST, Evidence
 from selfens.runs.statistics import answered, fit_temperature, tempered
 from selfens.tools import measure
@@ -788,3 +789,21 @@ def test_hurried_folds_train_a_committee_for_a_fifth_of_the_epochs_and_other_met
     assert hurried(usual.with_epochs(6)) == usual.with_epochs(6)
     other = config_for_dataset(dataset, "temporal", device="cpu")
     assert hurried(other) == other
+
+
+def test_folders_of_killed_processes_are_removed_and_those_in_use_are_not(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead, young, foreign = tmp_path / "selfens-dead", tmp_path / "selfens-young", tmp_path / "selfens-foreign"
+    for folder in (dead, young, foreign):
+        folder.mkdir()
+        (folder / "weights").write_text("...")
+    for folder in (dead, young):
+        (folder / ".lock").touch()
+    os.utime(dead / ".lock", (1, 1))
+    with scratch_folder() as used:
+        os.utime(used / ".lock", (1, 1))
+        with scratch_folder() as other:
+            assert used.is_dir()
+            assert other.is_dir()
+        assert not dead.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"selfens-young", "selfens-foreign"}

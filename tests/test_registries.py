@@ -68,6 +68,8 @@ def test_a_source_and_an_encoder_of_thirty_lines_live_through_every_command(reco
     assert re.search(r"(low|high)-train-\d\d\.rec", page)
     assert ("loudest" in page) == (encoder == "spectrum")
     assert typed("evaluate", run, "--folds", "2")[0] == 0
+    assert typed("export", run, "-o", "model.onnx")[0] == 0
+    assert (tmp_path / "model.onnx").stat().st_size > 0
     assert typed("train", recordings, "--set", "source.length=1")[0] == 1
 
 

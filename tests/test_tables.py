@@ -20,7 +20,8 @@ from torch import nn
 
 from selfens import auto, encoders, load_run
 from selfens.data import sources
-from selfens.data.frames import check_frame, read_frame
+from selfens.data.cells import as_numbers
+from selfens.data.frames import check_frame, has_decimal_comma, read_frame
 from selfens.encoders import ENCODERS
 from selfens.errors import DataError, MissingPackageError, RunError, SelfensWarning
 from selfens.estimator import SelfEnsemblingClassifier
@@ -794,3 +795,47 @@ def test_a_network_of_ones_own_gets_as_many_inputs_in_every_fold():
     assert model.encoder_.width == 14
     assert (model.comparison_.evidence.folds, len(model.comparison_.evidence.rows)) == (5, 60)
     assert 0 <= model.comparison_.errors["this model"] == model.error_ < 100
+
+
+@pytest.mark.parametrize(
+    ("lines", "numbers", "note"),
+    [
+        (["1.100;0.5", "1.101;1.5"], [1.1, 1.101], ""),  # some point cannot stand between thousands
+        (["1.100;0,5", "1.101;1,5"], [1100, 1101], ""),
+        (["0,5;0.5", "1,5;1.5"], [0.5, 1.5], "numbers with a decimal comma (column 'a': 0,5) and with a decimal point"),
+        (
+            ["1.100;3", "1.101;4"],
+            [1100, 1101],
+            "column 'a': 1.100 is read as 1100, because semicolons separate the cells",
+        ),
+        (["1.100\t3", "1.101\t4"], [1.1, 1.101], ""),
+    ],
+)
+def test_a_file_has_one_way_of_writing_numbers_or_a_note_says_so(tmp_path, lines, numbers, note):
+    path, separator = tmp_path / "t.csv", "\t" if "\t" in lines[0] else ";"
+    path.write_text("\n".join([f"a{separator}b", *lines]) + "\n")
+    frame = read_frame(path)
+    assert as_numbers(frame["a"], "", has_decimal_comma(frame))[0].tolist() == numbers
+    assert [note in each for each in frame.attrs["selfens.notes"]] == [True] * bool(note)
+
+
+def test_rows_are_read_for_prediction_as_they_were_for_training(typed, tmp_path):
+    random = np.random.default_rng(0)
+    rows = [(1 + 0.1 * number if number % 9 else 0.123, number % 2) for number in random.permutation(60)]
+    cells = [
+        f'"{value:.3f}"'.replace(".", ",") + f",{kind if number < 30 else ''}"
+        for number, (value, kind) in enumerate(rows)
+    ]
+    whole, part = tmp_path / "whole.csv", tmp_path / "part.csv"
+    whole.write_text("\n".join(["a,kind", *cells]) + "\n")
+    kept = [number for number, cell in enumerate(cells) if not cell.startswith('"0')]
+    part.write_text("\n".join(["a,kind", *(cells[number] for number in kept)]) + "\n")  # looks like thousands
+    words = ("--epochs", 1, "--run", "run", "--no-report", "--no-baselines", "--set", "training.threads=1")
+    assert typed("train", whole, "--label", "kind", *words)[0] == 0
+    found = []
+    for path in (whole, part):
+        assert typed("predict", "run", path, "-o", "out.csv")[0] == 0
+        with (tmp_path / "out.csv").open() as file:
+            found.append([line["probability"] for line in csv.DictReader(file)])
+        (tmp_path / "out.csv").unlink()
+    assert [found[0][number] for number in kept] == found[1]

@@ -112,9 +112,9 @@ class Dataset:
         classes: Sequence[str] | None = None,
         **about: Any,
     ) -> Dataset:
-        """Make a dataset from rows of any kind and their labels, None if unknown; `about` are its other fields."""
+        """Make a dataset from rows of any kind and their labels, None or -1 if unknown; `about` are its other fields."""
         test = np.zeros(len(labels), dtype=bool) if is_test is None else is_test
-        names, numbers = number_classes(labels, test, classes)
+        names, numbers = number_classes([None if label == UNLABELED else label for label in labels], test, classes)
         unknown = np.flatnonzero(test & (numbers == UNLABELED)).tolist()
         if names and unknown:
             strange = next((labels[row] for row in unknown if labels[row] is not None), None)

@@ -12,7 +12,7 @@ from selfens.files import check_regular
 from selfens.files.tables import NOT_UTF8, read_lines
 
 DECIMAL_COMMA, THOUSANDS = r"^[-+]?[\d.]*,\d+(e[-+]?\d+)?$", r"^[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$"
-THOUSANDS_WITH_POINTS = r"^[-+]?[1-9]\d{0,2}(\.\d{3})+$"
+THOUSANDS_WITH_POINTS, DECIMAL_POINT = r"^[-+]?[1-9]\d{0,2}(\.\d{3})+$", r"^[-+]?\d*\.\d+(e[-+]?\d+)?$"
 JSON_LINES = (".jsonl", ".ndjson")
 HEADER = 2**20  # characters in which the first line of a CSV must end
 
@@ -106,12 +106,22 @@ def read_frame(path: Path) -> Frame:
                 rows.append(line + [""] * (len(header) - len(line)))
             frame = pandas.DataFrame(rows, columns=header, dtype=str)
             frame = frame.loc[:, (frame != "").any().to_numpy() | (frame.columns != "")]  # spreadsheets add columns
-            comma = separator == ";" or _decimal_commas(frame)
+            commas = _first(frame, DECIMAL_COMMA, THOUSANDS)
+            points = _first(frame, DECIMAL_POINT, THOUSANDS_WITH_POINTS) if commas or separator == ";" else ""
+            comma = bool(commas or (separator == ";" and not points))
             first = f"; the first is line {short[0]}, and missing cells count as empty." if short else ""
             attrs = {
                 COMMA: Convention.DECIMAL_COMMA if comma else None,
                 NOTES: [f"{plural(len(short), 'line')} with too few cells{first}"] if short else [],
             }
+            if commas and points:
+                attrs[NOTES].append(f"numbers with a decimal comma ({commas}) and with a decimal point ({points}).")
+            elif comma and not commas and (pointed := _first(frame, THOUSANDS_WITH_POINTS)):
+                cell = pointed.rpartition(": ")[2]
+                attrs[NOTES].append(
+                    f"{pointed} is read as {cell.replace('.', '')}, because semicolons separate the cells, which goes with "
+                    f"decimal commas; if points are decimal, write one number with other than three decimals ({cell}0)."
+                )
     if not len(frame):
         raise DataError(f"{path} has no rows{'' if path.suffix.lower() in JSON_LINES else ' below its header'}.")
     frame = check_frame(frame)
@@ -136,10 +146,14 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         return records
 
 
-def _decimal_commas(frame: Frame) -> bool:
-    """Return True if some number has a decimal comma rather than commas between thousands."""
-    columns = (frame.iloc[:, number].str for number in range(frame.shape[1]))
-    return any((cells.fullmatch(DECIMAL_COMMA) & ~cells.fullmatch(THOUSANDS)).any() for cells in columns)
+def _first(frame: Frame, pattern: str, but_not: str = r"^$") -> str:
+    """Return the column and the cell of the first column with a cell that matches only the first pattern, or ""."""
+    for number, name in enumerate(frame.columns):
+        cells = frame.iloc[:, number]
+        found = cells[cells.str.fullmatch(pattern) & ~cells.str.fullmatch(but_not)]
+        if len(found):
+            return f"column '{name}': {found.iloc[0]}"
+    return ""
 
 
 @contextmanager

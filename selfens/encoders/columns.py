@@ -116,6 +116,8 @@ class ColumnsEncoder(Encoder):
     """All columns that the table had."""
     unused: Mapping[str, str] = {}
     """Columns that are not inputs, and why."""
+    has_decimal_comma = False
+    """The training table had decimal commas, so 1,100 in another file is 1.1, too."""
 
     def fit(self, raw: Any, rows: Rows) -> None:
         _check_table(raw)
@@ -124,7 +126,7 @@ class ColumnsEncoder(Encoder):
             hint = did_you_mean(missing[0], list(frame.columns))
             raise DataError(f"the table has no column '{missing[0]}' that could be text{hint}")
         fitted = {name: _fit_column(frame[name], has_decimal_comma(frame), name in named) for name in frame.columns}
-        self.names = tuple(frame.columns)
+        self.names, self.has_decimal_comma = tuple(frame.columns), has_decimal_comma(frame)
         self.columns = tuple(found for found in fitted.values() if isinstance(found, Column))
         self.unused = {name: found for name, found in fitted.items() if isinstance(found, str)}
         if not self.columns:
@@ -169,6 +171,7 @@ class ColumnsEncoder(Encoder):
         inputs, start, unseen, notes = np.empty((len(raw), self.width), np.float32), 0, list[str](), list[str]()
         texts, work, keys = _strings(self._joined(raw)), list[str](), None
         others = [column for column in self.columns if column.kind != "text"]
+        comma = self.has_decimal_comma or has_decimal_comma(raw)
         for encoder in self.encoders:
             encoded, stop = encoder.transform(texts, progress=progress), start + len(encoder.center)
             share = TEXT_COLUMNS / len(self.encoders) / len(encoder.center)
@@ -179,7 +182,7 @@ class ColumnsEncoder(Encoder):
         first = start
         for column in others:
             with np.errstate(over="ignore"):  # what overflows float32 becomes infinite and is refused, with its row
-                made, unreadable, large = column.encode(raw[column.name], has_decimal_comma(raw))
+                made, unreadable, large = column.encode(raw[column.name], comma)
                 inputs[:, start : start + column.width] = made
             if column.kind == "category" and not made[:, : len(column.values)].any():
                 unseen.append(f"'{column.name}'")
@@ -227,6 +230,8 @@ class ColumnsEncoder(Encoder):
     def to_dict(self) -> dict[str, Any]:
         columns = [asdict(column) for column in self.columns]
         about = {"columns": columns, "width": self.width, "names": list(self.names), "unused": dict(self.unused)}
+        if self.has_decimal_comma:
+            about["decimal_comma"] = True
         if self.encoders:
             about["texts"] = [{"encoder": _name_of(encoder), **encoder.to_dict()} for encoder in self.encoders]
         return about
@@ -239,6 +244,7 @@ class ColumnsEncoder(Encoder):
         self.columns = tuple(Column(**{**each, "values": tuple(each["values"])}) for each in learned["columns"])
         self.names = tuple(map(str, learned["names"]))
         self.unused = {str(name): str(reason) for name, reason in learned["unused"].items()}
+        self.has_decimal_comma = bool(learned.get("decimal_comma"))
         try:
             self.encoders = tuple(self._build(each["encoder"]) for each in learned.get("texts", ()))
         except ConfigError as error:  # not a damaged run, but a model that is not here

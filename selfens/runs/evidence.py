@@ -50,8 +50,15 @@ class Evidence:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, *, suggested: NDArray[np.bool_], notes: tuple[str, ...] = (), **fields: Any) -> Evidence:
-        """Make evidence from predictions.
+    def of(
+        cls,
+        *,
+        suggested: NDArray[np.bool_],
+        copied: NDArray[np.bool_] | None = None,
+        notes: tuple[str, ...] = (),
+        **fields: Any,
+    ) -> Evidence:
+        """Make evidence from predictions. Rows that are `copied` from training rows are not measured on, if others are left.
 
         Rows that a model chose are harder than others. With unlabeled rows to compare with, errors are corrected for that
         (`correction`); without, they are measured on the other rows, or if there are few, on all.
@@ -67,6 +74,11 @@ class Evidence:
         elif suggested.any():
             few = f"Measured also on {chosen} {harder}, because only {given} labels are of other rows"
             notes = (f"{few}: the error is too large; label some random rows to measure it.", *notes)
+        if copied is not None and copied.any():
+            what = f"{plural(int(copied.sum()), 'test row')} with copies or look-alikes among the training rows"
+            others = counted & ~copied
+            note = f"Not measured on {what}." if others.any() else f"Measured on {what}: the error is too small."
+            counted, notes = others if others.any() else counted, (note, *notes)
         return cls(suggested=suggested, counted=counted, notes=notes, **fields)
 
     @cached_property

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +23,7 @@ from selfens.data.labels import choose_labels
 from selfens.data.rows import Labels, take
 from selfens.encoders import ENCODERS
 from selfens.errors import DataError, check_type, listed, plural
+from selfens.files.scratch import scratch_folder
 from selfens.runs.evidence import Evidence
 from selfens.tools.audit import Audit, audit_evidence
 from selfens.tools.baselines import CHANCE, predictions
@@ -207,8 +206,8 @@ def _fold(
     show = Progress()
     warnings: list[str] = []
     show.warn = warnings.append  # type: ignore
-    with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
-        path = Path(folder) / f"fold-{fold + 1}-of-{folds}"
+    with scratch_folder() as folder:
+        path = folder / f"fold-{fold + 1}-of-{folds}"
         try:
             run = train(config, path, dataset=partly, network=copy.deepcopy(network), progress=show)
         except KeyboardInterrupt:

@@ -4,13 +4,13 @@ The measured steps are undone, so the run is the same, bit for bit, as one with 
 """
 
 import itertools
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from selfens.errors import ConfigError
+from selfens.files.scratch import scratch_folder
 from selfens.runs.directory import RunDirectory
 from selfens.training.checkpoint import Checkpointer
 from selfens.training.components import Components
@@ -43,8 +43,10 @@ def seconds_per_epoch(parts: Components, checkpointer: Checkpointer, until: floa
     seconds = _seconds_per_step(parts, until) * parts.loader.steps_per_epoch
     seconds += _timed(parts.errors) / training.evaluate_every + _timed(parts.method.end_epoch)
     if training.checkpoint_every or parts.group.size > 1:  # otherwise checkpoints are rare
-        with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
-            trial = RunDirectory.create(folder, parts.config, prepared.labels, prepared.preprocess, parts.info())
+        with scratch_folder() as folder:
+            trial = RunDirectory.create(
+                folder / "trial", parts.config, prepared.labels, prepared.preprocess, parts.info()
+            )
             seconds += _timed(partial(checkpointer.save, trial, 0, 0)) / (training.checkpoint_every or 1)
     for restore in undo:
         restore()
