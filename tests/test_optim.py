@@ -119,7 +119,7 @@ def test_a_multiplier_scales_the_steps_of_its_parameters_only(name):
 
 
 def test_a_multiplier_for_no_parameter_is_refused():
-    sentence = r"names 'backbone', but no parameter begins so, as in body\.weight"
+    sentence = r"names 'backbone'; expected the prefix of a parameter: body\.weight"
     with pytest.raises(ConfigError, match=sentence):
         Adam(Network(), multipliers={"backbone": 0.1})
 

@@ -140,7 +140,7 @@ def test_a_teacher_continues_from_its_state_to_the_bit(student):
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, 2.0, float("nan")])
 def test_a_decay_that_cannot_be_is_refused(decay):
-    with pytest.raises(ConfigError, match="the teacher's decay is .*expected a momentum from 0 to below 1"):
+    with pytest.raises(ConfigError, match="the teacher's decay is .*expected at least 0 and below 1"):
         EmaTeacher(nn.Linear(2, 2), decay)
 
 

@@ -253,8 +253,16 @@ def test_noise_and_none_do_what_they_say(shape):
     [
         ((64,), {"flip": True}, r"views\.flip and views\.translation need images, .* have shape \(64,\)"),
         ((64,), {"translation": 1}, r"views\.flip and views\.translation need images, .* have shape \(64,\)"),
-        ((1, 4, 9), {"translation": 4}, r"views\.translation is 4, but the images are 4x9; expected less than a side"),
-        ((1, 9, 4), {"translation": 7}, r"views\.translation is 7, but the images are 9x4; expected less than a side"),
+        (
+            (1, 4, 9),
+            {"translation": 4},
+            r"views\.translation is 4, but the images are 4x9; expected less than the smaller",
+        ),
+        (
+            (1, 9, 4),
+            {"translation": 7},
+            r"views\.translation is 7, but the images are 9x4; expected less than the smaller",
+        ),
     ],
 )
 def test_options_that_do_not_suit_the_inputs_are_refused(shape, options, sentence):
