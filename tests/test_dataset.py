@@ -210,9 +210,9 @@ def test_without_a_test_set_there_are_no_test_rows():
         ((None, [0]), "test set needs both inputs and labels"),
         ((np.zeros((1, 3)), [0]), r"test inputs have shape \(3,\) per row and the training inputs \(2,\)"),
         ((FEATURES, [0]), "the test labels are 1 for 6 rows"),
-        ((FEATURES[:2], [0, -1]), "1 test row with no label"),
-        ((FEATURES[:2], [-1, None]), r"2 test rows with no label; give each"),
-        ((FEATURES[:4], [0, 9, -1, 9]), "2 test rows with the label '9', which no training row has; give each"),
+        ((FEATURES[:2], [0, -1]), "1 test row has no label"),
+        ((FEATURES[:2], [-1, None]), r"2 test rows have no label; give each"),
+        ((FEATURES[:4], [0, 9, -1, 9]), "2 test rows have the label '9', which no training row has; give each"),
         ((np.full((1, 2), np.nan), [0]), "the test inputs hold NaN"),
     ],
 )

@@ -195,7 +195,7 @@ def test_images_do_not_go_with_gray_ones_with_features_or_with_a_table(tmp_path)
     (tmp_path / "table.csv").write_text("a,class\n1,x\n2,y\n")
     for main, extra in (("table.csv", path), ("main.npz", tmp_path / "table.csv")):
         options = options_for(tmp_path / main, label="class" if main == "table.csv" else None, extra=str(extra))
-        with pytest.raises(DataError, match="are of different kinds; extra rows of a table come from a table"):
+        with pytest.raises(DataError, match="are of different kinds; extra rows of a table must come from a table"):
             sources.load(options)
 
 

@@ -225,9 +225,7 @@ def test_groups_among_training_and_test_rows_are_found(root):
     assert sorted(map(sorted, names(data, found.across))) == [["000.png", "copy.png"], ["010.jpg", "010.png"]]
     said = [line for line in found.lines(data) if "training and test" in line]
     assert len(said) == 1
-    assert said[0].startswith(
-        "2 groups of copies or look-alikes among both training and test rows, which makes the test "
-    )
+    assert said[0].startswith("2 groups of copies or look-alikes in both training and test rows, which makes the test ")
 
 
 def test_groups_are_those_of_a_naive_search():

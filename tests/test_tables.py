@@ -98,7 +98,9 @@ def trained(typed, tmp_path):
     with_test_rows().to_csv(tmp_path / "t.csv", index=False)
     code, out, err = typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)
     assert (code, err) == (0, "")
-    assert re.match(r"error \d+\.\d\d % \(90 % interval \S+ to \S+\), by 5 folds of 64 labeled rows; trained ", out)
+    assert re.match(
+        r"error \d+\.\d\d % \(90 % interval \S+ to \S+\), by 5-fold cross-validation on 64 labeled rows; trained ", out
+    )
     return tmp_path / "run"
 
 
@@ -530,7 +532,7 @@ def test_many_strings_share_an_input():
     ],
 )
 def test_numbers_with_a_unit_are_warned_of(tmp_path, cells, warned):
-    sentence = "{}: numbers with a unit count as strings; to use them as numbers, remove the unit.".format
+    sentence = "{}: numbers with a unit are used as strings; remove the unit to use them as numbers.".format
     table = pandas.DataFrame({"a": range(8), "b": cells * 2, "c": [f"{n} €" for n in range(8)]})
     assert fitted(table).notes == (sentence("columns 'b', 'c'" if warned else "column 'c'"),)
     assert fitted(table[["a"]]).notes == ()
@@ -551,7 +553,7 @@ def test_what_cannot_be_read_as_it_seems_to_be_meant_is_said(typed, tmp_path):
     assert "column 'fare': 1 cell (not a number) taken as missing." in err
     assert "column 'fare': 1 cell (infinite or too large) taken as missing." in err
     assert (
-        "warning: classes that differ only in case, spaces or invisible signs: 'FIRST', 'SECOND', 'THIRD', 'first'"
+        "warning: classes that differ only in case, spaces or invisible characters: 'FIRST', 'SECOND', 'THIRD', 'first'"
         in err
     )
 
@@ -614,7 +616,7 @@ def test_hostile_names_stay_names(typed, tmp_path):
             "'y2' is the label; 'n' identifies rows; if 'n' is text, name it (--text 'n').",
         ),
         ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),
-        ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test row with no label"),
+        ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test row has no label"),
         ("a,split,y2\n1,test,u\n2,test,v\n", "t.csv leaves no row to train on"),
         ("a,split,y2\n1,train,u\n2,dev,v\n3,,u\n", "t.csv says 'dev'; expected train, test, val or an empty cell"),
         ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 different numbers, such as"),
