@@ -12,7 +12,7 @@ import torch
 from selfens.errors import ConfigError, unknown_name
 
 HOST_THREADS = 4
-TORCH_GLOBALS_LOCK = threading.RLock()  # the settings below are per process, so trainings in threads take turns
+TORCH_GLOBALS_LOCK = threading.RLock()  # the settings below are per process, so runs in different threads take turns
 
 
 def resolve_device(name: str) -> torch.device:
@@ -33,7 +33,7 @@ def resolve_precision(name: str, device: torch.device) -> str:
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if has_bf16 else "fp32"
     if name == "tf32" and device.type != "cuda":
-        raise ConfigError(f"precision 'tf32' was asked for on a {device.type}; only GPUs have it, use fp32.")
+        raise ConfigError(f"precision 'tf32' was asked for on a {device.type}; only GPUs have it, so use fp32.")
     return name
 
 

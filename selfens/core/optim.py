@@ -41,7 +41,7 @@ def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 class Optimizer(ABC):
-    """Base class of optimizers of the parameters of `network` that require a gradient.
+    """Base class of optimizers. Updates the parameters of `network` that require a gradient.
 
     Parameters
     ----------
@@ -54,12 +54,12 @@ class Optimizer(ABC):
     def __init__(
         self, network: nn.Module, *, weight_decay: float = 0.0, multipliers: Mapping[str, float] | None = None
     ) -> None:
-        named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-        self.parameters = [parameter for _, parameter in named]
+        trainable = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+        self.parameters = [parameter for _, parameter in trainable]
         self.flat = flatten(self.parameters)
         self.rates: dict[str, Tensor] = {"learning_rate": self.flat.new_zeros(())}
         self.decay = self._vector([weight_decay if p.ndim >= 2 else 0.0 for p in self.parameters], neutral=0.0)
-        self.multiplier = self._vector(_multipliers([name for name, _ in named], multipliers or {}), neutral=1.0)
+        self.multiplier = self._vector(_multipliers([name for name, _ in trainable], multipliers or {}), neutral=1.0)
         self.state: dict[str, Tensor] = {}
         """What a checkpoint needs besides the parameters and the rates."""
 

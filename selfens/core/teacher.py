@@ -17,7 +17,7 @@ class EmaTeacher:
     Parameters
     ----------
     network
-        The network to follow. The teacher's own is a copy of it.
+        The network to follow. The teacher is a copy of it.
     decay
         Momentum of the average. In step t it is at most 1 - 1/(t + 1), so that the initial weights are forgotten
         (Tarvainen & Valpola).

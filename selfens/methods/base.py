@@ -56,7 +56,7 @@ class Losses(NamedTuple):
 
 
 class TrainingRows(NamedTuple):
-    """What `Method.setup` gets to know about the training rows."""
+    """The training rows, as passed to `Method.setup`."""
 
     num_rows: int
     classes: tuple[str, ...]

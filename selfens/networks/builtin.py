@@ -1,4 +1,4 @@
-"""The built-in networks: conv13 (the paper's Table 5), the smaller small, tiny and mlp, and the residual wrn-28-2."""
+"""The built-in networks: conv13 (the paper's Table 5), small, tiny, mlp, and wrn-28-2 (a wide residual network)."""
 
 import math
 from collections import OrderedDict

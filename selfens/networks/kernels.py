@@ -172,9 +172,8 @@ def _write_gradient(
 def _summing(pixels: int, channels: int, tile: int = SUM_PIXELS) -> Launch:
     """Return the launch of kernels that sum: each program takes many pixels, so that few sums are combined."""
     columns, sizes = tiles(channels, tile, SUM_WARPS)
-    each = triton.next_power_of_2(
-        triton.cdiv(pixels * columns, SUM_PROGRAMS)
-    )  # a power of 2, so that few kernels are compiled
+    # A power of 2, so that few kernels are compiled.
+    each = triton.next_power_of_2(triton.cdiv(pixels * columns, SUM_PROGRAMS))
     each = max(each, sizes["TILE_P"])
     return (triton.cdiv(pixels, each), columns), {"EACH": each, **sizes}
 

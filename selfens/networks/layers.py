@@ -201,7 +201,7 @@ def _convolve(
     if with_kernels and stride == 1:
         return fused.convolve(x, weight, bias, padding)
     if x.is_cuda:
-        x = x.contiguous(memory_format=torch.channels_last)  # fastest for the library's kernels
+        x = x.contiguous(memory_format=torch.channels_last)  # fastest for cuDNN
     return functional.conv2d(x, weight, bias, stride=stride, padding=padding)
 
 
