@@ -588,7 +588,8 @@ def test_the_command_measures_by_folds_and_says_the_interval(typed, npz):
     assert same(evidence, evidence_by_folds(run.config, run.data().dataset, 5))
     low, high = evidence.error_interval
     assert (
-        f"error {evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5 folds of 20 labeled rows" in said
+        f"error {evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5-fold cross-validation on 20 labeled rows"
+        in said
     )
 
 
@@ -609,7 +610,7 @@ def test_predictions_are_calibrated_and_not_sure_where_more_would_be_wrong(typed
         second = np.argsort(-raw, axis=1)[:, 1]
         assert [line["runner_up"] for line in lines] == np.array(run.classes)[second].tolist()
         if words:
-            share = f"{100 * sure.mean():.0f} % of the rows are answered, 20 % of these perhaps wrongly."
+            share = f"{100 * sure.mean():.0f} % of the rows are answered; about 20 % of the answers may be wrong."
             assert complained.splitlines() == [share]
 
 
@@ -722,7 +723,7 @@ def test_a_run_that_was_stopped_while_it_was_measured_is_complete_and_resume_mea
     assert (code, complained.count("warning")) == (0, 0)
     assert same(load_run(half).evidence, load_run(whole).evidence)
     assert files_to_repeat(half).keys() == files_to_repeat(whole).keys()
-    assert "by 5 folds of 20 labeled rows" in said
+    assert "by 5-fold cross-validation on 20 labeled rows" in said
     assert (half / "report.html").is_file()
     before = contents(half)
     assert typed("resume", half)[0] == 0

@@ -385,12 +385,12 @@ def test_a_checkpoint_cut_short_or_of_garbage(half, share, garbage):
 def test_a_checkpoint_of_another_run_or_program(tmp_path, half, half_once):
     path = half / "checkpoint.safetensors"
     save_file({"x": torch.zeros(2)}, path)
-    refused(half, "the checkpoint of .* is of another run, version or program, or damaged")
+    refused(half, "the checkpoint of .* is damaged, or from another run or another version of selfens")
     other = config("temporal", "network.width=9", name=str(half_once / "data.npz"), epochs=1)
     shutil.copy(train(other, tmp_path / "other").path / path.name, path)
-    refused(half, "is of another run")
+    refused(half, "is damaged, or from another run")
     rewrite(path, {"run": load_run(half).info.id})
-    refused(half, "does not fit the run .*it is damaged, or of another run")
+    refused(half, "does not fit the run .*it is damaged, or from another run")
 
 
 @pytest.mark.parametrize("lost", ["targets/", "targets/mean", "optimizer/", "network/", "random/", "step/"])
@@ -407,7 +407,7 @@ OTHER_STRINGS = [("format", "2"), ("epoch", "x"), ("epoch", None), ("step", "-1"
 @pytest.mark.parametrize(("name", "text"), OTHER_STRINGS)
 def test_a_checkpoint_with_other_strings(half, name, text):
     rewrite(half / "checkpoint.safetensors", {name: text})
-    refused(half, "the checkpoint of .* is of another run")
+    refused(half, "the checkpoint of .* is damaged, or from another run")
 
 
 def test_a_checkpoint_is_never_unpickled(half, tmp_path):
@@ -510,7 +510,7 @@ def test_a_config_with_another_part_is_neither_used_nor_continued(
     (tmp_path / "x.csv").write_text("size,color,kind\n1,red,a\n2,blue,b\n")
     content = json.loads((half / "config.json").read_text())
     (half / "config.json").write_text(json.dumps(content | {section: options}))
-    refused(half, r"config\.json was changed after the run began; undo that")
+    refused(half, r"config\.json was changed after the run began; undo the change")
     refused(half, sentence, use)
 
 

@@ -137,7 +137,9 @@ def test_a_full_disk_ends_the_logging_and_not_the_run(tmp_path):
                 shown.file.symlink_to("/dev/full")
 
     shown = TensorBoard(tmp_path / "a", Filling())
-    with pytest.warns(SelfensWarning, match="no more epochs: .*tensorboard could not be .* the disk is full") as told:
+    with pytest.warns(
+        SelfensWarning, match="logging for TensorBoard stopped: .*tensorboard could not be .* the disk is full"
+    ) as told:
         run = train(config(epochs=4), tmp_path / "a", dataset=features(), progress=shown)
     train(config(epochs=4), tmp_path / "b", dataset=features())
     assert differences(left_behind(tmp_path / "a"), left_behind(tmp_path / "b")) == []
