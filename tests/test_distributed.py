@@ -377,7 +377,7 @@ def _train_elsewhere(folder):
 
 
 def test_a_directory_that_is_not_the_same_for_all_is_refused_before_training(tmp_path):
-    with pytest.raises(FailedError, match="run is not seen by all processes; give a path"):
+    with pytest.raises(FailedError, match="run is not seen by all processes; give the path"):
         in_processes(2, _train_elsewhere, tmp_path, join=False)
     assert not (tmp_path / "0" / "run").exists()
 

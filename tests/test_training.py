@@ -128,7 +128,7 @@ def test_a_run_predicts_class_names(tmp_path):
 # Every method on every kind of data
 
 
-@pytest.mark.filterwarnings("ignore:strong views change no colors")
+@pytest.mark.filterwarnings("ignore:strong views do not change colors")
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_on_small_images_too(tmp_path, method):
     data = images()
@@ -360,7 +360,7 @@ def test_colors_of_pixels_are_changed_and_others_are_preprocessed_first(tmp_path
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             losses[later] = selfens.train(settings, tmp_path / later, dataset=dataset_of(x)).history[0]["total"]
-        said = [str(each.message) for each in caught if "strong views change no colors" in str(each.message)]
+        said = [str(each.message) for each in caught if "strong views do not change colors" in str(each.message)]
         assert bool(said) == (not known or later == "off")
         assert all(
             ("set preprocess.after_views=on" if known else "white is 1, or 255 in bytes") in each for each in said
