@@ -142,7 +142,7 @@ def test_cells_with_extra_images_are_run_if_there_are_some():
             choose_cells(table, names, DataLocation())
     assert [cell.extra for cell in choose_cells(table, None, stand_in)] == ["random", "random"]
     assert len(choose_cells(table, None, DataLocation(quick=True))) == 4
-    with pytest.raises(ConfigError, match="needs categories of Tiny Images, which was withdrawn"):
+    with pytest.raises(ConfigError, match="needs categories of Tiny Images, which its authors have withdrawn"):
         choose_cells(table, "pi-aug-restricted", stand_in)
 
 
@@ -288,7 +288,7 @@ def test_records_are_never_mixed(tmp_path):
     changes = {"config": small.config}, {"config": PI.config.with_values("optimizer", beta2=0.9)}, {"extra": NATURAL}
     for change in changes:
         keep(store, made_record(PI, 0, final_error=None, **change))
-        with pytest.raises(RunError, match="another configuration"):
+        with pytest.raises(RunError, match="different config"):
             store.read([PI])
     os.rename(store.record_path(Task(PI, 0)), store.record_path(Task(PI, 1)))
     with pytest.raises(RunError, match="wrong place"):
@@ -436,9 +436,9 @@ def changed(section, **values):
         (lambda path: (path / "checkpoint.safetensors").write_text("x"), "checkpoint.safetensors"),
         (lambda path: (path / "labels.json").write_text("x"), "labels.json is damaged"),
         (lambda path: (path / "history.jsonl").write_text("5\n" * 12), "has 0 epochs in history.jsonl"),
-        (changed("training", device="cuda"), "it was begun with the device cuda and can continue only there"),
-        (changed("optimizer", beta2=0.5), "it was begun with another configuration"),
-        (changed("training", evaluate_every=2), "it was begun with another configuration"),
+        (changed("training", device="cuda"), "it was started with the device cuda and can continue only there"),
+        (changed("optimizer", beta2=0.5), "it was started with a different config"),
+        (changed("training", evaluate_every=2), "it was started with a different config"),
     ],
 )
 def test_a_run_that_cannot_go_on_is_refused_with_a_remedy(tmp_path, interrupted, damage, reason):
@@ -630,7 +630,7 @@ def test_a_page_of_somebody_else_is_not_written_over(tmp_path, command, name):
     (tmp_path / "quick" / name).write_text("# Mine\nToday I ran selfens reproduce --report.\n")
     done = command("noise", "--quick", "--report", "--results", tmp_path)
     assert type(done.exception) is RunError
-    assert f"{name} exists and is not a report of ours" in str(done.exception)
+    assert f"{name} exists and was not written by selfens reproduce" in str(done.exception)
     assert [path.name for path in (tmp_path / "quick").iterdir()] == [name]  # before anything is trained
 
 
@@ -663,7 +663,7 @@ def test_a_run_is_done_for_its_own_extra_images_only(tmp_path, command, small_fi
         np.save(tmp_path / name, np.zeros((rows, 3, 32, 32), dtype=np.uint8))
         words = ("tiny", "--cells", RANDOM.name, "--seeds", "0", "--extra", tmp_path / name, "--devices", "cpu")
         results[f"{rows} images of {name}"] = command(*words, "--results", tmp_path)
-    assert "all runs asked for are done" in results.pop("70 images of natural.npy").output
+    assert "all requested runs are done" in results.pop("70 images of natural.npy").output
     for images, result in results.items():
         assert type(result.exception) is RunError
         assert f"has runs with 70 images of natural.npy, not {images}" in str(result.exception)
@@ -722,7 +722,7 @@ def test_quick_from_the_command_to_the_report(tmp_path, command):
     result = command(*words, "--report")
     assert result.exit_code == 0, result.output
     assert "1 of 1 runs done" in result.output
-    assert "all runs asked for are done" in result.output
+    assert "all requested runs are done" in result.output
     assert "no number here means anything" in (tmp_path / "quick/README.md").read_text()
     assert not (tmp_path / "runs").exists()
     (record,) = Store(tmp_path / "quick").read(data.quick(TABLES["tiny"]).cells)
