@@ -81,11 +81,11 @@ def test_the_command_prints_a_table_and_writes_all_figures(typed, tmp_path, monk
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--steps", "0"], "0 steps; expected at least 1"),
+        (["--steps", "0"], "--steps is 0; expected at least 1"),
         (["--methods", "temporel"], "there is no method 'temporel'; did you mean 'temporal'"),
         (["--modes", "plane"], "there is no mode 'plane'; did you mean 'plain'"),
         (["--modes", ""], "there is no mode ''"),
-        (["--data-dir", "there"], "CIFAR-10's files were given (there), but a CPU is measured on digits"),
+        (["--data-dir", "there"], "--data-dir is there, but a CPU is measured on digits"),
     ],
 )
 def test_bad_words_get_one_sentence(words, sentence, typed):
@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path):
 
 
 def test_on_a_gpu_the_paper_s_network_sees_images_of_cifar_10_s_shape():
-    gpu, data = torch.device("cuda"), bench.made_up(20)
+    gpu, data = torch.device("cuda"), bench.random_images(20)
     assert data.raw.shape == (20, 3, 32, 32)
     for method in METHODS:
         config = bench.config_for(method, data, gpu)
@@ -111,7 +111,7 @@ def test_on_a_gpu_the_paper_s_network_sees_images_of_cifar_10_s_shape():
 
 
 def test_a_mode_is_three_switches():
-    config = bench.config_for("pi", bench.made_up(20), CPU)
+    config = bench.config_for("pi", bench.random_images(20), CPU)
     found = [bench.with_mode(config, mode).training for mode in bench.MODES]
     switches = [" ".join((each.compile, each.capture, each.kernels)) for each in found]
     assert switches == ["off off off", "on off off", "off on off", "on on off", "on on on"]
