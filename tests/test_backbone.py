@@ -678,7 +678,7 @@ def test_a_run_whose_photos_moved_is_resumed(typed):
     code, _, err = typed(*words)
     assert (code, "or --trust-code)." in err) == (1, True)
     code, out, err = typed(*words, "--trust-code")
-    assert (code, "by 5 folds of 18 labeled rows; trained 4 epochs" in out) == (0, True), err
+    assert (code, "by 5-fold cross-validation on 18 labeled rows; trained 4 epochs" in out) == (0, True), err
 
 
 def test_weights_that_are_not_those_of_the_run_are_refused(typed, here):

@@ -265,7 +265,7 @@ def test_rows_that_would_be_answered_wrongly_too_often_are_not_sure(typed, train
             row["class"] if answered else "not sure" for row, answered in zip(every, sure, strict=True)
         ]
         assert [row | {"class": ""} for row in rows] == [row | {"class": ""} for row in every]
-        said = f"{100 * sure.mean():.0f} % of the rows are answered, {most} % of these perhaps wrongly.\n"
+        said = f"{100 * sure.mean():.0f} % of the rows are answered; about {most} % of the answers may be wrong.\n"
         assert (code, err) == (0, said)
         shares.append(sure.mean())
     assert shares == sorted(shares)
@@ -484,7 +484,7 @@ def nan_features():
         ({"y_train": np.zeros(ROWS, int)} | NO_TEST, "", "all labels are of one class ('0')"),
         ({"y_train": np.zeros(ROWS + 1, int)}, "", f"are {ROWS + 1} for {ROWS} rows"),
         ({"y_train": np.array([None, "a"] * 30)}, "", "Python objects"),
-        ({"y_test": np.full(30, 8)}, "", "30 test rows with the label '8', which no training row has; give each"),
+        ({"y_test": np.full(30, 8)}, "", "30 test rows have the label '8', which no training row has; give each"),
         ({"classes": np.array(["a", "b", "c", "d"])}, "", "class 'd' has no labeled row"),
         ({}, "--labels 50", "which has only"),
         ({"x_train": np.zeros((ROWS, 7, 8, 9))}, "", "neither the second nor the last number is a channel count"),
@@ -633,10 +633,8 @@ def test_a_run_without_test_rows_is_evaluated_by_folds(typed, here):
     code, out, err = typed("train", "blobs.npz", "--run", "measured", "--quiet", *TINY)
     assert (code, err) == (0, "")
     low, high = kept.error_interval  # a run of the same seed is measured by the same folds
-    result = (
-        f"error {kept.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5 folds of 20 labeled rows; trained "
-    )
-    assert out.startswith(result)
+    result = f"error {kept.error:.2f} % (90 % interval {low:.1f} to {high:.1f})"
+    assert out.startswith(f"{result}, by 5-fold cross-validation on 20 labeled rows; trained ")
     assert typed("evaluate", "measured") == evaluated
 
 
@@ -700,7 +698,7 @@ def test_the_demo_trains_four_methods_and_prints_a_table(typed, monkeypatch):
         code, out, err = typed("demo", "--seeds", "2", "--jobs", "1", "--runs", "demo")
         assert (code, err) == (0, "")
         assert all(name in out for name in ("supervised only", "Π-model", "temporal teacher", "±", "of 2 seeds"))
-        assert out.splitlines()[-1] == "all of them compared, to open in a browser: demo/report.html"
+        assert out.splitlines()[-1] == "comparison of the runs, to open in a browser: demo/report.html"
     assert len(os.listdir("demo")) == 9
     assert Path("demo/report.html").read_text().count("digits-") >= 8
     labels = {

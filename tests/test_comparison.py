@@ -516,7 +516,7 @@ def test_resume_makes_the_comparison_and_page_that_a_complete_run_lacks(typed, t
     (tmp_path / "my.npz").rename(tmp_path / "moved.npz")
     code, out, err = typed("resume", "run")
     assert (code, "on 30 test rows; trained 1 epoch in" in out) == (0, True)
-    assert "warning: this could not be written: the data of run cannot be loaded" in err
+    assert "warning: the missing files could not be written: the data of run cannot be loaded" in err
     assert "--data PATH" in err
     assert typed("resume", "run", "--data", "moved.npz", "--quiet")[0] == 0
     assert (tmp_path / "run/report.html").exists()
@@ -540,7 +540,7 @@ def test_a_run_that_is_interrupted_in_its_folds_is_complete_and_resume_measures_
     assert load_run(tmp_path / "run").evidence is None
     monkeypatch.setattr(folds, "train", genuine)
     code, out, _ = typed("resume", "run")
-    assert (code, "by 5 folds of 20 labeled rows" in out) == (0, True)
+    assert (code, "by 5-fold cross-validation on 20 labeled rows" in out) == (0, True)
     assert tensors_of(load_run(tmp_path / "run")) == tensors_of(load_run(tmp_path / "whole"))
 
 
@@ -562,7 +562,10 @@ def test_without_test_rows_the_error_is_measured_by_folds(typed, tmp_path):
     assert (code, run.evidence.folds, len(run.evidence.rows)) == (0, 5, 20)
     assert "training 5 times for 1 epoch, each time with part of the labels held out" in out
     low, high = run.evidence.error_interval
-    assert f"error {run.evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5 folds of 20 labeled" in out
+    assert (
+        f"error {run.evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5-fold cross-validation on 20 labeled"
+        in out
+    )
     assert f"This model misclassifies {run.evidence.error:.2f} % of 20 labeled rows that it did not see (90 %" in out
     assert "logistic regression on the same 5 folds" in (tmp_path / "run/report.html").read_text()
     assert typed("evaluate", "run")[1].splitlines() == found.lines  # what is known is said again
@@ -618,7 +621,7 @@ def test_folds_are_suggested_only_if_they_can_be_made(typed, tmp_path, labeled, 
 def test_with_fewer_test_rows_than_labels_folds_are_made(typed, tmp_path):
     write_npz(tmp_path / "my.npz", x_test=TESTED[0][:10], y_test=TESTED[1][:10])
     _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK, "--no-report")
-    assert "by 5 folds of 20 labeled rows; trained 1 epoch" in out
+    assert "by 5-fold cross-validation on 20 labeled rows; trained 1 epoch" in out
     assert load_run(tmp_path / "run").evidence.folds == 5
 
 

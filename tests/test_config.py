@@ -332,7 +332,7 @@ def test_json_that_is_no_config_is_refused(text, message):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["training.labeled_per_batch=5", "training.rows=labeled"], "leave training.rows at all"),
+        (["training.labeled_per_batch=5", "training.rows=labeled"], "set training.rows to 'all'"),
         (["training.labeled_per_batch=5", "training.unlabeled_per_epoch=9"], "are both set"),
         (
             ["source.extra=digits", "training.rows=labeled"],
