@@ -1,4 +1,4 @@
-"""What is chosen for a user's own data, and the line that says so."""
+"""Automatic settings for a user's own data, and the line that explains them."""
 
 from dataclasses import replace
 
@@ -153,7 +153,7 @@ def a_file_of_images(folder):
 
 
 def a_table(folder):
-    """With so many rows that one more would cost an epoch."""
+    """The number of rows is such that one more would cost an epoch."""
     frame = pytest.importorskip("pandas").DataFrame(blobs(auto.VECTORS_ROWS)[0]).add_prefix("column")
     labels = [("cat", "dog", None)[row % 3] for row in range(len(frame))]
     frame.assign(kind=labels).to_csv(folder / "table.csv", index=False)

@@ -44,7 +44,7 @@ def ray():
 
 @pytest.fixture
 def listening():
-    """The address of something that is not Ray."""
+    """Yield the address of a server that is not Ray."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -170,7 +170,7 @@ def quick_cells(network="mlp", **schedule):
 
 
 def in_one_process(folder, cells, seeds):
-    """Quick runs that this process does, one after another, and their records."""
+    """Return the records of quick runs that this process does one after another."""
     store, every = Store(folder), {cell.name: cell for cell in data.quick(TABLES["noise"]).cells}
     tasks = [Task(every[name], seed) for name in cells.split(",") for seed in seeds]
     for task in tasks:
@@ -179,7 +179,7 @@ def in_one_process(folder, cells, seeds):
 
 
 def records(folder, tasks):
-    """What must be the same however the runs came about."""
+    """Return what must be the same however the runs were done."""
     found = Store(folder).read(dict.fromkeys(task.cell for task in tasks))
     return [{name: value for name, value in vars(each).items() if name not in NOT_REPEATED} for each in found]
 

@@ -27,7 +27,7 @@ def labeled(labels, **options):
 
 
 def encoded(data):
-    """As it is trained on."""
+    """Return the dataset as it is trained on."""
     encoder = encoders.build(ENCODERS.options("identity"))
     encoder.fit(data.raw, data.train_rows)
     return EncodedDataset.make(data, encoder)
@@ -222,7 +222,7 @@ def test_a_test_set_that_cannot_be_used_is_refused(test, message):
 
 
 def test_training_and_test_images_are_on_one_scale_or_refused():
-    """Bytes are later divided by 255 and floats are not, so a mixture would be tested on another scale."""
+    """Bytes are divided by 255 later and floats are not, so training and test images would have different scales."""
     large, small, y = pixels(6, 4, 4, kind=np.int64) * 10, pixels(2, 4, 4, kind=np.int64), [0, 1] * 3
     data = encoded(Dataset.from_arrays(large, y, small, [0, 1]))
     assert data.inputs.dtype == data.test_inputs.dtype == np.float32

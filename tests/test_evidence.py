@@ -1,4 +1,4 @@
-"""Evidence: predictions of rows that the model had not seen, what follows from them, and how they are kept."""
+"""Evidence: predictions for rows that the model had not seen, what follows from them, and how they are saved."""
 
 import csv
 import json
@@ -59,7 +59,7 @@ def made(rows=60, classes=3, seed=0, suggested=0, ease=1.5, **more):
 
 
 def same(one, other):
-    """Return True if two pieces of evidence hold the same to the bit."""
+    """Return True if two pieces of evidence are equal to the bit."""
     fields = [(getattr(each, name) for each in (one, other)) for name in ARRAYS]
     arrays = all(a.dtype == b.dtype and a.shape == b.shape and (a == b).all() for a, b in fields)
     others = list(one.others) == list(other.others)
@@ -428,7 +428,7 @@ def test_corrected_errors_are_right_on_average_and_vary_less():
 
 
 def test_errors_on_rows_that_were_chosen_because_they_are_hard_are_corrected():
-    """Of each draw, 60 rows are random, and the 50 that are least certain among others are labeled as well."""
+    """Each draw has 60 random rows, and the 50 least certain of the others."""
     random = np.random.default_rng(5)
     population = random.dirichlet([0.3, 0.3, 0.3], 20_000)
     classes = (population.cumsum(axis=1) > random.random((len(population), 1))).argmax(axis=1)

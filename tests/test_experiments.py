@@ -1,4 +1,4 @@
-"""The paper's experiments: the cells are the paper's, runs are neither lost nor repeated, and the report says what is there."""
+"""The paper's experiments: the cells match the paper, runs are neither lost nor repeated, and the report shows the records."""
 
 import csv
 import errno
@@ -148,7 +148,7 @@ def test_cells_with_extra_images_are_run_if_there_are_some():
 
 @pytest.fixture
 def asked(command, tmp_path, monkeypatch):
-    """The runs that words ask for; they are not done, and the data are not read."""
+    """Return the runs that a command would do, without doing them or reading data."""
     monkeypatch.setattr(command_module, "check_data", lambda *arguments: None)
 
     def ask(*words):
@@ -302,7 +302,7 @@ def test_records_are_never_mixed(tmp_path):
 
 
 def made_tasks(folder, *overrides, seeds=1, epochs=12, method="temporal"):
-    """Runs of a user's file: real ones, as far as a worker can tell."""
+    """Runs on a user's file, which a worker cannot tell from real ones."""
     settings = config(method, *overrides, name=str(write_npz(folder / "data.npz")), epochs=epochs)
     cell = Cell(table="made-up", name=method, row="", column="", config=settings)
     return [Task(cell, seed) for seed in range(seeds)]
@@ -313,7 +313,7 @@ def do(store, task):
 
 
 def outcomes(store, wanted):
-    """What must be the same however the runs came about."""
+    """Return what must be the same however the runs were done."""
     return {str(task): json.loads(store.record_path(task).read_text())["test_error"] for task in wanted}
 
 
@@ -327,7 +327,7 @@ def undisturbed(folder, wanted):
 
 @contextmanager
 def crashed_in_epoch(number):
-    """Trainings end in an epoch, counted from 0, before anything is noted."""
+    """End training in this epoch, counted from 0, before anything is written."""
     genuine = loop.train
 
     def train(settings, path, *, progress):
@@ -648,7 +648,7 @@ def test_without_arguments_the_tables_are_listed_with_what_has_been_run(tmp_path
 
 @pytest.fixture
 def small_files(monkeypatch):
-    """Twenty training and twenty test images that are taken for the official ones."""
+    """Make twenty training and twenty test images pass for the official ones."""
     pixels, labels = np.zeros((20, 3, 32, 32), dtype=np.uint8), np.arange(20) % 2
     small = Dataset.from_arrays(pixels, labels, pixels, labels, layout="NCHW")
     monkeypatch.setattr(Official, "load", lambda source, **options: small)

@@ -252,7 +252,7 @@ def test_the_labeled_rows_are_those_of_a_run_without(choice):
 
 
 def test_only_visited_rows_change_in_z(tmp_path):
-    """12 labeled rows and 18 of 88 others an epoch: Z, counts and all else of the rest stay as they were."""
+    """An epoch visits 12 labeled rows and 18 of 88 others. Z and the counts of the rest do not change."""
     settings = config("temporal", "training.unlabeled_per_epoch=18", "training.checkpoint_every=1", epochs=4)
     states = []
 
@@ -409,7 +409,7 @@ def small_official(monkeypatch):
 
 
 def test_a_cell_with_images_that_stand_in_says_which_and_how_many(tmp_path, small_official):
-    """Real code and small sizes: the data set and the network are shrunk, not what is done."""
+    """The code is the real one; only the data set and the network are smaller."""
     np.save(tmp_path / "natural.npy", bytes_like((70, 3, 32, 32)))
     cell = CELLS["tiny/temporal-aug-random"]
     small = ("network.name=small", "network.width=4", "schedule.epochs=2", "training.batch_size=10")

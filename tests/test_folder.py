@@ -1,4 +1,4 @@
-"""Folders of images, as people have them: odd names, odd modes, broken files."""
+"""Folders of images as found in the wild: odd names, odd modes, broken files."""
 
 import base64
 import csv
@@ -74,7 +74,7 @@ def test_folders_are_classes_and_the_rest_is_unlabeled(tmp_path):
     data = folder(photos(tmp_path / "my photos"))
     assert (data.classes, data.raw.shape) == (("blue", "green", "red"), (37, 3, 8, 8))
     assert (data.train_labels == -1).sum() == 19
-    assert len(data.test_labels) == 0  # a fifth of so few labels would say too little
+    assert len(data.test_labels) == 0  # too few labels to hold out a fifth
     assert np.bincount(data.train_labels[data.train_labels >= 0]).tolist() == [6, 6, 6]
     for row in np.flatnonzero(data.labels >= 0):
         name = data.classes[data.labels[row]]
@@ -180,7 +180,7 @@ def test_what_is_held_out_does_not_move_with_seeds_names_places_or_new_images(ma
     after = held_out(root)
     assert after - new == before
     assert 0 < len(after & new) < 40
-    for number in range(30):  # an image that loses its label, as one that gets a label, moves no other
+    for number in range(30):  # an image that loses or gets a label moves no other
         path = root / "a" / sorted(os.listdir(root / "a"))[0]
         path.rename(picture(root / "unlabeled" / f"{number}.bmp"))
     assert held_out(root) == after & {path.read_bytes() for name in "ab" for path in (root / name).iterdir()}

@@ -152,7 +152,7 @@ def test_validation_rows_are_a_share_of_each_class_held_out_of_training(fraction
     assert (choice.training_labels(200)[choice.validation] == -1).all()
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize("kind", ["balanced", "original"])

@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 
 @pytest.fixture
 def recordings(tmp_path, monkeypatch):
-    """The modules of the page in a folder that Python searches, their two lines in the registries, and data."""
+    """Put the page's modules into a folder on sys.path, register both classes, and make data."""
     modules = tmp_path / "modules"
     modules.mkdir()
     for name in ("recordings", "spectrum"):

@@ -47,13 +47,13 @@ FIRST_EDITION = Path(__file__).parent / "data" / "first-edition" / "temporal"
 
 
 def config(method="temporal", *overrides, **more):
-    """With a checkpoint after each epoch, however short."""
+    """Return the config with a checkpoint after each epoch, however short."""
     return support.config(method, "training.checkpoint_every=1", *overrides, **more)
 
 
 @pytest.fixture(scope="module")
 def same_bits(tmp_path_factory):
-    """Resume a run: it must leave behind what it would have if it was never interrupted."""
+    """Resume a run, and check that it ends like a run that was never interrupted."""
     known = {}
 
     def check(run):
@@ -107,7 +107,7 @@ def stop():
 
 
 def wait_for_epochs(run, epochs, process):
-    """Until that many lines of history are there, or the process has ended."""
+    """Wait until the history has this many lines, or the process has ended."""
     while process.is_alive() and (not run.exists() or len(RunDirectory(run).history()) < epochs):
         time.sleep(0.001)
 
@@ -350,7 +350,7 @@ def test_a_second_process_is_kept_out_and_let_in_when_the_first_is_gone(tmp_path
 
 
 def refused(run, sentence, start=resume, **given):
-    """The sentence is raised, and every file is as it was."""
+    """Check that the error is raised and that no file changes."""
     before = contents(run)
     with pytest.raises(SelfensError, match=sentence) as raised:
         start(run, **given)
@@ -359,7 +359,7 @@ def refused(run, sentence, start=resume, **given):
 
 
 def use(run):
-    """All that a run is loaded for."""
+    """Do everything that a run is loaded for."""
     found = load_run(run)
     _ = found.labels, found.ensemble
     found.evaluate()
@@ -525,7 +525,7 @@ def test_a_preprocessing_of_other_tensors(half, tensors):
 
 
 def sentence_of(tmp_path, *call):
-    """What a command says that fails, which is one line."""
+    """Return the one line that a failing command prints."""
     assert finish(child(tmp_path / "out", *call)) == 1
     said = (tmp_path / "out").read_text()
     assert said.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Tables as people have them: CSV and Parquet files, and DataFrames. Needs the extra `tables`."""
+"""Tables as found in the wild: CSV and Parquet files, and DataFrames. Needs the extra `tables`."""
 
 import csv
 import json
@@ -36,7 +36,7 @@ HOSTILE = "=cmd|' /C calc'!A0"
 
 
 def passengers(rows=120, seed=0):
-    """Of each kind of column one or more; a third of the labels is missing."""
+    """A table with columns of each kind; a third of the labels is missing."""
     random = np.random.default_rng(seed)
     truth = random.integers(0, 3, rows)
     return pandas.DataFrame(
@@ -774,7 +774,7 @@ def test_the_estimator_warns_of_cells_that_are_not_numbers():
 
 
 def test_true_and_false_are_the_same_values_whether_or_not_a_cell_is_empty():
-    """A column of them is one of objects as soon as one cell is empty."""
+    """pandas makes booleans a column of objects if a cell is empty."""
     random = np.random.default_rng(0)
     y = random.integers(0, 2, 120)
     x = pandas.DataFrame({"flag": [*map(bool, y)], "noise": random.normal(size=120)}).astype({"flag": object})
@@ -787,7 +787,7 @@ def test_true_and_false_are_the_same_values_whether_or_not_a_cell_is_empty():
 
 
 def test_a_network_of_ones_own_gets_as_many_inputs_in_every_fold():
-    """Values that are there twice may be there once among the rows of a fold, and lose their input."""
+    """A value that occurs twice may occur only once among the rows of a fold, and lose its input."""
     random = np.random.default_rng(0)
     y, letters = random.integers(0, 2, 60), random.choice([*"uvw"], 60).astype(object)
     letters[:20] = np.repeat([*"abcdefghij"], 2)

@@ -1,4 +1,4 @@
-"""Public data sets: where they are looked for, how they get there, and what is said when they do not."""
+"""Public data sets: where they are looked for, how they are downloaded, and what a failed download says."""
 
 import functools
 import hashlib
@@ -241,7 +241,7 @@ def test_two_processes_may_download_at_once(tmp_path, official, published_cifar1
 
 
 def written(official, folder, name):
-    """Such files, with every class in each."""
+    """Unofficial files, each with every class."""
     official.rows = 100 if name == "cifar100" else 10
     for file in (*official_files.CIFAR["cifar10"].train, "test_batch", "train", "test"):
         official.written[file] = official.batch(file, 10)[0], np.arange(official.rows)
@@ -256,7 +256,7 @@ def warning(name, folder=None):
 
 
 def warnings(path, source, dataset=None):
-    """What a short training warns of."""
+    """Return the warnings of a short training."""
     seen = []
 
     class Watch(Progress):
