@@ -141,7 +141,7 @@ def test_classes_of_any_name_and_the_card_are_inside(trained, tmp_path):
         "test_rows": 30,
         "error": None,
         "novelty": None,
-        "input": {"name": "inputs", "type": "float32", "shape": ["batch", FEATURES], "range": None},
+        "inputs": [{"name": "inputs", "type": "float32", "shape": ["batch", FEATURES], "range": None}],
         "selfens": __version__,
     }
 
@@ -212,7 +212,7 @@ def test_a_folder_of_photos_gives_a_file_for_bytes_of_its_size(typed, tmp_path):
     path = tmp_path / "model.onnx"
     classes, card = stored(path)
     assert classes == ["cat", "dög 1"]
-    assert card["input"] == {"name": "inputs", "type": "uint8", "shape": ["batch", 3, 9, 9], "range": [0, 255]}
+    assert card["inputs"] == [{"name": "inputs", "type": "uint8", "shape": ["batch", 3, 9, 9], "range": [0, 255]}]
     files = sorted((tmp_path / "photos" / "cat").glob("*.png"))
     assert typed("predict", "run", "photos/cat", "-o", "out.csv")[0] == 0
     with open("out.csv", newline="") as file:
