@@ -283,15 +283,20 @@ BEGIN, END = "<!-- written by benchmarks/text.py -->", "<!-- end -->"
 
 def report(options) -> None:
     found, path = collect(options), ROOT / "docs/text.md"
+    record = ROOT / "results/text.json"
+    before = json.loads(record.read_text()) if record.exists() else {"results": {}, "speed": None}
+    found = {  # encoders that the cache does not hold stay as they are in the record
+        task: before["results"].get(task, {}) | found.get(task, {}) for task in before["results"] | found
+    }
     about = environment(torch.device("cpu"), "fp32") | {"scikit-learn": sklearn.__version__}
     timing = options.cache / "speed.json"
-    speeds = json.loads(timing.read_text()) if timing.exists() else None
+    speeds = json.loads(timing.read_text()) if timing.exists() else before["speed"]
     content = {"about": about, "speed": speeds, "results": found}
-    (ROOT / "results/text.json").write_text(json.dumps(content, indent=1) + "\n")
+    record.write_text(json.dumps(content, indent=1) + "\n")
     text = "\n".join([BEGIN, "", *targets(found), "", *table(found), "", END])
     page = path.read_text()
-    before, _, rest = page.partition(BEGIN)
-    path.write_text(before + text + rest.partition(END)[2])
+    head, _, rest = page.partition(BEGIN)
+    path.write_text(head + text + rest.partition(END)[2])
     print(text)
 
 

@@ -186,7 +186,7 @@ def test_texts_of_any_script_are_shown_whole_and_harmless(typed, tmp_path):
     texts[2] = "👩‍👩‍👧‍👦 my family waits for the parcel that never came 🇳🇴"
     texts[3] = "荷物がまだ届いていません。いつ届くか教えてください。"
     pandas.DataFrame({"y": labels, "text": texts}).to_csv(tmp_path / "t.csv", index=False)
-    assert typed("train", "t.csv", "--label", "y", "--run", "run", "-q", *QUICK)[0] == 0
+    assert typed("train", "t.csv", "--label", "y", "--run", "run", "-q", "--no-baselines", *QUICK)[0] == 0
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; my parcel" in page
@@ -240,7 +240,9 @@ def test_json_lines_are_a_table(typed, tmp_path):
     more = {"tags": ["new", "late"], "sender": {"name": "Ann"}}
     odd = [record | more | {"message": record["message"] + "\ud83d"} for record in records]
     (tmp_path / "odd.jsonl").write_text("\n".join(map(json.dumps, odd)))
-    code, out, err = typed("train", "odd.jsonl", "--label", "topic", "--run", "odd", "--no-report", *QUICK)
+    code, out, err = typed(
+        "train", "odd.jsonl", "--label", "topic", "--run", "odd", "--no-report", "--no-baselines", *QUICK
+    )
     assert (code, "1 text (message)" in out) == (0, True)
     assert "columns 'tags', 'sender': left out, because cells are JSON lists or objects" in err
     (tmp_path / "bad.ndjson").write_text('{"a": 1}\n[2]\n')
@@ -509,7 +511,7 @@ def test_ten_megabytes_in_a_cell_and_empty_cells(typed, tmp_path):
     texts[20], texts[21], texts[22] = "parcel " * 1_500_000, "", "   "
     frame = pandas.DataFrame({"y": labels, "text": texts, "stars": np.arange(80) % 5})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    code, _, err = typed("train", "t.csv", "--label", "y", "--run", "run", *QUICK)
+    code, _, err = typed("train", "t.csv", "--label", "y", "--run", "run", "--no-baselines", *QUICK)
     assert code == 0
     assert "of 1 text only the first 20,000 characters are encoded" in err
     assert "2 empty texts taken as an average one" in err
