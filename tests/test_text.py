@@ -114,7 +114,8 @@ def test_a_killed_run_on_texts_is_resumed_to_the_same_bits(table, tmp_path):
 def test_the_exported_head_says_what_makes_its_inputs(table, typed, tmp_path):
     onnx = pytest.importorskip("onnx")
     typed("train", table, "--label", "subject", "--run", "run", "-q", "--no-report", "--no-baselines", *QUICK)
-    assert typed("export", "run", "-o", "model.onnx")[0] == 0
+    code, out, _ = typed("export", "run", "-o", "model.onnx")
+    assert (code, "it takes inputs; its model card says under 'first' how to make them" in out) == (0, True)
     card = next(each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props if each.key == "model_card")
     card = json.loads(card)
     assert "1 text (message) by wordllama and TF-IDF with SVD" in card["first"]
@@ -168,6 +169,7 @@ def test_a_transformer_goes_into_the_exported_file_and_gives_what_predict_gives(
     assert typed(*words, "--encoder", small, "-q", "--no-report", "--no-baselines", *QUICK)[0] == 0
     code, out, _ = typed("export", "run", "-o", "model.onnx")
     assert (code, "80 training rows" in out) == (0, True)
+    assert "it takes known, sentence_transformers_ids, sentence_transformers_mask; its model card" in out
     assert typed("predict", "run", "t.csv", "-o", "out.csv")[0] == 0
     lines = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     joined = [

@@ -23,7 +23,7 @@ from selfens.data import preprocess
 from selfens.data.rows import Array, take
 from selfens.data.sources.official import DOWNLOADS
 from selfens.encoders.base import INPUT, Front
-from selfens.errors import ConfigError, RunError, SelfensError, require, root_cause
+from selfens.errors import ConfigError, RunError, SelfensError, listed, require, root_cause
 from selfens.files.tables import write_output
 from selfens.runs.evidence import Evidence
 from selfens.runs.model import network_probabilities
@@ -51,6 +51,7 @@ class Export(NamedTuple):
     path: Path
     difference: float  # the largest between a probability of the file and the run's own
     checked_on: str  # which rows the two were compared on, in words
+    first: str = ""  # which inputs must be made before it can be used, if it does not take raw rows
 
 
 class ExportedModel(nn.Module):
@@ -101,7 +102,7 @@ def export_run(run: Run | str | Path, path: str | Path) -> Export:
         by = f"{difference:.2g} on {checked_on}"
         raise RunError(f"{path} was not written: probabilities differ from the run's by {by}.")
     write_output(path, content)
-    return Export(path, difference, checked_on)
+    return Export(path, difference, checked_on, listed([*front.takes]) if front.first else "")
 
 
 def model_card(run: Run, front: Front | None = None) -> dict[str, Any]:
