@@ -655,7 +655,7 @@ def test_one_file_holds_preprocessing_backbone_and_head(typed, data):
     run = load_run("run", trust_code=True)
     assert card["encoder"] == {"kind": "backbone", **run.info.encoder}
     assert card["encoder"]["license"] == "cc0-1.0"
-    assert card["input"] == {"name": "inputs", "type": "uint8", "shape": ["batch", 3, SIZE, SIZE], "range": [0, 255]}
+    assert card["inputs"] == [{"name": "inputs", "type": "uint8", "shape": ["batch", 3, SIZE, SIZE], "range": [0, 255]}]
     (found,) = session.run(["probabilities"], {"inputs": pixels(50)})
     np.testing.assert_allclose(found, run.predict_proba(pixels(50)), atol=TOLERANCE)
 
@@ -768,8 +768,8 @@ def lite0(monkeypatch):
 
 
 def test_with_real_pretrained_weights_the_whole_way_works(typed, lite0):
-    words = ("train", crops(), "--backbone", lite0, "--size", "64", "--run", "run", "--epochs", "40", "--quiet")
-    code, _, err = typed(*words, "--labels", "12", "--no-report")
+    words = ("train", crops(), "--backbone", lite0, "--size", "64", "--run", "run", "--epochs", "20", "--quiet")
+    code, _, err = typed(*words, "--labels", "12", "--no-report", "--no-baselines")
     assert code == 0, err
     run = load_run("run", trust_code=True)
     assert (run.input_shape, run.info.encoder["license"]) == ((1280,), "apache-2.0")

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from selfens.errors import DataError, plural, require
+from selfens.errors import DataError, listed, plural, require
 from selfens.files import check_regular
 from selfens.files.tables import NOT_UTF8, read_lines
 
@@ -43,11 +43,12 @@ def named_texts(frame: Frame) -> tuple[str, ...]:
 
 
 def text_frame(texts: Sequence[Any], column: str = "text") -> Frame:
-    """Return a table with these texts as its only column. None counts as an empty text."""
+    """Return a table with these texts as its only column. None counts as an empty text; invalid Unicode is replaced."""
     require("text", "training on texts", "pandas")
     import pandas
 
-    frame = pandas.DataFrame({column: pandas.Series(list(texts), dtype=object)})
+    valid = [text.encode("utf-8", "replace").decode() if isinstance(text, str) else text for text in texts]
+    frame = pandas.DataFrame({column: pandas.Series(valid, dtype=object)})
     frame.attrs[TEXT] = TextColumns([column])
     return frame
 
@@ -90,6 +91,11 @@ def read_frame(path: Path) -> Frame:
 
         if path.suffix.lower() in JSON_LINES:
             frame, attrs = pandas.DataFrame(read_records(path)), dict[str, Any]()
+            nested = [name for name in frame.columns if any(isinstance(cell, list | dict) for cell in frame[name])]
+            if nested:
+                columns = f"column{'s' * (len(nested) > 1)} {listed([repr(name) for name in nested])}"
+                attrs = {NOTES: [f"{columns}: left out, because cells are JSON lists or objects."]}
+                frame = frame.drop(columns=nested)
         elif path.suffix.lower() == ".parquet":
             stored = pandas.read_parquet(path, engine="pyarrow")
             frame, attrs = stored.reset_index(drop=not any(stored.index.names)), {}
@@ -137,6 +143,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
                 continue
             try:
                 record = json.loads(line)
+                if r"\ud" in line.lower():  # half a pair of surrogates, of a text that was cut, is no valid Unicode
+                    record = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
             except (ValueError, RecursionError):
                 record = None
             if not isinstance(record, dict):

@@ -1,5 +1,7 @@
 """Render templates. Text from users is escaped, after invalid characters are replaced."""
 
+import base64
+import hashlib
 import statistics
 import unicodedata
 from collections.abc import Sequence
@@ -9,6 +11,7 @@ from typing import Any
 from selfens.errors import visible
 
 TEMPLATES = Path(__file__).parent / "templates"
+SEARCH = "search.js"
 ISOLATE, END_ISOLATE = "\u2068", "\u2069"  # Unicode's, because a chart or an attribute cannot contain <bdi>
 
 
@@ -23,6 +26,9 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    script = (TEMPLATES / SEARCH).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment.globals |= {"search": script, "search_hash": f"sha256-{digest}"}  # a browser runs no other script
     return environment.get_template(template).render(**values)
 
 
