@@ -169,7 +169,7 @@ class Run:
     @property
     def temperature(self) -> float:
         """Logits are divided by this to calibrate probabilities; 1 if errors were not measured."""
-        return 1.0 if self.evidence is None else self.evidence.temperature
+        return 1.0 if self.evidence is None else self.evidence.model_temperature
 
     @cached_property
     def inspection(self) -> Inspection | None:
