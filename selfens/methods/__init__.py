@@ -15,6 +15,7 @@ METHODS = Registry(
         "fixmatch": "selfens.methods.fixmatch:FixMatch",
         "committee": "selfens.methods.committee:Committee",
         "temporal-teacher": "selfens.methods.temporal_teacher:TemporalTeacher",
+        "pseudo-label": "selfens.methods.pseudo_label:PseudoLabel",
     },
 )
 """Maps each method's name to "module:Class"."""
