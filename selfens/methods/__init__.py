@@ -16,6 +16,7 @@ METHODS = Registry(
         "committee": "selfens.methods.committee:Committee",
         "temporal-teacher": "selfens.methods.temporal_teacher:TemporalTeacher",
         "pseudo-label": "selfens.methods.pseudo_label:PseudoLabel",
+        "bootstrapping": "selfens.methods.bootstrapping:Bootstrapping",
     },
 )
 """Maps each method's name to "module:Class"."""
