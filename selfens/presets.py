@@ -78,6 +78,7 @@ PRESETS: dict[str, Preset] = {
     "digits-modern": Preset(DIGITS_MODERN, "16 s on one CPU core", "3.3 ± 1.1 % (seeds 0-4)"),
     "digits-pseudo-label": Preset((), TIME),
     "digits-bootstrapping": Preset((), TIME),
+    "digits-elr": Preset((NO_RAMPUP,), TIME),
     "cifar10-supervised": Preset((), "4 min on an H200", "17.44 % (seed 0; see docs/methods.md)", "34.85 ± 1.65 %"),
     "cifar10-pi": Preset(WEIGHT_100, "7 min on an H200", "12.68 ± 0.40 % (seeds 0-1)", "12.36 ± 0.31 %"),
     "cifar10-temporal": Preset(WEIGHT_30, "4 min on an H200", "12.21 ± 0.30 % (seeds 0-5)", "12.16 ± 0.24 %"),

@@ -17,6 +17,7 @@ METHODS = Registry(
         "temporal-teacher": "selfens.methods.temporal_teacher:TemporalTeacher",
         "pseudo-label": "selfens.methods.pseudo_label:PseudoLabel",
         "bootstrapping": "selfens.methods.bootstrapping:Bootstrapping",
+        "elr": "selfens.methods.elr:Elr",
     },
 )
 """Maps each method's name to "module:Class"."""
