@@ -18,6 +18,7 @@ METHODS = Registry(
         "pseudo-label": "selfens.methods.pseudo_label:PseudoLabel",
         "bootstrapping": "selfens.methods.bootstrapping:Bootstrapping",
         "elr": "selfens.methods.elr:Elr",
+        "stability": "selfens.methods.stability:Stability",
     },
 )
 """Maps each method's name to "module:Class"."""

@@ -82,8 +82,8 @@ class Method(ABC):
     """Subclasses are final. Attributes that are tensors, or have a `state_dict`, are saved and resumed with the run."""
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
-    views: ClassVar[tuple[str, ...]] = ("weak",)
-    """The names of the views of each input that a step needs (see `selfens.core.views`)."""
+    views: tuple[str, ...] = ("weak",)
+    """The names of the views of each input that a step needs (see `selfens.core.views`); `__init__` may set them by options."""
     parts: ClassVar[tuple[str, ...]] = ("supervised", "unsupervised")
     """The names of the parts of the loss."""
     labeled_share: ClassVar[float] = 0.0
