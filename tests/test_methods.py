@@ -254,7 +254,7 @@ def test_a_run_resumed_in_mid_epoch_is_the_run_never_stopped(tmp_path, name, spl
 @pytest.mark.parametrize("name", METHODS)
 def test_a_saved_run_predicts_with_the_averaged_weights_if_the_method_has_a_teacher(tmp_path, name):
     run = train(config(name, "optimizer.learning_rate=0.05", epochs=2), tmp_path / "run", dataset=features())
-    has_teacher = name in ("mean-teacher", "fixmatch", "committee", "temporal-teacher")
+    has_teacher = name in ("mean-teacher", "fixmatch", "committee", "temporal-teacher", "ict")
     tensors = run.directory.load_checkpoint().tensors
     assert ("evaluated" in tensors) == has_teacher
     used, trained = run.network.state_dict(), tensors["network"]

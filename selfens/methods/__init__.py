@@ -19,6 +19,7 @@ METHODS = Registry(
         "bootstrapping": "selfens.methods.bootstrapping:Bootstrapping",
         "elr": "selfens.methods.elr:Elr",
         "stability": "selfens.methods.stability:Stability",
+        "ict": "selfens.methods.ict:Ict",
     },
 )
 """Maps each method's name to "module:Class"."""
