@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
+import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from selfens.core import losses as terms
 from selfens.core.batch import Batch
@@ -34,7 +34,9 @@ class Bootstrapping(Method):
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         logits = network(batch.views[0])
         z, beta = logits.float().softmax(dim=1), self.options.beta
-        own = functional.one_hot(z.argmax(dim=1), z.shape[1]) if self.options.target == "hard" else z
+        own = z
+        if self.options.target == "hard":  # one_hot() would wait for a GPU
+            own = torch.zeros_like(z).scatter(1, z.argmax(dim=1, keepdim=True), 1.0)
         first = slice(batch.num_labeled or None)  # the rows that the cross-entropy is over
         bootstrapped = terms.soft_cross_entropy(logits[first], own[first], batch.labeled[first])
         supervised = beta * terms.supervised(logits, batch) + (1 - beta) * bootstrapped

@@ -62,4 +62,5 @@ def unit(rows: Tensor) -> Tensor:
     flat = rows.flatten(1)
     largest = flat.abs().amax(dim=1, keepdim=True).clamp_min(1e-30)  # squares of small gradients would vanish
     flat = flat / largest
-    return (flat / torch.linalg.vector_norm(flat, dim=1, keepdim=True).clamp_min(1e-12)).view_as(rows)
+    length: Tensor = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+    return (flat / length.clamp_min(1e-12)).view_as(rows)
