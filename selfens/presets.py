@@ -81,6 +81,7 @@ PRESETS: dict[str, Preset] = {
     "digits-elr": Preset((NO_RAMPUP,), TIME),
     "digits-stability": Preset(("method.weight_max=10", "method.exclusivity=0.1"), TIME),
     "digits-ict": Preset((*WEIGHT_100, "method.decay=0.9"), TIME),
+    "digits-gamma": Preset(("network.noise=0", "network.dropout=0", "training.labeled_per_batch=20"), TIME),
     "digits-vat": Preset(("method.entropy=1",), TIME),
     "cifar10-supervised": Preset((), "4 min on an H200", "17.44 % (seed 0; see docs/methods.md)", "34.85 ± 1.65 %"),
     "cifar10-pi": Preset(WEIGHT_100, "7 min on an H200", "12.68 ± 0.40 % (seeds 0-1)", "12.36 ± 0.31 %"),

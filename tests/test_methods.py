@@ -368,6 +368,8 @@ def test_batch_without_labels_is_learned_from_only_by_consistency(method, networ
 
 def test_a_split_batch_has_a_mean_of_each_part(method, batch):
     """The labeled part twice over changes neither term, because each is divided by its own part."""
+    if method.options.name == "gamma":  # other noise for another number of rows
+        method = build("gamma", noise=0.0)
     network = nn.Linear(FEATURES, CLASSES)
     torch.nn.init.normal_(network.weight)
     method.setup(network, ten_rows())

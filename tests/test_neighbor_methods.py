@@ -11,7 +11,9 @@ from torch import nn
 from selfens import train
 from selfens.core.batch import Batch
 from selfens.core.losses import beta_draw, mutual_exclusivity
-from selfens.methods import METHODS
+from selfens.core.teacher import EmaTeacher
+from selfens.errors import ConfigError
+from selfens.methods import METHODS, Method
 
 FEATURES, CLASSES = 4, 3
 LABELS = torch.tensor([0, -1, 2, -1, -1, 1])
@@ -179,6 +181,48 @@ def test_vat_is_its_twin(entropy, num_labeled):
     draw, inputs = double(torch.randn_like(x)), double(x)
     expected = twin.vat(linear(network()), inputs, draw, radius=0.5, probe=0.1, entropy=entropy)
     assert found == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("num_labeled", [0, 3])
+def test_gamma_is_its_twin(num_labeled):
+    method = build("gamma", noise=0.4)
+    with torch.no_grad():
+        for parameter in method.learned.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(3))
+    batch = batch_of(method, num_labeled)
+    found, x = loss_of(method, batch), batch.views[0]
+    forward = linear(network())
+    torch.manual_seed(5)
+    noisy = forward(double(x + 0.4 * torch.randn_like(x)))[num_labeled:]
+    top = 0.4 * double(torch.randn(6 - num_labeled, CLASSES))
+    a = [double(parameter).tolist() for parameter in (method.learned.mean, method.learned.weight)]
+    expected = twin.gamma(forward(double(x))[num_labeled:].tolist(), noisy.tolist(), top.tolist(), a)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_denoiser_of_gamma_is_trained_and_saved_with_the_run(tmp_path):
+    run = train(config("gamma", epochs=2), tmp_path / "run", dataset=features())
+    tensors = run.directory.load_checkpoint().tensors
+    saved = tensors["method"]
+    assert {*saved} == {"learned.mean", "learned.weight"}
+    assert not torch.equal(saved["learned.weight"], build("gamma").learned.weight)
+    assert not any("learned" in name for name in run.network.state_dict())
+    assert sum(each.numel() for each in tensors["optimizer"].values()) > 2 * 10 * CLASSES
+
+
+class Both(Method):
+    """A teacher, which follows the network's parameters, beside parameters that are trained with them."""
+
+    def setup(self, network, rows):
+        self.teacher, self.learned = EmaTeacher(network), nn.Linear(2, 2)
+
+    def losses(self, network, batch, targets, weight):
+        raise NotImplementedError
+
+
+def test_a_method_with_a_teacher_and_parameters_of_its_own_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="Both has both `teacher` and `learned`"):
+        train(config(), tmp_path / "run", dataset=features(), method=Both())
 
 
 def test_the_direction_of_vat_changes_predictions_more_than_others_do():

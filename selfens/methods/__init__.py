@@ -20,6 +20,7 @@ METHODS = Registry(
         "elr": "selfens.methods.elr:Elr",
         "stability": "selfens.methods.stability:Stability",
         "ict": "selfens.methods.ict:Ict",
+        "gamma": "selfens.methods.gamma:Gamma",
         "vat": "selfens.methods.vat:Vat",
     },
 )

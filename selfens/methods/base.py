@@ -95,6 +95,8 @@ class Method(ABC):
     """Targets kept by row: each epoch's predictions are written to it and committed at the end."""
     teacher: EmaTeacher | None = None
     """An average of the network's weights, updated after each step; its network is the one evaluated."""
+    learned: nn.Module | None = None
+    """A module of the method's own, made in `setup`, whose parameters are trained with the network's."""
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.Options() if options is None else options

@@ -61,6 +61,31 @@ def ict(network, teacher, x, share):
     return total / (len(x) * len(taught[0]))
 
 
+def gamma(clean, noisy, noise, a):
+    """1/(C|B|) times the sum of squares of normalized clean logits minus denoised ones; a[0] for m, a[1] for v, [5][unit]."""
+    rows, units = len(clean), len(clean[0])
+
+    def moments(values, k):
+        column = [row[k] for row in values]
+        mean = math.fsum(column) / rows
+        return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in column) / rows + 1e-6)
+
+    def curve(a, k, u):
+        return a[0][k] / (1 + math.exp(-(a[1][k] * u + a[2][k]))) + a[3][k] * u + a[4][k]
+
+    total, p = 0.0, softmax(noisy)
+    for k in range(units):
+        (center, deviation), (n_center, n_deviation), (p_center, p_deviation) = (
+            moments(values, k) for values in (clean, noisy, p)
+        )
+        for i in range(rows):
+            z = (noisy[i][k] - n_center) / n_deviation + noise[i][k]
+            u = (p[i][k] - p_center) / p_deviation
+            m, v = curve(a[0], k, u), curve(a[1], k, u)
+            total += (((z - m) * v + m - center) / deviation - (clean[i][k] - center) / deviation) ** 2
+    return total / (rows * units)
+
+
 def vat(network, x, draw, radius, probe, entropy):
     """KL of f(x) and f(x + r), averaged, r in the direction of the gradient of the KL at x + probe * draw; and the entropy."""
     total = 0.0
