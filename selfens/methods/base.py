@@ -90,8 +90,8 @@ class Method(ABC):
     """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
-    views: ClassVar[tuple[str, ...]] = ("weak",)
-    """The names of the views of each input that a step needs (see `selfens.core.views`)."""
+    views: tuple[str, ...] = ("weak",)
+    """The names of the views of each input that a step needs (see `selfens.core.views`); `__init__` may set them by options."""
     parts: ClassVar[tuple[str, ...]] = ("supervised", "unsupervised")
     """The names of the parts of the loss."""
     labeled_share: ClassVar[float] = 0.0
@@ -103,6 +103,8 @@ class Method(ABC):
     """Targets kept by row: each epoch's predictions are written to it and committed at the end."""
     teacher: EmaTeacher | None = None
     """An average of the network's weights, updated after each step; its network is the one evaluated."""
+    learned: nn.Module | None = None
+    """A module of the method's own, made in `setup`, whose parameters are trained with the network's."""
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.Options() if options is None else options

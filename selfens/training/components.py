@@ -61,8 +61,8 @@ class Components:
         """The rows of this process."""
         self.loader = self._loader(self._sampler())
         self._set_up_network()
-        self.optimizer = _optimizer(config, self.network)
         self._set_up_method()
+        self.optimizer = _optimizer(config, self.network, self.method.learned)
         if compiler:
             compiler.join()
         self.precision = resolve_precision(config.training.precision, device)
@@ -230,9 +230,10 @@ class Components:
             yield preprocess.transform(self.prepared.preprocess, torch.from_numpy(piece).to(self.prepared.device))
 
 
-def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
+def _optimizer(config: Config, network: nn.Module, also: nn.Module | None) -> optim.Optimizer:
     options = config.optimizer
     common: dict[str, Any] = {"weight_decay": options.weight_decay, "multipliers": options.learning_rate_multipliers}
+    common["also"] = also
     if options.name == "sgd":
         return optim.Sgd(network, momentum=options.momentum, **common)
     kind = optim.Adam if options.name == "adam" else optim.AdamW
