@@ -4,9 +4,9 @@
     pip download --no-deps -d TABLES --only-binary=:all: --python-version 3.7 --platform manylinux1_x86_64 \\
         scikit-multiflow==0.4.1
 
-The archives are read as they are. Columns that tell the class, and row numbers, are left out. Which tables the recipe is chosen
-on, and which are run once, was fixed before anything was tuned, and before any was looked at: in the order of their names, every
-second one is run once.
+The archives are read as they are. Columns that tell the class, and row numbers, are left out. Which tables the recipe is
+chosen on, and which are run once, was fixed before anything was tuned, and before any was looked at: in the order of their names,
+every second one is run once.
 """
 
 from __future__ import annotations
@@ -108,5 +108,5 @@ def load(name: str, folder: str) -> tuple[pandas.DataFrame, np.ndarray]:
     return found.drop(columns=label), np.unique(found[label].astype(str), return_inverse=True)[1]
 
 
-CHOSEN, ONCE = sorted(SETS)[::2], sorted(SETS)[1::2]
-"""adult, bank, chile, covertype, diamonds, flights, males, oj; aids, benefits, compas, default, flchain, hdma, ofp, penguins."""
+CHOSEN = sorted(SETS)[::2]  # adult, bank, chile, covertype, diamonds, flights, males, oj
+ONCE = sorted(SETS)[1::2]  # aids, benefits, compas, default, flchain, hdma, ofp, penguins
