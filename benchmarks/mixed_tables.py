@@ -5,8 +5,8 @@
         scikit-multiflow==0.4.1
 
 The archives are read as they are. Columns that tell the class, and row numbers, are left out. Which tables the recipe is
-chosen on, and which are run once, was fixed before anything was tuned, and before any was looked at: in the order of their names,
-every second one is run once.
+chosen on, and which are run once, was fixed before anything was tuned, and before any was looked at: in the order of their
+names, every second one is run once.
 """
 
 from __future__ import annotations
