@@ -48,7 +48,7 @@ def test_thresholds_keep_their_side_in_float32():
 def test_advisors_average_trees_and_a_linear_model():
     x, y = rows_of(classes=3)
     advisors = Advisors(7, 3)
-    advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy(y[:60]), with_trees=True)
+    advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy(y[:60]))
     forest, bagged = (
         RandomForestClassifier(100, max_features=m, random_state=0).fit(x[:60], y[:60]) for m in ("sqrt", None)
     )
@@ -61,9 +61,8 @@ def test_advisors_average_trees_and_a_linear_model():
 def test_a_class_without_a_label_does_not_confuse_the_linear_model(classes):
     x, y = rows_of(classes=3)
     advisors = Advisors(7, classes)
-    advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy((y[:60] > 0).astype(int)), with_trees=False)
-    linear = LogisticRegression(C=0.1, max_iter=300).fit(x[:60], y[:60] > 0)
-    assert not advisors.can_vote
+    advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy((y[:60] > 0).astype(int)), "linear")
+    linear = LogisticRegression(max_iter=300).fit(x[:60], y[:60] > 0)
     np.testing.assert_allclose(advisors(torch.from_numpy(x)).numpy()[:, :2], linear.predict_proba(x), atol=1e-3)
 
 
@@ -71,7 +70,7 @@ def test_a_network_takes_the_size_of_its_trees_from_a_state_and_refuses_what_are
     x, y = rows_of(classes=3)
     build = lambda: networks.build(NetworkConfig(name="committee"), (7,), 3).eval()  # noqa: E731
     first, second = build(), build()
-    first.advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy(y[:60]), with_trees=True)
+    first.advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy(y[:60]))
     before, state = first(torch.from_numpy(x)), first.state_dict()
     second.load_state_dict(state)
     assert second.advisors.can_vote
