@@ -9,7 +9,7 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from support import training_rows
 
-from selfens import SelfEnsemblingClassifier, load_run, networks
+from selfens import SelfEnsemblingClassifier, encoders, load_run, networks
 from selfens.config import NetworkConfig
 from selfens.core.alignment import estimated_shares, look_chosen, wanted_shares
 from selfens.errors import ConfigError
@@ -191,3 +191,26 @@ def test_without_advisors_only_heads_vote():
     x, _, partial = wine()
     model = SelfEnsemblingClassifier(epochs=1, device="cpu", config={"method.advisors": 0}).fit(x, partial)
     assert not model.network_.advisors.can_vote
+
+
+# The columns that number the rows
+
+
+@pytest.mark.parametrize(
+    ("values", "is_counter"),
+    [
+        (np.arange(1, 41), True),
+        (np.arange(40)[::-1] * 7 + 1000, True),  # gaps, in order
+        (np.random.default_rng(0).permutation(40) + 500, True),  # shuffled
+        (np.random.default_rng(0).permutation(4000)[:40], False),  # a measurement without ties
+        (np.arange(40) / 2, False),
+        (np.r_[np.arange(39), 38], False),
+    ],
+)
+def test_row_numbers_are_left_out_and_named(values, is_counter):
+    from pandas import DataFrame
+
+    frame = DataFrame({"rownames": values, "x": np.tile([0.5, 1.5, 2.5, 3.5], 10)})
+    encoder = encoders.build(encoders.ENCODERS.options("columns"))
+    encoder.fit(frame, np.arange(40))
+    assert encoder.unused == ({"rownames": "differs in each row"} if is_counter else {})

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import sklearn.preprocessing
 from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import SelfTrainingClassifier
 from support import blobs
 
 from selfens.tools import baselines
-from selfens.tools.baselines import CHANCE, LOGISTIC, SELF_TRAINING, predictions
+from selfens.tools.baselines import BOOSTED, CHANCE, FOREST, LOGISTIC, SELF_TRAINING, predictions
 
 LABELS, TESTED = np.where(np.arange(60) < 12, np.arange(60) % 3, -1), blobs(30, seed=1)
 
@@ -31,6 +32,10 @@ def test_the_baselines_are_those_of_scikit_learn_on_the_same_rows(offset):
     direct = {
         LOGISTIC: LogisticRegression(max_iter=1000).fit(scaled[known], LABELS[known]),
         SELF_TRAINING: SelfTrainingClassifier(LogisticRegression(max_iter=1000)).fit(scaled, LABELS),
+        FOREST: RandomForestClassifier(random_state=0).fit(scaled[known], LABELS[known]),
+        BOOSTED: HistGradientBoostingClassifier(min_samples_leaf=3, max_iter=60, random_state=0).fit(
+            scaled[known], LABELS[known]
+        ),
         CHANCE: DummyClassifier(strategy="most_frequent").fit(scaled[known], LABELS[known]),
     }
     assert [*found] == [*direct]
