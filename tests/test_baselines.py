@@ -15,6 +15,7 @@ from support import blobs
 from selfens.tools import baselines
 from selfens.tools.baselines import BOOSTED, CHANCE, FOREST, LOGISTIC, SELF_TRAINING, predictions
 
+TREES = [FOREST, BOOSTED]
 LABELS, TESTED = np.where(np.arange(60) < 12, np.arange(60) % 3, -1), blobs(30, seed=1)
 
 
@@ -100,9 +101,9 @@ def test_much_data_is_thinned_out_and_said(monkeypatch):
 @pytest.mark.parametrize(
     ("labels", "names"),
     [
-        (np.arange(60) % 3, [LOGISTIC, CHANCE]),  # nothing is unlabeled
-        (np.r_[0, 0, 0, 1, 1, 2, np.full(54, -1)], [LOGISTIC, SELF_TRAINING, CHANCE]),  # a class with one label
-        (np.r_[0, 1, np.full(58, -1)], [LOGISTIC, SELF_TRAINING, CHANCE]),  # two classes
+        (np.arange(60) % 3, [LOGISTIC, *TREES, CHANCE]),  # nothing is unlabeled
+        (np.r_[0, 0, 0, 1, 1, 2, np.full(54, -1)], [LOGISTIC, SELF_TRAINING, *TREES, CHANCE]),  # a class with one label
+        (np.r_[0, 1, np.full(58, -1)], [LOGISTIC, SELF_TRAINING, *TREES, CHANCE]),  # two classes
     ],
 )
 @pytest.mark.parametrize("scale", [1, 0, 1e30])
