@@ -214,3 +214,33 @@ def test_row_numbers_are_left_out_and_named(values, is_counter):
     encoder = encoders.build(encoders.ENCODERS.options("columns"))
     encoder.fit(frame, np.arange(40))
     assert encoder.unused == ({"rownames": "differs in each row"} if is_counter else {})
+
+
+# The command
+
+
+def test_a_forest_that_is_clearly_better_is_kept_as_a_run_that_can_do_everything(typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    x = random.normal(size=(300, 4)).astype(np.float32)
+    y = (np.abs(x[:, 0]) > 0.67).astype(int)  # no line divides the classes
+    np.savez("rows.npz", x_train=x, y_train=np.where(np.arange(300) < 90, y, -1))
+    words = ["--epochs", "1", "--set", "optimizer.learning_rate=1e-6", "--no-report", "--run", "run", "--use-best"]
+    code, out, err = typed("train", "rows.npz", *words)
+    assert code == 0, err
+    assert "--use-best: random forest is clearly better, so it is kept as run-best; use that run." in out
+    best = load_run("run-best", device="cpu")
+    forest = RandomForestClassifier(random_state=0).fit(x[:90], y[:90])
+    assert (best.predict_proba(x).argmax(axis=1) == forest.predict(x)).mean() > 0.99
+    assert best.evidence.error < load_run("run").evidence.error - 10
+    np.save("new.npy", x[:5])
+    for words in (["predict", "run-best", "new.npy", "-o", "p.csv"], ["audit", "run-best"], ["suggest", "run-best"]):
+        code, _, err = typed(*words)
+        assert code == 0, err
+
+
+def test_class_shares_are_for_methods_that_use_them(typed, tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=np.zeros((9, 2)), y_train=np.r_[0, 1, np.full(7, -1)])
+    code, _, err = typed("train", str(tmp_path / "a.npz"), "--method", "pi", "--class-shares", "equal")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "--class-shares is for the method committee" in err
