@@ -144,7 +144,7 @@ def test_shares_are_taken_from_the_labels_given_or_estimated():
             wanted_shares(wrong, ("no", "yes"), equal)
     for wrong in ("no", "no=x,yes=1", "no=-1,yes=2", "no=1,no=2"):
         with pytest.raises(ConfigError, match="a share for each class"):
-            wanted_shares(wrong, ("no", "yes"), equal)
+            METHODS.options("committee", class_shares=wrong)
 
 
 # The whole

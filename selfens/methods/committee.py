@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from selfens.core import losses as terms
-from selfens.core.alignment import CLASS_SHARES, class_factors, look_chosen, wanted_shares
+from selfens.core.alignment import CLASS_SHARES, check_class_shares, class_factors, look_chosen, wanted_shares
 from selfens.core.batch import Batch
 from selfens.core.neighbors import Neighborhood
 from selfens.core.targets import EnsembleTargets, Targets
@@ -48,6 +48,10 @@ class Committee(Method):
             "Who votes: all, or only a random forest, or a linear model, which are good where neighbors tell nothing.",
         )
         class_shares: str = setting("auto", CLASS_SHARES)
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_class_shares(self.class_shares)
 
     parts = ("supervised", "unsupervised", "kept")
     labeled_share = 0.2
