@@ -397,7 +397,8 @@ def test_the_error_is_measured_by_folds_if_asked_for_and_measuring_changes_no_pr
     wrong = expected.probabilities.argmax(axis=1) != expected.labels
     assert model.error_ == pytest.approx(100 * wrong.mean() + expected.correction)
     assert model.error_interval_ == expected.error_interval
-    names = ["this model", "logistic regression", "self-training", "chance (largest class)"]
+    trees = ["random forest", "boosted trees"]
+    names = ["this model", "logistic regression", "self-training", *trees, "chance (largest class)"]
     assert [*model.comparison_.errors] == names
     assert model.comparison_.errors["this model"] == model.error_
     assert (plain.comparison_, plain.error_, plain.error_interval_, plain.temperature_) == (None, None, None, 1.0)

@@ -13,13 +13,17 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from selfens import auto
+from selfens.config import Config
 from selfens.data.rows import Labels
 from selfens.runs.evidence import Evidence
 from selfens.runs.run import Run
-from selfens.tools.baselines import CHANCE, LOGISTIC, SELF_TRAINING
+from selfens.tools.baselines import CHANCE, FOREST, LOGISTIC, SELF_TRAINING
 
 OURS = "this model"
 SUBJECTS = {CHANCE: "always predicting the largest class", SELF_TRAINING: f"self-training with {LOGISTIC}"}
+KEPT = {FOREST: "forest", LOGISTIC: "linear"}
+"""Methods that a run can be, and the members of a committee that are these."""
 UNEVEN = 1.5  # times as many rows in the largest class as in the smallest
 SIGNIFICANT = 1.96**2  # McNemar's test at 95 %, with continuity correction
 SAMPLE = 2_000  # rows
@@ -165,6 +169,17 @@ def comparison_of(run: Run) -> Comparison | None:
     if run.evidence is None:
         return None
     return Comparison(run.evidence, len(run.labels.rows), is_images=len(run.input_shape) == 3)
+
+
+def config_of_best(run: Run, comparison: Comparison) -> tuple[str, Config] | None:
+    """Return the best method that is clearly better than the run and can be one itself, and its config; or None."""
+    ours, *others = comparison.results
+    better = [each for each in others if each.name in KEPT and each.differs and each.error < ours.error]
+    if not better:
+        return None
+    name = min(better, key=attrgetter("error")).name
+    config = run.config.with_overrides([*auto.VECTORS, f"method.members={KEPT[name]}", "method.class_shares=labels"])
+    return name, config.with_epochs(1)
 
 
 def one_class(predicted: Labels, expected: Labels, classes: Sequence[str]) -> str:
