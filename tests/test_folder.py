@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -507,20 +508,43 @@ def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_p
 # Names that may be a class or not
 
 
-@pytest.mark.parametrize("name", ["unsorted", "_unlabeled", "Unknown", "todo"])
+@pytest.mark.parametrize("name", ["unsorted", "_unlabeled", "Unknown", "to do", "No label", "none"])
 def test_a_folder_that_may_be_a_class_or_not_is_asked_about(tmp_path, typed, name):
     root = photos(tmp_path / "photos")
     (root / "unlabeled").rename(root / name)
     code, _, err = typed("train", "photos", "--run", "run", *QUICKLY)
     assert (code, err.count("\n"), (tmp_path / "run").exists()) == (1, 1, False)
     assert f"photos holds a folder '{name}', which may be a class or hold images without a class; add" in err
-    without, with_it = f"--set source.unlabeled={name}", "--set source.unlabeled="
+    without, with_it = (
+        f"--set source.unlabeled={shlex.quote({'none': 'none,'}.get(name, name))}",
+        "--set source.unlabeled=",
+    )
     assert f"{without} if they have none, or {with_it} if it is a class." in err
     for words, classes in ((without, 3), (with_it, 4)):
-        assert typed("train", "photos", "--run", f"run{classes}", *QUICKLY, *words.split())[0] == 0
+        assert typed("train", "photos", "--run", f"run{classes}", *QUICKLY, *shlex.split(words))[0] == 0
         assert len(load_run(f"run{classes}").classes) == classes
     code, _, err = typed("predict", "run3", "photos", "-o", "out.csv")
     assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["other", "background"])
+def test_a_folder_that_is_usually_a_class_is_one(tmp_path, name):
+    (photos(tmp_path / "photos") / "unlabeled").rename(tmp_path / "photos" / name)
+    assert name in folder(tmp_path / "photos").classes
+
+
+def test_a_class_of_a_list_that_may_mean_no_label_is_counted_with_the_remedy(tmp_path, typed):
+    root = photos(tmp_path / "photos")
+    files = sorted(path for path in root.glob("*/*"))
+    lines = [f"{file.relative_to(tmp_path)},{file.parent.name.replace('unlabeled', 'To do')}" for file in files]
+    (tmp_path / "list.csv").write_text("\n".join(["file,label", *lines]))
+    remedy = "--set source.unlabeled='To do'"
+    code, _, err = typed("train", "list.csv", "--run", "run4", *QUICKLY)
+    assert (code, len(load_run("run4").classes)) == (0, 4)
+    count = sum(line.endswith("To do") for line in lines)
+    assert f"rows {count} of class 'To do': if this means that they have no label, add {remedy}." in err
+    code, _, err = typed("train", "list.csv", "--run", "run3", *QUICKLY, *shlex.split(remedy))
+    assert (code, len(load_run("run3").classes), "To do" in err) == (0, 3, False)
 
 
 # Files that were moved after training

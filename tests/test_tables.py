@@ -556,6 +556,18 @@ def test_what_cannot_be_read_as_it_seems_to_be_meant_is_said(typed, tmp_path):
     )
 
 
+def test_classes_that_may_mean_no_label_are_counted_with_the_remedy(typed, tmp_path):
+    words = [*"uv"] * 10 + ["Unknown"] * 6 + ["None"] * 2
+    write(tmp_path / "t.csv", "a,y\n" + "".join(f"{number},{word}\n" for number, word in enumerate(words)))
+    command = ("train", "t.csv", "--label", "y", *QUICK, "--run")
+    said = "warning: rows 2 of class 'None', 6 of class 'Unknown': if this means that they have no label, add "
+    code, _, err = typed(*command, "run4")
+    assert (code, err.count(said + "--set source.unlabeled=None,Unknown.")) == (0, 1)
+    code, _, err = typed(*command, "run2", "--set", "source.unlabeled=None,Unknown")
+    assert (code, said in err, load_run("run2").classes) == (0, False, ("u", "v"))
+    assert said not in typed(*command, "again", "--set", "source.unlabeled=")[2]
+
+
 def test_lines_with_too_few_cells_are_said(tmp_path):
     write(tmp_path / "t.csv", 'a,b,y\n1,"x\ny",u\n2,4\n\n3,5,v\n7\n4,6,\n')
     note = "2 lines with too few cells; the first is line 4, and missing cells count as empty."

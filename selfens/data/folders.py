@@ -9,6 +9,7 @@
 
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
@@ -24,8 +25,15 @@ from selfens.errors import DataError
 from selfens.settings import setting
 
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
-DOUBTFUL = {*UNLABELED_FOLDERS, "unsorted", "unknown", "unclassified", "todo", "inbox", "new", "rest", "misc", ""}
+DOUBTFUL = {
+    *("", "unlabeled", "unlabelled", "nolabel", "nolabels", "notlabeled", "notlabelled", "withoutlabel"),
+    *("unsorted", "unknown", "unclassified", "unassigned", "uncategorized", "undefined", "todo", "tbd"),
+    *("inbox", "new", "rest", "misc", "none", "na", "n/a", "nan", "null", "?"),
+}
+"""Names of classes that may say that there is no label, in lower case and without spaces, lines and dots."""
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
+
+WITHIN = re.compile(r"[\s_.-]+")
 
 LabelByFile = dict[Path, str | None]
 Accepts = Callable[[Path], bool]
@@ -36,10 +44,31 @@ Accepts = Callable[[Path], bool]
 class FolderOptions(PathOptions):
     unlabeled: str | None = setting(
         None,
-        "Folders whose files have no class, besides unlabeled/, separated by commas. ask: refuse names such as unsorted, "
-        "which may be a class or not.",
+        "Folders, or labels in a CSV, that mean no class, besides unlabeled, separated by commas. ask: refuse folders such "
+        "as unsorted, which may be a class or not.",
         none="ask",
     )
+
+
+def is_doubtful(name: str) -> bool:
+    """Return True if a class of this name may rather say that its rows have no label.
+
+    >>> is_doubtful("No label"), is_doubtful("_unsorted"), is_doubtful("other")
+    (True, True, False)
+    """
+    return WITHIN.sub("", name.lower()) in DOUBTFUL
+
+
+def unlabeled_names(given: str | None) -> set[str]:
+    """Return the names in an option such as `FolderOptions.unlabeled`, in lower case."""
+    return {name.strip().lower() for name in (given or "").split(",")}
+
+
+def unlabeled_advice(names: Sequence[str]) -> str:
+    """Return the words of a command by which classes of these names become unlabeled."""
+    given = ",".join(names)
+    given += "," * (given.lower() in ("none", "null"))  # which alone mean no value
+    return f"--set source.unlabeled={shlex.quote(given)}"
 
 
 def list_folder(
@@ -52,7 +81,7 @@ def list_folder(
     unlabeled
         As in `FolderOptions`.
     """
-    without = UNLABELED_FOLDERS | {name.strip().lower() for name in (unlabeled or "").split(",")}
+    without = UNLABELED_FOLDERS | unlabeled_names(unlabeled)
     folders = [path for path in _entries(source) if os.path.isdir(path)]
     train, test, validation = ([f for f in folders if f.name.lower() in names] for names in (TRAIN, TEST, VALIDATION))
     splits = [*train, *test, *validation]
@@ -67,11 +96,11 @@ def list_folder(
     if not to_train:
         raise DataError(f"{source} holds no {what} to train on; expected a folder of {noun} per class.")
     classes = {label for label in to_train.values() if label is not None}
-    doubtful = sorted(name for name in classes if name.lower().strip("_-. ") in DOUBTFUL)
+    doubtful = sorted(filter(is_doubtful, classes))
     if unlabeled is None and doubtful:
         raise DataError(
             f"{source} holds a folder '{doubtful[0]}', which may be a class or hold {what} without a class; add "
-            f"--set source.unlabeled={shlex.quote(','.join(doubtful))} if they have none, or --set source.unlabeled= if it is "
+            f"{unlabeled_advice(doubtful)} if they have none, or --set source.unlabeled= if it is "
             "a class."
         )
     return to_train, _by_folder(test or validation, accepts, without)

@@ -8,9 +8,11 @@ from selfens.core.device import environment
 from selfens.core.views import VIEWS
 from selfens.data import sources
 from selfens.data.arrays import same_scale, value_range
+from selfens.data.dataset import Dataset
+from selfens.data.folders import is_doubtful, unlabeled_advice
 from selfens.data.inspection import inspect
 from selfens.data.sources.base import PathOptions
-from selfens.errors import plural, visible
+from selfens.errors import listed, plural, visible
 from selfens.methods.base import WeightedOptions
 from selfens.runs.directory import RunDirectory
 from selfens.training.components import Components
@@ -53,6 +55,8 @@ def warn_about_data(parts: Components, directory: RunDirectory, progress: Progre
         progress.warn(f"left out {files} that could not be read, the first {dataset.skipped[0]}; run.json lists them.")
     for note in data.notes:
         progress.warn(note)
+    if getattr(config.source, "unlabeled", None) is None:
+        _warn_of_doubtful(dataset, hasattr(config.source, "unlabeled"), progress)
     spelled = Counter(map(_plain, data.classes))
     if alike := [f"'{name}'" for name in data.classes if spelled[_plain(name)] > 1]:
         names = ", ".join(alike[:8])
@@ -70,6 +74,16 @@ def warn_about_data(parts: Components, directory: RunDirectory, progress: Progre
     are_files = bool(dataset.folder) and isinstance(config.source, PathOptions)
     if are_files and config.labels.count is None and (data.labels >= 0).all():
         progress.warn("every image has a class; put images without a class into unlabeled/.")
+
+
+def _warn_of_doubtful(dataset: Dataset, has_option: bool, progress: Progress) -> None:
+    """Warn of classes whose names may say that there is no label; `has_option`: an option of the source says that they do."""
+    words = [name for name in dataset.classes if is_doubtful(name)]
+    if not words:
+        return
+    counts = [f"{int((dataset.labels == dataset.classes.index(word)).sum()):,} of class '{word}'" for word in words]
+    how = f"add {unlabeled_advice(words)}" if has_option else "give them -1 as a label"
+    progress.warn(f"rows {listed(counts)}: if this means that they have no label, {how}.")
 
 
 def _plain(name: str) -> str:
