@@ -382,6 +382,16 @@ def test_a_csv_names_files_and_labels(tmp_path):
     assert folder(tmp_path / "d" / "TWICE.CSV").ids == data.ids
 
 
+def test_a_csv_may_name_files_with_backslashes_or_in_another_case(tmp_path):
+    for name in ("Sub/A.png", "Sub/b.PNG", "twice/x.png", "twice/X.png"):
+        picture(tmp_path / name)
+    (tmp_path / "l.csv").write_text("file,label\nsub\\a.PNG,cat\nSUB/B.png,dog\n")
+    assert [Path(name).name for name in folder(tmp_path / "l.csv").ids] == ["A.png", "b.PNG"]
+    (tmp_path / "l.csv").write_text("file,label\nsub\\a.PNG,cat\nTwice/x.PNG,dog\n")
+    with pytest.raises(DataError, match="1 files that do not exist, the first .*Twice/x.PNG"):
+        folder(tmp_path / "l.csv")
+
+
 @pytest.mark.parametrize("mark", [";", "\t"])
 def test_a_csv_may_come_from_a_spreadsheet_that_separates_otherwise(tmp_path, mark):
     for name in ("a, b.png", "c.png"):

@@ -11,8 +11,10 @@ import itertools
 import os
 import re
 import shlex
+import unicodedata
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +106,27 @@ def list_folder(
             "a class."
         )
     return to_train, _by_folder(test or validation, accepts, without)
+
+
+def folded(name: str) -> str:
+    """Return a file's name as systems compare it that ignore case and forms of letters."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def file_finder(folder: Path) -> Callable[[str], Path]:
+    """Return a function that finds a file by its path from a folder, which may have backslashes or be in another case."""
+    names_in = cache(lambda place: [path.name for path in _entries(place)] if os.path.isdir(place) else [])
+
+    def find(name: str) -> Path:
+        places = [] if os.path.isfile(folder / name) else [folder]
+        for part in Path(name.replace("\\", "/")).parts if places else ():
+            exact = [place / part for place in places if os.path.exists(place / part)]
+            places = exact or [
+                place / each for place in places for each in names_in(place) if folded(each) == folded(part)
+            ]
+        return places[0] if len(places) == 1 else folder / name
+
+    return find
 
 
 def all_files(source: Path, accepts: Accepts, noun: str) -> list[Path]:

@@ -22,6 +22,7 @@ from selfens.data.folders import (
     FolderOptions,
     LabelByFile,
     all_files,
+    file_finder,
     list_folder,
     number_files,
     unlabeled_names,
@@ -138,9 +139,10 @@ def _read_csv(path: Path, unlabeled: Set[str] | None = None) -> LabelByFile:
         found = ", ".join(header) or "none"
         raise DataError(f"{path} begins with the columns {found}; expected {' and '.join(wanted)}.")
     by_file: LabelByFile = {}
+    find = file_finder(path.parent)
     for cells in lines:
         line = dict(zip(header, cells, strict=False))
-        file, text = path.parent / line.get("file", ""), "" if unlabeled is None else line.get("label", "")
+        file, text = find(line.get("file", "")), "" if unlabeled is None else line.get("label", "")
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that could not be decoded
             raise DataError(f"{path} holds the label {text!r}, which is not UTF-8; save the file in that encoding.")
         label = (
