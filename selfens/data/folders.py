@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from selfens.data.dataset import UNLABELED, number_classes
 from selfens.data.rows import Labels
 from selfens.data.sources.base import PathOptions
-from selfens.errors import DataError
+from selfens.errors import DataError, listed
 from selfens.settings import setting
 
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
@@ -33,6 +33,7 @@ DOUBTFUL = {
     *("inbox", "new", "rest", "misc", "none", "na", "n/a", "nan", "null", "?"),
 }
 """Names of classes that may say that there is no label, in lower case and without spaces, lines and dots."""
+OF_SYSTEMS = {"thumbs.db", "desktop.ini"}
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
 
 WITHIN = re.compile(r"[\s_.-]+")
@@ -135,6 +136,26 @@ def all_files(source: Path, accepts: Accepts, noun: str) -> list[Path]:
     if not found:
         raise DataError(f"{source} holds no {noun}; expected some, in it or in folders below.")
     return found
+
+
+def counts_of_others(folder: Path, accepts: Accepts, *, below: bool = False) -> dict[str, int]:
+    """Count the files of a folder that `accepts` does not take by the ends of their names; `below`: only in folders in it."""
+    counts: dict[str, int] = {}
+    for place, places, names in os.walk(folder):
+        places[:] = [each for each in places if not each.startswith(".")]
+        for path in map(Path, names if Path(place) != folder or not below else ()):
+            if not accepts(path) and not path.name.startswith(".") and path.name.lower() not in OF_SYSTEMS:
+                counts[path.suffix.lower()] = counts.get(path.suffix.lower(), 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def kinds(counts: Mapping[str, int]) -> str:
+    """Return counts of files by the ends of their names, in words.
+
+    >>> kinds({".heic": 2, "": 1})
+    '2 .heic, 1 unnamed'
+    """
+    return listed([f"{count:,} {kind or 'unnamed'}" for kind, count in counts.items()])
 
 
 def number_files(

@@ -172,8 +172,9 @@ def _charts_and_galleries(
 ) -> tuple[list[Chart], list[Gallery]]:
     """Return charts of rows that the model had not seen, and galleries."""
     charts, galleries = list[Chart](), list[Gallery]()
-    if run.inspection is not None and run.inspection.lines(data.dataset):
-        galleries.append(inspection_gallery(run.inspection, data))
+    found = None if run.inspection is None else inspection_gallery(run.inspection, data)
+    if found is not None and found.total:
+        galleries.append(found)
     if (audit.run_labels(run) == UNLABELED).any():
         galleries.append(suggestions_gallery(audit.suggest_run(run, MAX_ENTRIES), data))
     if evidence is not None:

@@ -2,7 +2,10 @@
 
 import unicodedata
 from collections import Counter
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from selfens.core.device import environment
 from selfens.core.views import VIEWS
@@ -10,11 +13,14 @@ from selfens.data import sources
 from selfens.data.arrays import same_scale, value_range
 from selfens.data.dataset import Dataset
 from selfens.data.folders import is_doubtful, unlabeled_advice
-from selfens.data.inspection import inspect
+from selfens.data.inspection import LARGEST, Group, Inspection, inspect
+from selfens.data.rows import take
 from selfens.data.sources.base import PathOptions
+from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import listed, plural, visible
 from selfens.methods.base import WeightedOptions
 from selfens.runs.directory import RunDirectory
+from selfens.runs.novelty import Novelty
 from selfens.training.components import Components
 from selfens.training.progress import Progress
 
@@ -45,16 +51,12 @@ def warn_about_data(parts: Components, directory: RunDirectory, progress: Progre
     """Warn about surprises in the data of a new run, such as copies, or files that were left out."""
     config, data = parts.config, parts.prepared.data
     dataset = data.dataset
+    inspection = Inspection(skipped=dataset.skipped)
     if isinstance(config.source, PathOptions) and parts.group.is_first:
-        inspection = inspect(dataset)
+        inspection = replace(inspect(dataset), far=_far_rows(data))
         inspection.save(directory.path)
-        for line in inspection.lines(dataset):
-            progress.warn(line)
-    if dataset.skipped:
-        files = plural(len(dataset.skipped), "file")
-        progress.warn(f"left out {files} that could not be read, the first {dataset.skipped[0]}; run.json lists them.")
-    for note in data.notes:
-        progress.warn(note)
+    for line in dict.fromkeys([*inspection.lines(dataset), *data.notes]):
+        progress.warn(line)
     if getattr(config.source, "unlabeled", None) is None:
         _warn_of_doubtful(dataset, hasattr(config.source, "unlabeled"), progress)
     spelled = Counter(map(_plain, data.classes))
@@ -74,6 +76,15 @@ def warn_about_data(parts: Components, directory: RunDirectory, progress: Progre
     are_files = bool(dataset.folder) and isinstance(config.source, PathOptions)
     if are_files and config.labels.count is None and (data.labels >= 0).all():
         progress.warn("every image has a class; put images without a class into unlabeled/.")
+
+
+def _far_rows(data: EncodedDataset) -> Group:
+    """Return the rows that are far from all others, of an even sample if there are very many."""
+    main = data.dataset.num_main
+    rows = np.linspace(0, main - 1, min(main, LARGEST)).astype(np.int64)
+    inputs = take(data.inputs, rows)
+    is_far = Novelty.fit(inputs, standardize=not data.encoder.is_scaled).remoteness(inputs) > 1
+    return tuple(data.dataset.train_rows[rows[is_far]].tolist())
 
 
 def _warn_of_doubtful(dataset: Dataset, has_option: bool, progress: Progress) -> None:

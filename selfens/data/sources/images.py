@@ -28,7 +28,7 @@ from selfens.data.folders import (
     unlabeled_names,
 )
 from selfens.data.frames import column_names
-from selfens.data.images import SIDE, decode_all, is_image, note_on_others, suggested_size
+from selfens.data.images import SIDE, decode_all, is_image, notes_on_others, suggested_size
 from selfens.data.sources.base import Peek, Source
 from selfens.errors import DataError
 from selfens.files import check_regular
@@ -64,7 +64,7 @@ class Images(Source):
         data = self._decoded([*train, *test], side, progress)
         classes, labels, is_test = number_files(train, test, [Path(name) for name in data.ids], "image")
         source = self.options.changed({"size": data.raw.shape[-1]})
-        notes = note_on_others(self.path)
+        notes = notes_on_others(self.path)
         return replace(data, labels=labels, is_test=is_test, classes=classes, source=source, notes=notes)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
