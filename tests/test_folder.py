@@ -23,6 +23,7 @@ from selfens.data.images import decode
 from selfens.data.sources import SOURCES, load
 from selfens.errors import DataError, SelfensWarning
 from selfens.report.page import write_report
+from selfens.runs.evidence import Evidence
 from selfens.tools.predict import predict_file
 from selfens.training.loop import train
 
@@ -557,6 +558,27 @@ def test_a_class_of_a_list_that_may_mean_no_label_is_counted_with_the_remedy(tmp
     assert (code, len(load_run("run3").classes), "To do" in err) == (0, 3, False)
 
 
+def test_the_next_step_is_what_the_verdict_says_if_a_simple_method_is_better(tmp_path, typed):
+    photos(tmp_path / "my photos")
+    assert typed("train", "my photos", "--run", "run", *QUICKLY, "--no-baselines")[0] == 0
+    run = load_run("run")
+    rows, labels = run.labels.rows, run.labels.labels
+    wrong, chosen = np.eye(3, dtype=np.float32)[(labels + 1) % 3], np.zeros(len(rows), bool)
+    others = {"logistic regression": labels}
+    run.keep_evidence(
+        Evidence.of(rows=rows, labels=labels, probabilities=wrong, others=others, suggested=chosen, folds=5)
+    )
+    assert typed("report", "run", "-o", "page.html")[0] == 0
+    page = html.unescape((tmp_path / "page.html").read_text())
+    assert "Logistic regression is better by 100.00 points: try features of a pretrained backbone" in page.replace(
+        "\xa0", " "
+    )
+    command = f"selfens train '{tmp_path / 'my photos'}' --backbone timm:tf_efficientnet_lite0"
+    assert f"Next, try features of a pretrained network: <code>{command}</code>" in page
+    assert "More labels make it better" not in page
+    assert f"after calibration, on the 18 rows that the temperature, {run.temperature:.2f}, was fitted to" in page
+
+
 # Files that were moved after training
 
 
@@ -566,7 +588,8 @@ def test_a_file_that_was_moved_is_named_with_the_remedy(tmp_path, typed):
     assert typed("suggest", "run", "-n", "2")[0] == 0
     (root / "unlabeled" / "red0.jpg").rename(root / "unlabeled" / "aaa.jpg")
     said = (
-        "1 file missing (unlabeled/red0.jpg) and 1 file new (unlabeled/aaa.jpg); put back what it was, or train again"
+        "1 file missing (unlabeled/red0.jpg) and 1 file new (unlabeled/aaa.jpg); put back what is missing and take what is "
+        "new out of the folder, or name a copy of the folder as it was (--data PATH), or train again; predict and export work"
     )
     for words in (["suggest", "run", "-n", "2"], ["audit", "run"], ["evaluate", "run", "--folds", "2"]):
         code, _, err = typed(*words)
@@ -575,7 +598,9 @@ def test_a_file_that_was_moved_is_named_with_the_remedy(tmp_path, typed):
     (root / "unlabeled" / "aaa.jpg").rename(root / "unlabeled" / "red0.jpg")
     assert typed("suggest", "run", "-n", "2")[0] == 0
     picture(root / "red" / "added.png")
-    assert "was trained on: 1 file new (red/added.png); put back" in typed("suggest", "run")[2]
+    assert (
+        "was trained on: 1 file new (red/added.png); take what is new out of the folder" in typed("suggest", "run")[2]
+    )
 
 
 # Pictures in a report

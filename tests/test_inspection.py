@@ -338,6 +338,17 @@ def test_findings_are_warnings_when_a_run_begins_and_stand_in_its_report(typed, 
         assert f"The data: {line}" in page
 
 
+def test_the_next_step_is_to_correct_conflicts_whatever_the_model_is_like(typed, flawed):
+    typed("train", flawed, "--run", "run", *QUICKLY)
+    page = Path("run/report.html").read_text()
+    step = "Next, correct 1 group of copies or look-alikes with different labels, and train again."
+    assert f'<p class="next">{step}</p>' in page
+    shutil.rmtree("run")
+    (flawed / "b" / "copy.png").unlink()
+    typed("train", flawed, "--run", "run", *QUICKLY)
+    assert "Next, correct" not in Path("run/report.html").read_text()
+
+
 def test_a_report_without_the_findings_is_written_too(typed, flawed):
     assert typed("train", flawed, "--run", "run", "--no-report", *QUICKLY)[0] == 0
     for content in (None, "[]", changed(copies=[[0, 10**6]]), changed(blank=[10**30])):

@@ -66,14 +66,17 @@ def check_max_error(run: Run, max_error: float | None) -> None:
 def _columns(
     run: Run, probabilities: NDArray[Any], inputs: Array, max_error: float | None, all_classes: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the columns to write, and how many rows are answered."""
+    """Return the columns to write, and how many rows are answered, and how well by the calibrated probabilities."""
     calibrated, names, said = tempered(probabilities, run.temperature), np.array(run.classes, dtype=object), list[str]()
     ranked = np.argsort(-calibrated, axis=1, kind="stable")
     predicted = names[ranked[:, 0]]
     if max_error is not None and run.evidence is not None and len(predicted):
         sure = run.evidence.is_sure(probabilities, max_error)
         predicted = np.where(sure, predicted, NOT_SURE)
-        said = [f"{100 * sure.mean():.0f} % of the rows are answered, {max_error:g} % of these perhaps wrongly."]
+        said = [f"{100 * sure.mean():.0f} % of the rows are answered"]
+        if sure.any():
+            said[0] += f", about {100 * (1 - calibrated[sure].max(axis=1).mean()):.1f} % of these wrongly"
+        said[0] += f"; --max-error allows {max_error:g} %."
     columns = {"class": predicted, "probability": cells(calibrated.max(axis=1)), "runner_up": names[ranked[:, 1]]}
     if run.novelty is not None:
         columns["novelty"] = cells(run.novelty.score(inputs))

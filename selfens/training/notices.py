@@ -1,7 +1,6 @@
 """Messages about a run: its title, and warnings if training probably does not work as intended."""
 
 import unicodedata
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -59,12 +58,12 @@ def warn_about_data(parts: Components, directory: RunDirectory, progress: Progre
         progress.warn(line)
     if getattr(config.source, "unlabeled", None) is None:
         _warn_of_doubtful(dataset, hasattr(config.source, "unlabeled"), progress)
-    spelled = Counter(map(_plain, data.classes))
-    if alike := [f"'{name}'" for name in data.classes if spelled[_plain(name)] > 1]:
-        names = ", ".join(alike[:8])
-        progress.warn(
-            f"classes that differ only in case, spaces or invisible signs: {names}; are they meant to be one?"
-        )
+    spelled: dict[str, list[str]] = {}
+    for name in data.classes:
+        spelled.setdefault(_plain(name), []).append(_escaped(name))
+    if alike := [" and ".join(f"'{name}'" for name in names) for names in spelled.values() if len(names) > 1]:
+        differ = "classes that differ only in case, spaces or invisible signs"
+        progress.warn(f"{differ}: {'; '.join(alike[:8])}{'; ...' * (len(alike) > 8)}; are they meant to be one?")
     if data.is_images and len(data.test_inputs):
         limits, test = value_range(data.inputs), value_range(data.test_inputs)
         if not same_scale(limits, test):
@@ -101,6 +100,19 @@ def _plain(name: str) -> str:
     """Return a name without what can hardly be seen: case, spaces, Unicode's other forms of a letter, zero-width signs."""
     folded = unicodedata.normalize("NFKC", name).casefold()
     return " ".join("".join(letter for letter in folded if unicodedata.category(letter) != "Cf").split())
+
+
+def _escaped(name: str) -> str:
+    """Return a name in which every letter that is invisible, or of another form than usual, is written by its number."""
+    usual = unicodedata.normalize("NFKC", name) == name
+
+    def shown(letter: str) -> str:
+        is_unseen = not letter.isprintable() or (letter.isspace() and letter != " ")
+        is_odd = not usual and unicodedata.normalize("NFKC", f"x{letter}") != f"x{letter}"
+        is_mark = not usual and bool(unicodedata.combining(letter))
+        return letter.encode("unicode_escape").decode() if is_unseen or is_odd or is_mark else letter
+
+    return "".join(map(shown, name))
 
 
 def warn_before(parts: Components, progress: Progress) -> None:
