@@ -145,16 +145,16 @@ def _next_step(run: Run, comparison: Comparison | None) -> tuple[str, str]:
     folds = 0 if run.was_passed_data or is_own else default_folds(run.labels.labels)
     if run.evidence is None and not run.config.source.is_public and folds > 1:
         return "Next, measure its error", command("evaluate", f"--folds {folds}")
-    if comparison is not None and comparison.is_worse:
-        source = run.config.source
-        if comparison.is_images and isinstance(source, PathOptions):
-            train = f"selfens train {shlex.quote(source.title)} --backbone {LITE}"
-            return "Next, try features of a pretrained network", shown(train)
-        return f"Next, try {comparison.advice}", ""
+    source, is_worse = run.config.source, comparison is not None and comparison.is_worse
+    if comparison is not None and is_worse and comparison.is_images and isinstance(source, PathOptions):
+        train = f"selfens train {shlex.quote(source.title)} --backbone {LITE}"
+        return "Next, try features of a pretrained network", shown(train)
     if run.evidence is not None and unlabeled and not run.was_passed_data:
         low, high = run.evidence.error_interval
         if high - low > WIDE:
             return "More labels make it better, and the number above more certain", command("suggest", "-n 50")
+    if comparison is not None and is_worse:
+        return f"Next, try {comparison.advice}", ""
     return "Next, predict", command("predict", "INPUT -o out.csv")
 
 
