@@ -46,7 +46,8 @@ from selfens.training.progress import for_terminal
 class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A network trained on labeled and unlabeled rows together, by self-ensembling.
 
-    Rows labeled -1 (as in `sklearn.semi_supervised`), None or "" are unlabeled. X is a matrix of features, which are
+    Rows labeled -1 (as in `sklearn.semi_supervised`), None or "" are unlabeled. Any other label is a class, also "NA" and
+    "unlabeled", which mean no label in a file; a warning counts them. X is a matrix of features, which are
     standardized; an array of images [rows, height, width(, channels)], bytes or floats; a list of texts; or a pandas DataFrame.
     Of a DataFrame, numbers and dates are scaled, categories and texts are encoded, missing cells are filled, and columns of
     ids are ignored. The texts of a list are encoded like those of a column.
@@ -203,9 +204,13 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         max_error
             Percent of the answers that may be wrong: rows that are too uncertain for that get `not_sure`. Needs `measure`.
         not_sure
-            What these rows get.
+            What these rows get; only with `max_error`.
         """
         check_is_fitted(self)
+        if max_error is None and not_sure is not UNLABELED:
+            raise ConfigError(
+                "not_sure was given without max_error, which says when a row gets it; give both or neither."
+            )
         if max_error is not None:
             check_type("max_error", max_error, Real, "percent of the answers")
             if not 0 < max_error < 100:

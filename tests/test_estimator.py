@@ -484,6 +484,23 @@ def test_if_all_rows_are_answered_the_answers_are_as_always(measured):
     assert (found == plain.predict(x)).all()
 
 
+def test_an_answer_without_an_error_that_says_when_is_refused(measured):
+    (model, _), x = measured, blobs()[0]
+    for other in ("?", None, 7):
+        with pytest.raises(ConfigError, match="not_sure was given without max_error"):
+            model.predict(x[:2], not_sure=other)
+
+
+@pytest.mark.parametrize("word", ["NA", "unlabeled", "Unknown"])
+def test_words_that_mean_no_label_in_a_file_are_classes_and_counted(word):
+    x, y = blobs(30)
+    y = np.array(["a", "b", word], dtype=object)[y]
+    said = f"rows 10 of class '{word}': if this means that they have no label, give them -1 as a label"
+    with pytest.warns(SelfensWarning, match=said):
+        model = classifier(epochs=1).fit(x, y)
+    assert word in model.classes_
+
+
 @pytest.mark.parametrize("max_error", [0, -5, 100, float("nan")])
 def test_an_error_that_is_no_percentage_is_refused(measured, max_error):
     model, plain = measured

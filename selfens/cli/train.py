@@ -209,7 +209,6 @@ def resume(
 ) -> None:
     """Continue a run from its last checkpoint."""
     from selfens import load_run
-    from selfens.runs.directory import REPORT
     from selfens.training import loop
 
     before = load_run(run, trust_code=trust_code)
@@ -220,7 +219,7 @@ def resume(
             finished = loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
         console.finish(finished, show, baselines, report, quiet)
         return
-    lacks = report and not (before.path / REPORT).is_file() and not before.was_passed_data  # the report is written last
+    lacks = report and not before.has_report and not before.was_passed_data  # the report is written last
     if not quiet:
         say(f"{run} is complete; {'writing what is missing' if lacks else 'there is nothing to resume'}.")
     if lacks:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from selfens.data.cells import MISSING, as_text, find_identifier, unit_notes
 from selfens.data.dataset import Dataset
-from selfens.data.folders import TEST, TRAIN, VALIDATION
+from selfens.data.folders import TEST, TRAIN, VALIDATION, unlabeled_names
 from selfens.data.frames import NOTES, TEXT, Frame, TextColumns, column_names, count_rows, is_table, read_frame
 from selfens.data.rows import Rows
 from selfens.data.sources.base import PathOptions, Peek, Source
@@ -32,6 +32,12 @@ class Table(Source):
         name: ClassVar[str] = "table"
         label: str | None = setting(None, "The column that holds the labels; empty cells are unlabeled.")
         id: str | None = setting(None, "The column that identifies rows; none: one that differs in each row, if any.")
+        unlabeled: str | None = setting(
+            None,
+            "Labels that mean none, besides empty cells and words such as NA, separated by commas. ask: say it if there are "
+            "some such as unknown.",
+            none="ask",
+        )
         text: tuple[str, ...] = setting((), "Columns of text, beside those that look like it.")
 
         def __post_init__(self) -> None:
@@ -72,6 +78,7 @@ class Table(Source):
         frame, path = read_frame(self.path), self.path
         label = self._check_label(list(frame.columns))
         words = as_text(frame[label], missing=UNLABELED_WORDS)
+        words = words.mask(words.str.lower().isin(unlabeled_names(self.options.unlabeled)), "")
         labels = parse_labels(words, f"column '{label}' of {path}")
         rows, is_test, notes = split_rows(frame, label, path)
         notes = [*unlabeled_notes(frame[label], label), *notes]
