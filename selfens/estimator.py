@@ -42,6 +42,8 @@ from selfens.tools.folds import default_folds, evidence_by_folds
 from selfens.training.loop import train
 from selfens.training.progress import for_terminal
 
+FEW = 20  # rows, of which one label may be missing by chance
+
 
 class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A network trained on labeled and unlabeled rows together, by self-ensembling.
@@ -387,7 +389,7 @@ def _known(y: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[Any]]:
 def _warn_of_sentiment(labeled: NDArray[np.bool_], labels: NDArray[Any]) -> None:
     """Warn if -1 may be meant as a class: beside 0 and 1, and on fewer than half of the rows."""
     count = int((~labeled).sum())
-    if 0 < count < len(labeled) / 2 and {*labels.tolist()} in ({0, 1}, {"0", "1"}):
+    if len(labeled) >= FEW and 0 < count < len(labeled) / 2 and {*labels.tolist()} in ({0, 1}, {"0", "1"}):
         rest = "of labels -1, 0 and 1 count as unlabeled; if -1 is a class, give the classes names, such as 'negative'."
         warnings.warn(f"{count:,} of {len(labeled):,} rows {rest}", stacklevel=4)
 
