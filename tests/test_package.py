@@ -35,7 +35,7 @@ LEVELS = [
     {"auto", "runs"},
     {"training"},
     {"tools", "bench"},
-    {"report", "estimator"},
+    {"report", "estimator", "labeling"},
     {"console", "demo", "experiments"},
     {"cli"},
     {"__main__"},

@@ -1,9 +1,16 @@
 """Arguments and options that several commands share."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from selfens.errors import ConfigError
+
+if TYPE_CHECKING:
+    from selfens.encoders import EncoderOptions
 
 Device = Literal["auto", "cpu", "cuda"]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
@@ -16,3 +23,33 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the
 DataOption = Annotated[Path | None, typer.Option("--data", metavar="PATH", help="Where the run's data is now.")]
 TrustOption = Annotated[bool, typer.Option("--trust-code", help="Import the code that the run names.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="A field to set.")]
+LabelColumn = Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="A table's column of labels.")]
+IdColumn = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A table's column of ids.")]
+TextColumns = Annotated[
+    list[str] | None, typer.Option("--text", metavar="COLUMN", help="A table's column of text; may be repeated.")
+]
+BackboneOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="timm:NAME or module:factory: use its features.")
+]
+WeightsOption = Annotated[str | None, typer.Option(metavar="FILE", help="The backbone's weights, if not its own.")]
+EncoderOption = Annotated[
+    list[str] | None,
+    typer.Option("--encoder", metavar="NAME", help="How examples become inputs; may be repeated for text."),
+]
+
+
+def encoder_of(
+    backbone: str | None, weights: str | None, names: list[str] | None, *, cache: bool = True, size: int | None = None
+) -> EncoderOptions | None:
+    """Return the encoder that the options name; None if they name none."""
+    if backbone is not None and names:
+        raise ConfigError("--backbone and --encoder were both given; leave one of them out.")
+    if backbone is None and (weights is not None or not cache):
+        raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
+    from selfens import auto
+    from selfens.encoders import ENCODERS
+
+    if backbone is not None:
+        options: EncoderOptions = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
+        return options
+    return auto.encoder_for(names) if names else None

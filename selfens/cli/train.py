@@ -12,15 +12,22 @@ import typer
 
 from selfens import console
 from selfens.cli.options import (
+    BackboneOption,
     BaselinesOption,
     DataOption,
     Device,
+    EncoderOption,
+    IdColumn,
+    LabelColumn,
     QuietOption,
     ReportOption,
     RunArgument,
     SetOption,
     TensorBoardOption,
+    TextColumns,
     TrustOption,
+    WeightsOption,
+    encoder_of,
 )
 from selfens.console import say
 from selfens.core import launcher
@@ -39,11 +46,9 @@ def train(
     source: Annotated[
         str, typer.Argument(metavar="DATA", help="A preset, .npz file, folder of images or .txt files, table.")
     ],
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="A table's column of labels.")] = None,
-    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A table's column of ids.")] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="A table's column of text; may be repeated.")
-    ] = None,
+    label: LabelColumn = None,
+    id_column: IdColumn = None,
+    text: TextColumns = None,
     labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
     labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
     add_labels: Annotated[
@@ -57,14 +62,9 @@ def train(
     device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or are downloaded to.")] = None,
     size: Annotated[int | None, typer.Option(help="Side in pixels that a folder's images are scaled to.")] = None,
-    backbone: Annotated[
-        str | None, typer.Option(metavar="NAME", help="timm:NAME or module:factory: train on features.")
-    ] = None,
-    weights: Annotated[str | None, typer.Option(metavar="FILE", help="The backbone's weights, if not its own.")] = None,
-    encoder: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="How examples become inputs; may be repeated for text."),
-    ] = None,
+    backbone: BackboneOption = None,
+    weights: WeightsOption = None,
+    encoder: EncoderOption = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
     run: Annotated[Path | None, typer.Option("--run", "--run-dir", help="Run directory; default: in runs/.")] = None,
     ray: RayOption = None,
@@ -88,7 +88,6 @@ def train(
         {"a time limit": limit, "a number of epochs": fields.get("schedule.epochs", epochs)},
         {"--labels": labels, "--labels-file": labels_file},
         {"--labels-file": labels_file, "--add-labels": add_labels or None},
-        {"--backbone": backbone, "--encoder": encoder or None},
     ):
         if None not in pair.values():
             raise ConfigError(f"{' and '.join(pair)} were both given; leave one of them out.")
@@ -99,18 +98,13 @@ def train(
         raise ConfigError("--gpus is for runs on a Ray cluster; add --ray.")
     if several and launcher.world_size() > 1:
         raise ConfigError("torchrun starts several processes for one run; leave it out, or --seeds and --ray.")
-    if backbone is None and (weights is not None or not cache):
-        raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
     if labels is not None and labels.lower() == "none":
         raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
     from selfens import auto
-    from selfens.encoders import ENCODERS
     from selfens.training import loop
 
-    chosen_encoder = auto.encoder_for(encoder) if encoder else None
-    if backbone is not None:
-        chosen_encoder = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
-        size = None
+    chosen_encoder = encoder_of(backbone, weights, encoder, cache=cache, size=size)
+    size = None if backbone is not None else size
     named = {"label": label, "id": id_column, "text": tuple(text or ()) or None}
     options: dict[str, Any] = {**named, "folder": data_dir and str(data_dir), "size": size}
     of_source = {name.removeprefix("source."): given.partition("=")[2].strip() for name, given in fields.items()

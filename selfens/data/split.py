@@ -7,24 +7,14 @@ are all trained on: a fifth of them would say too little about the error, and fo
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from selfens.data import journal
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inspection import find_look_alikes
 
 SHARE = 0.2
 FEWEST = 100  # on fewer test rows, the 90 % interval of an error may be wider than ±8 points
-
-
-def mark_suggested(dataset: Dataset, path: Path) -> Dataset:
-    """Return the dataset with the rows marked that a model chose for labeling, by the journal beside the data."""
-    chosen = journal.suggested(journal.path_for(path))
-    if not chosen:
-        return dataset
-    return replace(dataset, suggested=np.array([each in chosen for each in dataset.row_hashes()]))
 
 
 def hold_out(dataset: Dataset) -> Dataset:

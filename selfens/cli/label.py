@@ -1,0 +1,77 @@
+"""The commands that label data: suggest, label."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfens import console
+from selfens.cli.options import (
+    BackboneOption,
+    DataOption,
+    EncoderOption,
+    IdColumn,
+    LabelColumn,
+    TextColumns,
+    TrustOption,
+    WeightsOption,
+    encoder_of,
+)
+from selfens.cli.use import page_for
+from selfens.console import complain, say
+from selfens.errors import ConfigError, RunError, plural
+
+
+def suggest(
+    source: Annotated[Path, typer.Argument(metavar="DATA|RUN", help="Data without labels or with a few; or a run.")],
+    count: Annotated[int, typer.Option("--count", "-n", help="How many rows.")] = 50,
+    at_random: Annotated[
+        bool, typer.Option("--random", help="Draw them: errors can be measured on such rows.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to fill in.")] = Path("suggestions.csv"),
+    label: LabelColumn = None,
+    id_column: IdColumn = None,
+    text: TextColumns = None,
+    backbone: BackboneOption = None,
+    weights: WeightsOption = None,
+    encoder: EncoderOption = None,
+    data: DataOption = None,
+    trust_code: TrustOption = False,
+) -> None:
+    """Suggest which rows to label next: typical ones of data, or those that teach a run the most."""
+    from selfens.files.tables import check_replaceable
+    from selfens.labeling import project as projects
+    from selfens.report.page import write_suggestions_page
+    from selfens.tools import audit as auditing
+
+    page = page_for(output)
+    check_replaceable(output, auditing.SUGGESTION_COLUMNS, labels={})
+    of_data = {"--label": label, "--id": id_column, "--text": text, "--backbone": backbone, "--encoder": encoder}
+    novelty = None
+    if projects.is_run(source):
+        if given := [name for name, value in of_data.items() if value]:
+            raise ConfigError(f"{given[0]} is for data, and {source} is a run, which knows it; leave it out.")
+        trained = console.loaded(source, trust_code)
+        encoded = trained.data(source=data)
+        result = auditing.suggest_run(trained, count, at_random=at_random)
+        novelty = None if trained.novelty is None else trained.novelty.score(encoded.inputs)
+    else:
+        if data is not None:
+            raise ConfigError(f"--data says where the data of a run are now, and {source} is not a run; leave it out.")
+        chosen = encoder_of(backbone, weights, encoder)
+        columns = {"label": label, "id": id_column, "text": tuple(text or ()) or None}
+        project = projects.open_project(source, encoder=chosen, columns=columns)
+        with console.progress("encoding", project.dataset.num_train) as tell:
+            encoded, usable = projects.encode(project, tell)
+        result = projects.suggest(encoded, usable, count, way="random" if at_random else "cover")
+    auditing.write_suggestions(output, result, encoded.dataset, novelty)
+    write_suggestions_page(page, result, encoded)
+    if not at_random:
+        try:
+            auditing.note_suggestions(result, encoded.dataset)
+        except RunError as error:
+            complain(f"warning: errors will also be measured on these rows, which are harder than others: {error}")
+    all_rows = ", all that differ," if len(result.rows) < count else ""
+    say(f"{plural(len(result.rows), 'row')} to label next{all_rows} written to {output}; {page} shows them")
