@@ -35,8 +35,8 @@ LEVELS = [
     {"auto", "runs"},
     {"training"},
     {"tools", "bench"},
-    {"report", "estimator", "labeling"},
-    {"console", "demo", "experiments"},
+    {"report", "estimator"},
+    {"console", "demo", "experiments", "labeling"},
     {"cli"},
     {"__main__"},
 ]

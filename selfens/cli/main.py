@@ -20,7 +20,7 @@ app = typer.Typer(
 for command in (
     *(train.train, train.resume),
     *(use.evaluate, use.predict, use.report, use.export, use.audit),
-    *(label.suggest,),
+    *(label.suggest, label.label),
     *(about.presets, about.methods, about.demo, about.bench),
     reproduce,
 ):

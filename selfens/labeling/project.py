@@ -17,6 +17,7 @@ from selfens.data import journal, sources
 from selfens.data.dataset import Dataset
 from selfens.data.images import ImageFiles
 from selfens.data.inspection import blank_rows
+from selfens.data.journal import Noted
 from selfens.data.rows import Rows, take
 from selfens.data.sources import Peek
 from selfens.data.sources.base import PathOptions
@@ -29,16 +30,15 @@ from selfens.runs.run import load_run
 from selfens.tools import selection
 from selfens.tools.selection import Suggestions
 
-AT_ONCE = 256  # rows encoded between two reports of progress
+AT_ONCE = 128  # rows encoded between two reports of progress
 
 
 @dataclass(frozen=True, eq=False)
 class Project:
     source: PathOptions
     encoder: EncoderOptions
-    dataset: Dataset
-    """With the labels of the journal; images are decoded when they are asked for."""
-    noted: journal.Noted
+    data: Dataset
+    """With its own labels; images are decoded when they are asked for."""
 
     @property
     def journal(self) -> Path:
@@ -47,7 +47,12 @@ class Project:
     @property
     def rows(self) -> Rows:
         """The rows to label: those for training."""
-        return self.dataset.train_rows
+        return self.data.train_rows
+
+    def labeled(self, noted: Noted | None = None) -> Dataset:
+        """Return the data with the labels of the journal as it is now; rows marked as junk stay."""
+        noted = journal.read(self.journal) if noted is None else noted
+        return journal.apply(self.data, replace(noted, marks={}))
 
 
 def is_run(path: str | Path) -> bool:
@@ -79,13 +84,13 @@ def open_project(
     if not isinstance(options, PathOptions):
         raise ConfigError(f"{path} holds no data of your own; expected a folder, a table, a text file or an .npz file.")
     options = options.changed({"journal": None})
-    dataset, noted = sources.browse(options)
+    dataset = sources.browse(options)
     if not dataset.num_train:
         raise DataError(f"{options.path} holds no examples; expected some to label.")
     shape = dataset.raw.shape[1:]
     peek = Peek(dataset.num_train, image_side=min(shape[1:]) if len(shape) == 3 else None)
     config = auto.settings_for(options, peek, encoder=encoder)  # refuses an encoder that does not suit the data
-    return Project(dataset.source.changed({"journal": None}), config.encoder, dataset, noted)
+    return Project(dataset.source.changed({"journal": None}), config.encoder, dataset)
 
 
 def encode(
@@ -95,7 +100,7 @@ def encode(
 
     `tell` is called now and then with the number of rows that are encoded.
     """
-    dataset, rows = project.dataset, project.rows
+    dataset, rows = project.labeled(), project.rows
     encoder = encoders.build(project.encoder, resolve_device(device))
     raw = dataset.raw
     if isinstance(raw, ImageFiles) and encoder.image_side not in (None, raw.shape[2]):

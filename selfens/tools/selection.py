@@ -111,14 +111,7 @@ def cover(pool: Pool, count: int) -> Rows:
     if len(rows) < 2:
         return rows[:count]
     x = pool.rows[rows]
-    squares = _squares(x, x)
-    np.fill_diagonal(squares, np.inf)
-    far = min(NEIGHBOR, len(rows) - 1) - 1
-    ordered = np.partition(squares, sorted({0, far}), axis=1)
-    width = max(float(np.median(ordered[:, far])), float(np.finfo(np.float32).tiny))
-    apart = ordered[:, 0][ordered[:, 0] > COPY * width]
-    limit = ALIKE**2 * float(np.median(apart)) if len(apart) else COPY * width
-    np.fill_diagonal(squares, 0.0)
+    squares, width, limit = _compared(x)
     weights = 1 / (squares <= limit).sum(axis=1, dtype=np.float32)
     if pool.uncertainty is not None:
         weights *= pool.uncertainty[rows].astype(np.float32)
@@ -141,6 +134,30 @@ def cover(pool: Pool, count: int) -> Rows:
             covered = np.maximum(covered, likeness[best])
             gains[squares[best] <= limit] = -1
     return np.asarray(rows[taken])
+
+
+def near_duplicates(rows: NDArray[np.float32], some: Rows) -> list[tuple[int, int]]:
+    """Return the pairs among some rows that are near-duplicates, as near as few of all rows are."""
+    sample = rows[:: 1 + len(rows) // LARGEST]
+    if len(sample) < 2 or len(some) < 2:
+        return []
+    limit, found = _compared(sample)[2], list[tuple[int, int]]()
+    for start in range(0, len(some), PIECE):
+        near = _squares(rows[some[start : start + PIECE]], rows[some]) <= limit
+        found += [(int(some[start + one]), int(some[two])) for one, two in np.argwhere(near) if start + one < two]
+    return found
+
+
+def _compared(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, float]:
+    """Return the squared distances of rows, how far a row covers others, and how near near-duplicates are, both squared."""
+    squares = _squares(x, x)
+    np.fill_diagonal(squares, np.inf)
+    far = min(NEIGHBOR, len(x) - 1) - 1
+    ordered = np.partition(squares, sorted({0, far}), axis=1)
+    width = max(float(np.median(ordered[:, far])), float(np.finfo(np.float32).tiny))
+    apart = ordered[:, 0][ordered[:, 0] > COPY * width]
+    np.fill_diagonal(squares, 0.0)
+    return squares, width, ALIKE**2 * float(np.median(apart)) if len(apart) else COPY * width
 
 
 def _squares(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -120,17 +120,10 @@ def load(options: SourceOptions, *, seed: int = 0, side: int | None = None, prog
     return journal.mark_suggested(data, noted) if isinstance(options, PathOptions) else data
 
 
-def browse(options: PathOptions, *, side: int | None = None) -> tuple[Dataset, journal.Noted]:
-    """Load a user's data to look at rows and to label them, all of them and as quickly as possible, and its journal.
-
-    Images are decoded when they are asked for; rows that are marked as junk are there.
-    """
+def browse(options: PathOptions, *, side: int | None = None) -> Dataset:
+    """Load a user's data to look at rows and to label them, as quickly as possible and without the journal."""
     data = build(options).browse(side=side)
-    noted = journal.read(journal.path_for(Path(str(options.path))))
-    marks, noted.marks = noted.marks, {}
-    data = journal.apply(replace(data, source=data.source or options), noted)
-    noted.marks = marks
-    return data, noted
+    return replace(data, source=data.source or options)
 
 
 def with_journal(data: Dataset, options: PathOptions) -> tuple[Dataset, journal.Noted]:
