@@ -224,7 +224,10 @@ def test_texts_tables_and_arrays_without_a_label(typed):
         (["nowhere"], "'nowhere' is neither a public data set nor"),
         (["table.csv", "--label", "labl"], "has no column 'labl'; did you mean 'label'?"),
         (["table.csv", "--data", "x"], "--data says where the data of a run are now, and table.csv is not a run"),
-        (["table.csv", "--backbone", "timm:x"], "the encoder 'backbone' needs images"),
+        (
+            ["table.csv", "--backbone", "timm:x"],
+            "the encoder 'backbone' does not suit table.csv, which holds a table or texts",
+        ),
         (["table.csv", "--count", "0"], "0 rows were asked for"),
     ],
 )

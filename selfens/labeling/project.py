@@ -15,6 +15,7 @@ from selfens import auto, encoders
 from selfens.core.device import resolve_device
 from selfens.data import journal, sources
 from selfens.data.dataset import Dataset
+from selfens.data.frames import is_frame
 from selfens.data.images import ImageFiles
 from selfens.data.inspection import blank_rows
 from selfens.data.journal import Noted
@@ -89,6 +90,11 @@ def open_project(
         raise DataError(f"{options.path} holds no examples; expected some to label.")
     shape = dataset.raw.shape[1:]
     peek = Peek(dataset.num_train, image_side=min(shape[1:]) if len(shape) == 3 else None)
+    if encoder is not None and (encoder.name == "columns") != is_frame(dataset.raw):
+        kind = "a table or texts" if is_frame(dataset.raw) else "images or arrays"
+        raise ConfigError(
+            f"the encoder '{encoder.name}' does not suit {options.path}, which holds {kind}; leave it out."
+        )
     config = auto.settings_for(options, peek, encoder=encoder)  # refuses an encoder that does not suit the data
     return Project(dataset.source.changed({"journal": None}), config.encoder, dataset)
 

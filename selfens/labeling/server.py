@@ -103,6 +103,7 @@ class Desk:
         elif word in ("training", "measuring"):
             self.state = {"doing": word, "labels": what, "since": time.time()}
         else:  # idle, waiting, failed
+            self.trained_with = 0 if word == "waiting" else self.trained_with
             self.state, self.message = {"doing": ""}, what or ""
             self.train_if(self.wanted)
 
@@ -246,6 +247,7 @@ def application(desk: Desk, token: str, hosts: set[str]) -> Starlette:
     async def show(request: Request) -> Response:
         window, row = request.query_params.get("window", "")[:40], request.query_params.get("row", "")
         if row.isdigit() and int(row) < len(store.rows):  # one that was labeled before
+            store.show_again(int(row), window)
             return JSONResponse(desk.view(int(row), "shown again", window), headers=HEADERS)
         return following(window)
 
@@ -257,8 +259,8 @@ def application(desk: Desk, token: str, hosts: set[str]) -> Starlette:
     async def answer(request: Request) -> Response:
         given = await body(request)
         match given:
-            case {"row": int(row), "window": str(window)} if 0 <= row < len(store.rows):
-                pass
+            case {"row": int(row), "window": str(window)} if type(row) is int and 0 <= row < len(store.rows):
+                desk.message = ""
             case _:
                 raise DataError("the answer names no row; reload the page.")
         if (gone := store.gone(row)) and given.get("label", "") is not None:
@@ -333,6 +335,7 @@ def listening(host: str, port: int | None) -> socket.socket:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             opened.bind((host, wanted))
+            opened.listen(100)  # before the address is printed, so that a page that opens at once waits
             return opened
         except (OSError, OverflowError) as error:
             opened.close()

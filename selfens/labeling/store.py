@@ -158,6 +158,12 @@ class Store:
                 return row, why
         return None
 
+    def show_again(self, row: int, window: str) -> None:
+        """Give a row to a window, in place of what it shows, if no other window shows it."""
+        if self.leases.get(row, (window, 0.0))[0] == window:
+            self.leases = {each: lease for each, lease in self.leases.items() if lease[0] != window}
+            self.leases[row] = (window, time.monotonic())
+
     def upcoming(self, count: int, window: str) -> list[int]:
         """Return the rows that come next, to be fetched before they are shown."""
         found: list[int] = []
