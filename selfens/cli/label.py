@@ -31,7 +31,10 @@ def suggest(
     at_random: Annotated[
         bool, typer.Option("--random", help="Draw them: errors can be measured on such rows.")
     ] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to fill in.")] = Path("suggestions.csv"),
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="The CSV to fill in; or for other tools .json, .jsonl or a folder."),
+    ] = Path("suggestions.csv"),
     label: LabelColumn = None,
     id_column: IdColumn = None,
     text: TextColumns = None,
@@ -42,13 +45,17 @@ def suggest(
     trust_code: TrustOption = False,
 ) -> None:
     """Suggest which rows to label next: typical ones of data, or those that teach a run the most."""
+    from selfens.data import interchange
     from selfens.files.tables import check_replaceable
     from selfens.labeling import project as projects
     from selfens.report.page import write_suggestions_page
     from selfens.tools import audit as auditing
 
     page = page_for(output)
-    check_replaceable(output, auditing.SUGGESTION_COLUMNS, labels={})
+    if interchange.is_for_tool(output):
+        interchange.check_new(output)
+    else:
+        check_replaceable(output, auditing.SUGGESTION_COLUMNS, labels={})
     of_data = {"--label": label, "--id": id_column, "--text": text, "--backbone": backbone, "--encoder": encoder}
     novelty = None
     if projects.is_run(source):

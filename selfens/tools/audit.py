@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from selfens.data import journal
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inspection import blank_rows
+from selfens.data.interchange import check_new, is_for_tool, write_rows
 from selfens.data.rows import Labels, Rows
 from selfens.data.sources.base import PathOptions
 from selfens.errors import DataError, check_type, listed
@@ -167,27 +168,41 @@ def warning(audit: Audit, error: float | None) -> str:
 
 def check_audit_replaceable(path: Path, run: Run, dataset: Dataset) -> None:
     """Refuse to write an audit over one with corrected labels, or over another kind of file."""
+    if is_for_tool(path):
+        return check_new(path)
     known = run_labels(run)
     rows = np.flatnonzero(known >= 0)
     labels = zip(dataset.identify(rows)[0].tolist(), known[rows], strict=True)
-    check_replaceable(path, AUDIT_COLUMNS, labels={row: run.classes[label] for row, label in labels})
+    return check_replaceable(path, AUDIT_COLUMNS, labels={row: run.classes[label] for row, label in labels})
 
 
 def write_audit(path: Path, audit: Audit, dataset: Dataset) -> None:
-    """Write a CSV of row, label, suggested, score, most suspicious first: a labels file to correct."""
+    """Write a CSV of row, label, suggested, score, most suspicious first: a labels file to correct.
+
+    By its name, the file may be one for another tool (`selfens.data.interchange`).
+    """
+    if is_for_tool(path):
+        return write_rows(path, dataset, audit.rows, audit.suggested, list(1 - audit.scores), audit.labels)
     labels, suggested = ([dataset.classes[number] for number in numbers] for numbers in (audit.labels, audit.suggested))
     numbers, ids = dataset.identify(audit.rows)
-    write_csv(path, {"row": numbers, "label": labels, "suggested": suggested, "score": cells(audit.scores), **ids})
+    return write_csv(
+        path, {"row": numbers, "label": labels, "suggested": suggested, "score": cells(audit.scores), **ids}
+    )
 
 
 def write_suggestions(
     path: Path, suggestions: Suggestions, dataset: Dataset, novelty: NDArray[np.float64] | None = None
 ) -> None:
-    """Write a CSV of row, label (empty, to be filled in), predicted, uncertainty, and the novelty of training rows."""
+    """Write a CSV of row, label (empty, to be filled in), predicted, uncertainty, and the novelty of training rows.
+
+    By its name, the file may be one for another tool (`selfens.data.interchange`).
+    """
+    if is_for_tool(path):
+        return write_rows(path, dataset, suggestions.rows, suggestions.predicted, list(1 - suggestions.uncertainty))
     rows = suggestions.rows
     predicted = [dataset.classes[number] if number >= 0 else "" for number in suggestions.predicted]
     columns = {"label": [""] * len(predicted), "predicted": predicted, "uncertainty": cells(suggestions.uncertainty)}
     if novelty is not None:
         columns["novelty"] = cells(novelty[rows])
     numbers, ids = dataset.identify(rows)
-    write_csv(path, {"row": numbers, **columns, **ids})
+    return write_csv(path, {"row": numbers, **columns, **ids})
