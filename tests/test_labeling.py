@@ -18,6 +18,7 @@ from selfens import load_run
 from selfens.cli import main
 from selfens.data import journal, sources
 from selfens.data.sources import options_for
+from selfens.errors import ConfigError, DataError
 from selfens.labeling import store as stores
 from selfens.labeling.project import open_project
 from selfens.labeling.store import Store
@@ -107,7 +108,7 @@ def test_lines_that_a_person_writes_or_damages(tmp_path):
     store.label(4, "red")  # on a line of its own
     data = sources.load(options_for(folder))
     assert int((data.labels >= 0).sum()) == 3
-    assert any("3 damaged lines of the journal" in note for note in data.notes)
+    assert any("3 damaged lines of the journal beside the data passed over" in note for note in data.notes)
     store.path.write_text("")
     assert store.next("window") is not None
     assert store.num_labeled == 0
@@ -127,6 +128,21 @@ def test_a_label_of_the_journal_replaces_that_of_the_folder_and_a_class_may_vani
     data = sources.load(options_for(folder))
     assert data.classes == ("red", "azure")
     assert np.bincount(data.labels).tolist() == [3, 3]
+
+
+def test_labels_of_other_rows_are_not_lost_in_silence(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("topic,size\n" + "".join(f"{'ab'[n % 2]},{n}\n" for n in range(8)))
+    store = Store(open_project(path, columns={"label": "topic"}))
+    store.label(0, "c")
+    assert sources.load(options_for(path, label="topic")).classes == ("a", "b", "c")
+    with pytest.raises(DataError, match="none of the labels in the journal .* name the same columns as on the page"):
+        sources.load(options_for(path))
+    path.write_text("topic,size\n" + "".join(f"{'ab'[n % 2]},{n}\n" for n in range(2, 8)))
+    assert any("1 label of the journal" in note for note in sources.load(options_for(path, label="topic")).notes)
+    path.write_text("label,size\na,1\nb,2\n")
+    with pytest.raises(ConfigError, match=r"has a column 'label'; say what holds the labels \(--label label\)"):
+        open_project(path)
 
 
 # The queue

@@ -29,6 +29,7 @@ import numpy as np
 
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.rows import take
+from selfens.errors import DataError, plural
 from selfens.files import check_regular
 
 NAME = ".selfens.jsonl"
@@ -188,10 +189,20 @@ def apply(dataset: Dataset, noted: Noted) -> Dataset:
         [row for key, mark in noted.marks.items() if mark == JUNK for row in rows_of.get(key, ())],
     )
     classes = tuple(name for position, name in enumerate(names) if position not in emptied)
-    notes = (
-        (f"{noted.damaged:,} damaged lines of the journal beside the data are passed over.",) if noted.damaged else ()
+    lost = sum(label is not None and key not in rows_of for key, label in noted.labels.items())
+    if lost == sum(label is not None for label in noted.labels.values()) > 0 and not (labels >= 0).any():
+        advice = "name the same columns as on the page (--label, --id, --text), or put the rows back"
+        raise DataError(f"none of the labels in the journal beside {dataset.name} is of its rows; {advice}.")
+    notes = {
+        f"{plural(noted.damaged, 'damaged line')} of the journal beside the data passed over.": noted.damaged,
+        f"{plural(lost, 'label')} of the journal beside the data for rows that are not there.": lost,
+    }
+    dataset = replace(
+        dataset,
+        labels=labels,
+        classes=classes,
+        notes=(*dataset.notes, *(note for note, holds in notes.items() if holds)),
     )
-    dataset = replace(dataset, labels=labels, classes=classes, notes=(*dataset.notes, *notes))
     dataset = mark_suggested(dataset, noted, rows_of)
     return without(dataset, np.flatnonzero(is_junk & ~dataset.is_test)) if is_junk.any() else dataset
 

@@ -130,6 +130,10 @@ class Table(Source):
         label = self.options.label
         if not names:
             raise DataError(f"{self.path} is empty; expected a line of column names, and rows below it.")
+        if label is None and (called := [name for name in names if name.lower() == "label"]):
+            raise ConfigError(
+                f"{self.path} has a column '{called[0]}'; say what holds the labels (--label {called[0]})."
+            )
         for name in (label, self.options.id, *self.options.text):
             if name is not None and name not in names:
                 hint = did_you_mean(name, names)
