@@ -281,10 +281,10 @@ def kills(options, number: int = 200) -> dict:
     done, lost = 0, 0
     while done < number:
         server = Server(folder)
+        view = server.ask("/row?window=w")[1]
         killer = threading.Timer(random.uniform(0, 0.5), server.kill)
         killer.start()
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-            view = server.ask("/row?window=w")[1]
             while view["row"] is not None:
                 label = str(random.integers(5))
                 name, row = view["name"], view["row"]
@@ -335,11 +335,11 @@ def table(model: str, options) -> dict:
     for name in (*CHOSEN, *SEEN, *ONCE):
         for way in (*WAYS, ZERO):
             found = [kept_only(options, f"{model}-{name}-{way}-{draw}") for draw in range(DRAWS)]
-            if not all(found):
+            errors = np.array([each["errors"] for each in found if each])
+            if len(errors) < 2:
                 continue
-            errors = np.array([each["errors"] for each in found])
             cells = [f"{each.mean():.1f} ± {each.std(ddof=1):.1f}" for each in errors.T]
-            about = {"errors": errors.tolist()}
+            about = {"draws": len(errors), "errors": errors.tolist()}
             if way == ZERO:
                 cells = ["", *cells, "", "", ""]
             else:

@@ -220,8 +220,8 @@ def suggest(
     way
         A name in `WAYS`.
 
-    >>> suggest(np.array([[0.0], [0.1], [0.2], [9.0], [9.1]]), 2).rows
-    array([1, 3])
+    >>> suggest(np.array([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2], [9.3]]), 2).rows
+    array([3, 1])
     """
     check_type("count", count, Integral, "a whole number of rows")
     if count < 1:

@@ -182,10 +182,10 @@ function curve({ curve: points, notes, drawn }) {
 function outlook(points) {
     const last = points[points.length - 1], before = points.filter(p => p.labels <= 0.67 * last.labels).pop();
     if (!before) return "";
-    const change = before.error - last.error, unsure = (last.high - last.low + before.high - before.low) / 8;
+    const change = before.error - last.error, unsure = Math.hypot(last.high - last.low, before.high - before.low) / 2;
     const from = `from ${before.labels} to ${last.labels} labels it went from ${before.error.toFixed(0)} to ${last.error.toFixed(0)} %`;
-    if (change > Math.max(unsure, 1)) return `More labels still help: ${from}.`;
-    return change > 0 ? `More labels may help a little: ${from}.` : `More labels do not seem to help: ${from}.`;
+    if (change > unsure / 2) return `More labels still help: ${from}.`;
+    return unsure > 6 ? `Too early to say whether more labels help: ${from}.` : `More labels hardly help: ${from}.`;
 }
 
 async function poll() {
@@ -254,7 +254,7 @@ function lookBack() {
 function run(command) {
     if (command === "accept" && marked === null) at("message").textContent = "Choose a class first: press its key, or type a new one.";
     else if (command === "accept") answer({ label: marked });
-    else if (command === "skip") current && current.label !== null ? act(() => next()) : answer({ mark: "skipped" });
+    else if (command === "skip") current && current.why === "shown again" && current.label !== null ? act(() => next()) : answer({ mark: "skipped" });
     else if (command === "junk") answer({ mark: "junk" });
     else if (command === "undo") undo();
     else if (command === "back") lookBack();
