@@ -154,20 +154,27 @@ def novelty(features: str) -> dict:
     return found
 
 
+def copies(image) -> dict[str, np.ndarray]:
+    """The image of 32 pixels a side as it is, resized down and up and back, and compressed as JPEG."""
+    made = {}
+    for kind, side, quality in (("copy", 32, None), ("smaller", 20, None), ("larger", 64, None), ("jpeg", 32, 60)):
+        small = Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC)
+        if quality:
+            file = io.BytesIO()
+            small.save(file, "JPEG", quality=quality)
+            small = Image.open(file)
+        made[kind] = np.asarray(small.convert("RGB").resize((32, 32), Image.Resampling.BILINEAR))
+    return made
+
+
 def images(path: str) -> dict:
     """How many planted copies and near-duplicates the inspection finds among 4,000 images, and how many others it names."""
     with np.load(path) as arrays:
         originals = arrays["x_train"][20_000:24_000]
     random, planted, kinds = np.random.default_rng(0), [], []
     for row in random.permutation(len(originals))[:400]:
-        image = Image.fromarray(originals[row])
-        for kind, side, quality in (("copy", 32, None), ("smaller", 20, None), ("larger", 64, None), ("jpeg", 32, 60)):
-            small = image.resize((side, side), Image.Resampling.BICUBIC)
-            if quality:
-                file = io.BytesIO()
-                small.save(file, "JPEG", quality=quality)
-                small = Image.open(file)
-            planted.append(np.asarray(small.convert("RGB").resize((32, 32), Image.Resampling.BILINEAR)))
+        for kind, copy in copies(originals[row]).items():
+            planted.append(copy)
             kinds.append((kind, int(row)))
     pixels = np.concatenate([originals, np.stack(planted)]).transpose(0, 3, 1, 2)
     dataset = Dataset.unlabeled(np.ascontiguousarray(pixels))

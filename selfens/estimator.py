@@ -7,8 +7,8 @@ classifier can be pickled, and unpickled on a machine without the GPU it was tra
 from __future__ import annotations
 
 import copy
-import tempfile
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
@@ -33,6 +33,7 @@ from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.data.frames import TEXT, TextColumns, check_frame, is_frame, text_frame
 from selfens.encoders import ENCODERS
 from selfens.errors import ConfigError, DataError, check_type
+from selfens.files.scratch import scratch_folder
 from selfens.runs.directory import free_directory
 from selfens.runs.novelty import Novelty
 from selfens.runs.run import Run
@@ -181,11 +182,12 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         limit = None
         if self.time_limit is not None:
             limit = max(seconds("time_limit", self.time_limit) + began - time.perf_counter(), 0.001)
-        with tempfile.TemporaryDirectory(prefix="selfens-") as temporary, keep_random_state():
-            directory, copied = self.run_dir_ or Path(temporary) / "run", copy.deepcopy(module)
+        with scratch_folder() as temporary, keep_random_state():
+            directory, copied = self.run_dir_ or temporary / "run", copy.deepcopy(module)
             run = train(self.config_, directory, dataset=dataset, network=copied, progress=progress, time_limit=limit)
             if self.measure:  # with the number of epochs that fit into a time limit
-                run.keep_evidence(evidence_by_folds(run.config, dataset, folds, network=module, progress=progress))
+                evidence = evidence_by_folds(run.config, dataset, folds, hurry=True, network=module, progress=progress)
+                run.keep_evidence(evidence)
             self._keep(run)
         return self
 
@@ -279,6 +281,7 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         )
         labeled, known = _known(given)
         self.classes_, numbers = _numbered(known)
+        _warn_of_sentiment(labeled, known)
         labels = np.full(len(given), UNLABELED)
         labels[labeled] = numbers
         names = [str(name) for name in self.classes_]
@@ -351,10 +354,17 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
 def _texts(X: Any) -> list[Any] | None:
     """Return the texts of a list, an array or a pandas Series of strings, in which None is missing; None for anything else."""
-    if isinstance(X, str | bytes) or is_frame(X):
+    if isinstance(X, str | bytes):
+        raise DataError("X is a single text; expected a list of texts.")
+    if is_frame(X):
         return None
+    if (first := _first_word(X)) is not None:
+        found = f"X holds rows of strings such as {first[:40]!r}"
+        raise DataError(f"{found}; expected a list with one string per row, or a pandas DataFrame.")
     given = [*X] if isinstance(X, list | tuple) or getattr(X, "ndim", 0) == 1 else []
     texts = [None if is_missing(each) else each for each in given if not isinstance(each, np.ndarray | list | tuple)]
+    if texts and all(isinstance(each, bytes) for each in texts):
+        raise DataError("X holds bytes; expected strings, so decode them: text.decode().")
     if len(texts) < len(given) or not any(isinstance(each, str) for each in texts):
         return None
     if strange := [each for each in texts if not isinstance(each, str | None)]:
@@ -362,6 +372,18 @@ def _texts(X: Any) -> list[Any] | None:
             f"X holds strings and {strange[0]!r} of type {type(strange[0]).__name__}; expected strings only."
         )
     return [each if each is None else str(each) for each in texts]
+
+
+def _first_word(X: Any) -> str | None:
+    """Return the first cell of rows if it is a string and no number."""
+    row = X[0] if isinstance(X, list | tuple | np.ndarray) and len(X) else None
+    cell = row[0] if isinstance(row, list | tuple | np.ndarray) and np.ndim(row) and len(row) else None
+    try:
+        if isinstance(cell, str):
+            float(cell)
+        return None
+    except ValueError:
+        return str(cell)
 
 
 def _without_missing(y: Any) -> Any:
@@ -383,6 +405,14 @@ def _known(y: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[Any]]:
     if labels.dtype == object and not any(isinstance(label, str) for label in labels):
         labels = np.array(labels.tolist())
     return labeled, labels
+
+
+def _warn_of_sentiment(labeled: NDArray[np.bool_], labels: NDArray[Any]) -> None:
+    """Warn if -1 may be meant as a class: beside 0 and 1, and on fewer than half of the rows."""
+    count = int((~labeled).sum())
+    if 0 < count < len(labeled) / 2 and {*labels.tolist()} in ({0, 1}, {"0", "1"}):
+        rest = "of labels -1, 0 and 1 count as unlabeled; if -1 is a class, give the classes names, such as 'negative'."
+        warnings.warn(f"{count:,} of {len(labeled):,} rows {rest}", stacklevel=4)
 
 
 def _numbered(labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:

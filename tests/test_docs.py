@@ -267,3 +267,15 @@ def test_the_figures_of_honest_numbers_are_those_of_the_records():
     page = (ROOT / "docs" / "honest.md").read_text().partition("## Does it hold?")[2]
     lines = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert [line.split("|")[-2].strip() for line in lines] == expected
+
+
+def test_the_figures_beside_datalab_are_those_of_the_record():
+    found = json.loads((ROOT / "results/benchmarks/datalab.json").read_text())["summary"]
+    digits = {"near_duplicates found": ".0%", "near_duplicates others": ".0f", "wrong_labels": ".0%", "outliers": ".2f"}
+    expected = [
+        [format(found[name][tool], form).rstrip("%") for tool in ("selfens", "datalab")]
+        for name, form in digits.items()
+    ]
+    page = (ROOT / "docs" / "labels-partly-wrong.md").read_text().partition("## Beside Datalab")[2]
+    lines = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert [[cell.strip() for cell in line.split("|")[2:4]] for line in lines] == expected

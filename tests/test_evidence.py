@@ -1,4 +1,4 @@
-"""Evidence: predictions of rows that the model had not seen, what follows from them, and how they are kept."""
+"""Evidence: predictions for rows that the model had not seen, what follows from them, and how they are saved."""
 
 import csv
 import json
@@ -35,15 +35,17 @@ from support import (
 )
 
 from selfens import load_run
+from selfens.auto import config_for_dataset
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.errors import ConfigError, DataError
-from selfens.runs.evidence import FEWEST, FILE, Evidence
-from selfens.runs.statistics import answered, fit_temperature, interval, tempered
+from selfens.files.scratch import scratch_folder
+from selfens.runs.evidence import FEWEST, FILE, SPREAD, TRUST, Evidence
+from selfens.runs.statistics import answered, fit_temperature, tempered
 from selfens.tools import measure
-from selfens.tools.folds import default_folds, evidence_by_folds
+from selfens.tools.folds import default_folds, evidence_by_folds, hurried
 from selfens.training.loop import train
 
-ARRAYS = ("rows", "labels", "probabilities", "counted", "pool")
+ARRAYS = ("rows", "labels", "probabilities", "suggested", "counted", "pool")
 
 
 def made(rows=60, classes=3, seed=0, suggested=0, ease=1.5, **more):
@@ -59,7 +61,7 @@ def made(rows=60, classes=3, seed=0, suggested=0, ease=1.5, **more):
 
 
 def same(one, other):
-    """Return True if two pieces of evidence hold the same to the bit."""
+    """Return True if two pieces of evidence are equal to the bit."""
     fields = [(getattr(each, name) for each in (one, other)) for name in ARRAYS]
     arrays = all(a.dtype == b.dtype and a.shape == b.shape and (a == b).all() for a, b in fields)
     others = list(one.others) == list(other.others)
@@ -79,8 +81,35 @@ def test_the_error_and_its_interval_are_those_of_the_counted_rows():
     ]
     assert evidence.wrong.tolist() == wrong
     assert evidence.error == pytest.approx(100 * sum(wrong) / 45)
-    wilson = stats.binomtest(sum(wrong), 45).proportion_ci(confidence_level=0.9, method="wilson")
-    assert evidence.error_interval == pytest.approx((100 * wilson.low, 100 * wilson.high))
+    for folds, rows in ((0, 45), (5, 45 / SPREAD)):
+        low, high = wilson(sum(wrong) / 45, rows)
+        assert replace(evidence, folds=folds).error_interval == pytest.approx((100 * low, 100 * high))
+    exact = stats.binomtest(sum(wrong), 45).proportion_ci(confidence_level=0.9, method="wilson")
+    assert wilson(sum(wrong) / 45, 45) == pytest.approx((exact.low, exact.high))
+
+
+def wilson(share, rows):
+    z = stats.norm.ppf(0.95)
+    middle, half = share + z**2 / (2 * rows), z * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2))
+    return (middle - half) / (1 + z**2 / rows), (middle + half) / (1 + z**2 / rows)
+
+
+@pytest.mark.parametrize("suggested", [0, 20, 60])
+def test_the_error_is_drawn_toward_what_the_calibrated_probabilities_of_unlabeled_rows_say(suggested):
+    pool = np.random.default_rng(2).dirichlet([0.2, 0.2, 0.2], 500).astype(np.float32)
+    evidence = made(suggested=suggested, pool=pool)
+    assert evidence.counted.all()
+    expected, seen = (
+        np.mean([1 - max(row) for row in tempered(each, evidence.temperature).tolist()])
+        for each in (pool, evidence.probabilities)
+    )
+    error, random = np.mean(evidence.probabilities.argmax(axis=1) != evidence.labels), (60 - suggested) or 60
+    share = random / (random + TRUST)
+    truth = expected + share * (error - seen)
+    assert evidence.error == pytest.approx(100 * truth)
+    assert evidence.error_interval == pytest.approx([100 * end for end in wilson(truth, random / SPREAD)])
+    other = ~evidence.wrong
+    assert evidence.corrected(other)[0] == pytest.approx(np.clip(100 * other.mean() + 100 * (truth - error), 0, 100))
 
 
 @pytest.mark.parametrize(
@@ -368,7 +397,7 @@ def test_suggested_rows_are_measured_on_too_and_the_correction_makes_up_for_that
     plain = evidence_by_folds(settings, dataset, 3)
     marked = evidence_by_folds(settings, replace(dataset, suggested=np.isin(np.arange(ROWS), plain.rows[:5])), 3)
     assert (marked.probabilities == plain.probabilities).all()
-    assert (marked.counted.all(), marked.error, marked.notes[1:]) == (True, plain.error, plain.notes)
+    assert (marked.counted.all(), marked.num_random, marked.notes[1:]) == (True, 19, plain.notes)
     assert marked.notes[0] == (
         "Measured also on 5 labels of suggested rows, which are harder than others; the correction takes that into account."
     )
@@ -384,24 +413,11 @@ def test_without_unlabeled_rows_suggested_ones_are_not_counted():
     assert (evidence.probabilities == evidence_by_folds(settings, dataset, 3).probabilities).all()
 
 
-def test_an_error_is_corrected_by_how_much_harder_the_unlabeled_rows_are():
-    random = np.random.default_rng(3)
-    evidence = made(rows=45, suggested=15, pool=random.dirichlet([0.2, 0.2, 0.2], 300).astype(np.float32))
-    counted = evidence.probabilities[evidence.counted].astype(float)
-
-    def doubt(probabilities):
-        powers = np.maximum(probabilities.astype(float), 1e-12) ** (1 / evidence.temperature)
-        return 100 * np.mean([1 - max(row) / sum(row) for row in powers])
-
-    correction = doubt(evidence.pool) - doubt(counted)
-    assert evidence.correction == pytest.approx(correction)
-    error = 100 * evidence.wrong.mean() + correction
-    assert evidence.error == pytest.approx(error)
-    assert evidence.error_interval == pytest.approx(interval(error / 100 * 45, 45))
-    assert replace(evidence, pool=evidence.pool[:0]).correction == 0
-    certain = replace(
-        evidence, pool=np.tile(np.array([1, 0, 0], np.float32), (9, 1)), labels=evidence.probabilities.argmax(axis=1)
-    )
+def test_without_unlabeled_rows_nothing_is_corrected_and_certain_rows_are_expected_to_be_right():
+    pool = np.tile(np.array([1, 0, 0], np.float32), (9, 1))
+    evidence = made(rows=45, suggested=15, pool=pool)
+    assert replace(evidence, pool=pool[:0]).correction == 0
+    certain = replace(evidence, labels=evidence.probabilities.argmax(axis=1))
     assert (certain.error, certain.error_interval[0]) == (0, 0)
 
 
@@ -428,7 +444,7 @@ def test_corrected_errors_are_right_on_average_and_vary_less():
 
 
 def test_errors_on_rows_that_were_chosen_because_they_are_hard_are_corrected():
-    """Of each draw, 60 rows are random, and the 50 that are least certain among others are labeled as well."""
+    """Each draw has 60 random rows, and the 50 least certain of the others."""
     random = np.random.default_rng(5)
     population = random.dirichlet([0.3, 0.3, 0.3], 20_000)
     classes = (population.cumsum(axis=1) > random.random((len(population), 1))).argmax(axis=1)
@@ -588,7 +604,8 @@ def test_the_command_measures_by_folds_and_says_the_interval(typed, npz):
     assert same(evidence, evidence_by_folds(run.config, run.data().dataset, 5))
     low, high = evidence.error_interval
     assert (
-        f"error {evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5 folds of 20 labeled rows" in said
+        f"error {evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5-fold cross-validation on 20 labeled rows"
+        in said
     )
 
 
@@ -609,7 +626,7 @@ def test_predictions_are_calibrated_and_not_sure_where_more_would_be_wrong(typed
         second = np.argsort(-raw, axis=1)[:, 1]
         assert [line["runner_up"] for line in lines] == np.array(run.classes)[second].tolist()
         if words:
-            share = f"{100 * sure.mean():.0f} % of the rows are answered, 20 % of these perhaps wrongly."
+            share = f"{100 * sure.mean():.0f} % of the rows are answered; about 20 % of the answers may be wrong."
             assert complained.splitlines() == [share]
 
 
@@ -722,7 +739,7 @@ def test_a_run_that_was_stopped_while_it_was_measured_is_complete_and_resume_mea
     assert (code, complained.count("warning")) == (0, 0)
     assert same(load_run(half).evidence, load_run(whole).evidence)
     assert files_to_repeat(half).keys() == files_to_repeat(whole).keys()
-    assert "by 5 folds of 20 labeled rows" in said
+    assert "by 5-fold cross-validation on 20 labeled rows" in said
     assert (half / "report.html").is_file()
     before = contents(half)
     assert typed("resume", half)[0] == 0
@@ -744,3 +761,50 @@ def test_the_curve_of_error_over_share_ends_at_the_error():
     evidence = made(suggested=10)
     curve = answered(evidence.confidence, evidence.wrong)
     assert (curve.share[-1], curve.error[-1]) == (1, pytest.approx(evidence.error))
+
+
+def test_hurried_folds_train_a_committee_for_a_fifth_of_the_epochs_and_other_methods_in_full(monkeypatch):
+    x, y = blobs(60)
+    trained = []
+
+    def watched(config, *args, **more):
+        trained.append(config)
+        return train(config, *args, **more)
+
+    monkeypatch.setattr("selfens.tools.folds.train", watched)
+    dataset = Dataset.from_arrays(x, np.where(np.arange(60) < 12, y, UNLABELED))
+    usual = config_for_dataset(dataset, device="cpu").with_values("training", min_steps_per_epoch=1)
+    assert (usual.method.name, usual.schedule.epochs) == ("committee", 50)
+    for hurry, epochs, rate, decay in (
+        (True, 10, 7 * usual.optimizer.learning_rate, 0.99**5),
+        (False, 50, 0.002, 0.99),
+    ):
+        trained.clear()
+        evidence_by_folds(usual, dataset, 2, hurry=hurry)
+        assert {each.schedule.epochs for each in trained} == {epochs}
+        first = trained[0]
+        assert (first.optimizer.learning_rate, first.method.decay) == pytest.approx((rate, decay))
+        assert first.schedule.weight_rampup_epochs == epochs / 10
+    short = usual.with_epochs(12)
+    assert hurried(short).schedule.epochs == 10  # at least ten
+    assert hurried(usual.with_epochs(6)) == usual.with_epochs(6)
+    other = config_for_dataset(dataset, "temporal", device="cpu")
+    assert hurried(other) == other
+
+
+def test_folders_of_killed_processes_are_removed_and_those_in_use_are_not(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    dead, young, foreign = tmp_path / "selfens-dead", tmp_path / "selfens-young", tmp_path / "selfens-foreign"
+    for folder in (dead, young, foreign):
+        folder.mkdir()
+        (folder / "weights").write_text("...")
+    for folder in (dead, young):
+        (folder / ".lock").touch()
+    os.utime(dead / ".lock", (1, 1))
+    with scratch_folder() as used:
+        os.utime(used / ".lock", (1, 1))
+        with scratch_folder() as other:
+            assert used.is_dir()
+            assert other.is_dir()
+        assert not dead.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"selfens-young", "selfens-foreign"}

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -14,27 +14,33 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda"]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
-TensorBoardOption = Annotated[bool, typer.Option("--tensorboard", help="Write the history for TensorBoard too.")]
+TensorBoardOption = Annotated[bool, typer.Option("--tensorboard", help="Also write the history for TensorBoard.")]
 BaselinesOption = Annotated[
-    bool | None, typer.Option(help="Compare with simple methods on the same labels; by default on your own data.")
+    bool | None, typer.Option(help="Compare with simple methods on the same labels; default: on your own data.")
 ]
-ReportOption = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html into the run at the end.")]
+ReportOption = Annotated[
+    bool, typer.Option("--report/--no-report", help="Write report.html to the run's directory at the end.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
 DataOption = Annotated[Path | None, typer.Option("--data", metavar="PATH", help="Where the run's data is now.")]
-TrustOption = Annotated[bool, typer.Option("--trust-code", help="Import the code that the run names.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="A field to set.")]
-LabelColumn = Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="A table's column of labels.")]
-IdColumn = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A table's column of ids.")]
+TrustOption = Annotated[bool, typer.Option("--trust-code", help="Import the code that the run's config names.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Set a field of the config.")
+]
+LabelColumn = Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="The label column of a table.")]
+IdColumn = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="The id column of a table.")]
 TextColumns = Annotated[
-    list[str] | None, typer.Option("--text", metavar="COLUMN", help="A table's column of text; may be repeated.")
+    list[str] | None, typer.Option("--text", metavar="COLUMN", help="A text column of a table; may be repeated.")
 ]
 BackboneOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="timm:NAME or module:factory: use its features.")
+    str | None, typer.Option(metavar="NAME", help="Use features of timm:NAME or module:factory.")
 ]
-WeightsOption = Annotated[str | None, typer.Option(metavar="FILE", help="The backbone's weights, if not its own.")]
+WeightsOption = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Load the weights of the backbone from this file.")
+]
 EncoderOption = Annotated[
     list[str] | None,
-    typer.Option("--encoder", metavar="NAME", help="How examples become inputs; may be repeated for text."),
+    typer.Option("--encoder", metavar="NAME", help="How to turn examples into inputs; may be repeated for text."),
 ]
 
 

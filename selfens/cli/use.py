@@ -40,6 +40,7 @@ def evaluate(
     from selfens.runs.statistics import interval
     from selfens.tools.comparison import comparison_of
     from selfens.tools.folds import evidence_by_folds
+    from selfens.tools.measure import copied_test_rows
     from selfens.training.progress import for_terminal
 
     if ray is not None and folds is None:
@@ -70,6 +71,10 @@ def evaluate(
     low, high = interval(result["errors"], result["rows"])
     counts = f"{result['errors']:,} of {result['rows']:,} rows; 90 % interval {low:.1f} to {high:.1f}"
     say(f"test error {result['test_error']:.2f} % ({counts})")
+    if copied := int(copied_test_rows(trained).sum()):
+        say(
+            f"{copied:,} of these rows have copies or look-alikes among the training rows, which makes the error too small."
+        )
     for name, error in result["per_class"].items():
         say(f"  {name:<20} {error:6.2f} %")
     say(f"balanced error {sum(result['per_class'].values()) / len(result['per_class']):.2f} %, the mean of the classes")
@@ -153,6 +158,8 @@ def export(
 
     done = export_run(console.loaded(run, trust_code, "cpu"), output)
     say(f"{output} written; its probabilities match the run's to within {done.difference:.1g} on {done.checked_on}")
+    if done.first:
+        say(f"it takes {done.first}; its model card says under 'first' how to make them")
 
 
 def audit(

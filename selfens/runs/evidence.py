@@ -26,7 +26,9 @@ from selfens.runs.statistics import fit_temperature, interval, least_confidence,
 FILE = "evidence.safetensors"
 CAUTION = 0.8  # quantile of the temperature's posterior
 FEWEST = 20  # rows that no model chose; with fewer of them, errors are measured on all rows
-ARRAYS = ("rows", "labels", "probabilities", "others", "counted", "pool")
+TRUST = 60  # as many labeled rows say as much about the error as the calibrated probabilities of the unlabeled ones
+SPREAD = 1.5  # errors by folds scatter like those of an independent test set with that many times fewer rows
+ARRAYS = ("rows", "labels", "probabilities", "others", "suggested", "counted", "pool")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,6 +40,8 @@ class Evidence:
     """[rows, classes], as the networks gave them."""
     others: Mapping[str, Labels] = field(default_factory=dict)
     """The classes that simple methods predict, by name."""
+    suggested: NDArray[np.bool_]
+    """A model chose these rows for labeling."""
     counted: NDArray[np.bool_]
     """Errors are measured on these rows."""
     pool: NDArray[np.float32]
@@ -46,8 +50,15 @@ class Evidence:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, *, suggested: NDArray[np.bool_], notes: tuple[str, ...] = (), **fields: Any) -> Evidence:
-        """Make evidence from predictions.
+    def of(
+        cls,
+        *,
+        suggested: NDArray[np.bool_],
+        copied: NDArray[np.bool_] | None = None,
+        notes: tuple[str, ...] = (),
+        **fields: Any,
+    ) -> Evidence:
+        """Make evidence from predictions. Rows that are `copied` from training rows are not measured on, if others are left.
 
         Rows that a model chose are harder than others. With unlabeled rows to compare with, errors are corrected for that
         (`correction`); without, they are measured on the other rows, or if there are few, on all.
@@ -63,7 +74,12 @@ class Evidence:
         elif suggested.any():
             few = f"Measured also on {chosen} {harder}, because only {given} labels are of other rows"
             notes = (f"{few}: the error is too large; label some random rows to measure it.", *notes)
-        return cls(counted=counted, notes=notes, **fields)
+        if copied is not None and copied.any():
+            what = f"{plural(int(copied.sum()), 'test row')} with copies or look-alikes among the training rows"
+            others = counted & ~copied
+            note = f"Not measured on {what}." if others.any() else f"Measured on {what}: the error is too small."
+            counted, notes = others if others.any() else counted, (note, *notes)
+        return cls(suggested=suggested, counted=counted, notes=notes, **fields)
 
     @cached_property
     def temperature(self) -> float:
@@ -82,20 +98,36 @@ class Evidence:
 
     @cached_property
     def correction(self) -> float:
-        """Points to add to an error on the counted rows, which are easier or harder than the unlabeled ones.
+        """Points to add to an error on the counted rows to estimate that on rows like the unlabeled ones.
 
-        How certain the model is of both tells by how much. If the rows were drawn at random this is a control variate: errors
-        are as large on average, and depend less on the draw. If a model chose some because they are hard, it corrects that.
+        The calibrated probabilities of the unlabeled rows say how many errors to expect there. If there are more errors among
+        the labeled rows than their own probabilities say, as many more are expected, in part: few rows may be off by chance.
+        The rows need not be drawn at random: those that a model chose because they are hard have uncertain probabilities, too.
         """
         if not len(self.pool):
             return 0.0
-        expected = 100 * (1 - tempered(self.pool, self.temperature).max(axis=1).mean())
-        return float(expected - 100 * (1 - self.confidence.mean()))
+        expected, seen = (
+            100 * (1 - float(each.mean()))
+            for each in (tempered(self.pool, self.temperature).max(axis=1), self.confidence)
+        )
+        error = 100 * float(self.wrong.mean())
+        share = self.num_random / (self.num_random + TRUST)
+        return expected + share * (error - seen) - error
+
+    @property
+    def num_random(self) -> int:
+        """How many of the counted rows no model chose, if there are any; else all of them."""
+        return int((self.counted & ~self.suggested).sum()) or len(self.wrong)
 
     def corrected(self, wrong: NDArray[np.bool_]) -> tuple[float, tuple[float, float]]:
-        """Return the error of a method that is wrong on these counted rows, and its 90 % interval, in percent."""
+        """Return the error of a method that is wrong on these counted rows, and its 90 % interval, in percent.
+
+        By folds the interval is that of fewer rows: their models learn from fewer labels than the final one, each of its own,
+        and rows that a model chose say little about the others.
+        """
         error = float(np.clip(100 * wrong.mean() + self.correction, 0, 100))
-        return error, interval(error / 100 * len(wrong), len(wrong))
+        rows = self.num_random / SPREAD if self.folds else len(wrong)
+        return error, interval(error / 100 * rows, rows)
 
     @property
     def error(self) -> float:
@@ -153,10 +185,12 @@ class Evidence:
 def _fit_together(arrays: Mapping[str, NDArray[Any]], num_others: int, num_classes: int) -> bool:
     """Return True if arrays that were read from a file can be those of evidence."""
     rows, counted, classes = len(arrays["rows"]), arrays["counted"], (arrays["labels"], *arrays["others"])
-    shapes = {"rows": (rows,), "labels": (rows,), "probabilities": (rows, num_classes), "counted": (rows,)}
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("rows", "labels", "suggested", "counted"), (rows,))
+    shapes |= {"probabilities": (rows, num_classes)}
     shapes |= {"others": (num_others, rows), "pool": (len(arrays["pool"]), num_classes)}
     has_shapes = all(arrays[name].shape == shape for name, shape in shapes.items())
-    if not has_shapes or counted.dtype != bool or not counted.any() or arrays["rows"].dtype != np.int64:
+    are_masks = counted.dtype == arrays["suggested"].dtype == bool
+    if not has_shapes or not are_masks or not counted.any() or arrays["rows"].dtype != np.int64:
         return False
     are_classes = all(each.dtype == np.int64 and each.min() >= 0 and each.max() < num_classes for each in classes)
     return (

@@ -23,7 +23,7 @@ Probabilities = NDArray[np.floating[Any]]
 Numbers = NDArray[np.float64]
 
 
-def interval(wrong: float, rows: int, level: float = LEVEL) -> tuple[float, float]:
+def interval(wrong: float, rows: float, level: float = LEVEL) -> tuple[float, float]:
     """Return the Wilson interval of an error, in percent, from the number of misclassified rows.
 
     >>> low, high = interval(2, 10)

@@ -72,11 +72,14 @@ class Comparison:
         (ours, *others), folds, rows = self.results, self.evidence.folds, len(self.evidence.wrong)
         tested = f"{rows:,} {'labeled rows that it did not see' if folds else 'test rows'}"
         low, high = ours.interval
+        about = f"misclassifies {ours.error:.2f} % of {tested}"
+        if self.evidence.correction:
+            about = f"misclassifies an estimated {ours.error:.2f} % of rows like yours, measured on {tested}"
         more = f"90 % interval {low:.1f} to {high:.1f}"
         more += f"; balanced error {ours.balanced_error:.2f} %" if self.is_uneven else ""
         same = f" on the same {f'{folds} folds' if folds else f'{self.num_labels:,} labels'}"
         errors = [f"{each.name}{same if each.name == LOGISTIC else ''} {each.error:.2f} %" for each in others]
-        return f"This model misclassifies {ours.error:.2f} % of {tested} ({more}); {', '.join(errors)}."
+        return f"This model {about} ({more}); {', '.join(errors)}."
 
     @property
     def judgment(self) -> str:
@@ -116,12 +119,11 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What there is to know about the numbers."""
-        points, rows = self.evidence.correction, f"{len(self.evidence.pool):,} unlabeled ones"
+        points, rows = self.evidence.correction, f"{len(self.evidence.pool):,} unlabeled rows"
         if abs(points) < 0.005:
             return [*self.evidence.notes]
-        kind = "easier" if points > 0 else "harder"
-        how = f"the labeled rows are {kind} than {rows}, judged by how certain the model is of both"
-        return [f"All errors are corrected by {points:+.2f} points: {how}.".replace("-", "−"), *self.evidence.notes]
+        why = f"by what the calibrated probabilities of {rows} say"
+        return [f"All errors are corrected by {points:+.2f} points, {why}.".replace("-", "−"), *self.evidence.notes]
 
     @property
     def lines(self) -> list[str]:
