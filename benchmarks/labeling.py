@@ -40,7 +40,7 @@ import numpy as np
 import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from labeling_server import Server
+from labeling_server import Forked, Server
 from own_data import Task, features, keel, scikit
 from sklearn import datasets
 from sklearn.linear_model import LogisticRegression
@@ -277,10 +277,10 @@ def one_round(options, rows: int = 5000) -> dict:
 def kills(options, number: int = 200) -> dict:
     """Kill the server at random moments while labels are given; a label is lost if it was acknowledged and is not there."""
     folder, random, acknowledged = options.work / "killed", np.random.default_rng(34), {}
-    write_photos(folder, options.images, 20_000, side=32)
+    write_photos(folder, options.images, 2000, side=32)
     done, lost = 0, 0
     while done < number:
-        server = Server(folder)
+        server = Forked(folder)
         view = server.ask("/row?window=w")[1]
         killer = threading.Timer(random.uniform(0, 0.5), server.kill)
         killer.start()

@@ -222,7 +222,7 @@ def test_texts_tables_and_arrays_without_a_label(typed):
     [
         (["digits"], "digits holds no data of your own; expected a folder"),
         (["nowhere"], "'nowhere' is neither a public data set nor"),
-        (["table.csv", "--label", "labl"], "has no column 'labl'; did you mean 'label'?"),
+        (["table.csv", "--label", "topik"], "has no column 'topik'; did you mean 'topic'?"),
         (["table.csv", "--data", "x"], "--data says where the data of a run are now, and table.csv is not a run"),
         (
             ["table.csv", "--backbone", "timm:x"],
@@ -232,7 +232,7 @@ def test_texts_tables_and_arrays_without_a_label(typed):
     ],
 )
 def test_what_cannot_be_suggested_from_is_one_sentence(typed, words, sentence):
-    Path("table.csv").write_text("size,label\n" + "".join(f"{n},\n" for n in range(30)))
+    Path("table.csv").write_text("size,topic\n" + "".join(f"{n},\n" for n in range(30)))
     code, _, complained = typed("suggest", *words)
     assert code == 1
     assert sentence in complained
