@@ -60,7 +60,7 @@ ROOT = Path(__file__).parents[1]
 STEPS, DRAWS, ROWS = (20, 40, 80, 160), 5, 4000
 CHOSEN, SEEN, ONCE = ("photos", "digits", "satimage"), ("AG News",), ("texture", "TREC")
 WAYS = {"random": "random", "ours": "cover", "uncertainty": "uncertain"}
-TESTED, DIFFERENT = 50, 2000
+TESTED, DIFFERENT, KILLS, BATCHES = 50, 2000, 20, 10
 ZERO, LINEAR, DEFAULT = "from zero", "linear", "default"
 
 
@@ -204,7 +204,8 @@ def lite0(images) -> np.ndarray:
 def page(options) -> None:
     kept(options, "latency", lambda: latency(options))
     kept(options, "round", lambda: one_round(options))
-    kept(options, "kills", lambda: kills(options))
+    for batch in options.batches:
+        kept(options, f"kills-{batch}", lambda: kills(options, batch))  # noqa: B023
 
 
 def latency(options, photos: int = 20_000, answers: int = 300) -> dict:
@@ -274,12 +275,11 @@ def one_round(options, rows: int = 5000) -> dict:
     return {"rows": rows, "seconds_to_queue": ordered, "seconds_to_error": measured, "point": point, "load": load}
 
 
-def kills(options, number: int = 200) -> dict:
+def kills(options, batch: int) -> dict:
     """Kill the server at random moments while labels are given; a label is lost if it was acknowledged and is not there."""
-    folder, random, acknowledged = options.work / "killed", np.random.default_rng(34), {}
-    write_photos(folder, options.images, 2000, side=32)
-    done, lost = 0, 0
-    while done < number:
+    folder, random, acknowledged = options.work / f"killed-{batch}", np.random.default_rng([34, batch]), {}
+    write_photos(folder, options.images, 500, side=32)
+    for _ in range(KILLS):
         server = Forked(folder)
         view = server.ask("/row?window=w")[1]
         killer = threading.Timer(random.uniform(0, 0.5), server.kill)
@@ -292,13 +292,10 @@ def kills(options, number: int = 200) -> dict:
                 if status == 200:
                     acknowledged[name] = label
         killer.join()
-        done += 1
-        if done % 20 == 0:
-            store = Store(open_project(folder))
-            kept = {store.names[row]: label for row, label in enumerate(store.labels)}
-            lost = sum(kept.get(name) != label for name, label in acknowledged.items())
-            print(f"{done} kills, {len(acknowledged)} labels, {lost} lost", flush=True)
-    return {"kills": done, "labels": len(acknowledged), "lost": lost}
+    store = Store(open_project(folder))
+    labels = {store.names[row]: label for row, label in enumerate(store.labels)}
+    lost = sum(labels.get(name) != label for name, label in acknowledged.items())
+    return {"kills": KILLS, "labels": len(acknowledged), "lost": lost}
 
 
 def write_photos(folder: Path, images: str, count: int, side: int) -> None:
@@ -323,7 +320,8 @@ def report(options) -> None:
     results = {model: table(model, options) for model in (LINEAR, DEFAULT)}
     others = {
         "junk": [kept_only(options, f"junk-{draw}") for draw in range(DRAWS)],
-        "page": {name: kept_only(options, name) for name in ("latency", "round", "kills")},
+        "page": {name: kept_only(options, name) for name in ("latency", "round")},
+        "kills": [kept_only(options, f"kills-{batch}") for batch in range(BATCHES)],
     }
     about = {"environment": environment(torch.device("cpu"), "fp32")}
     options.output.write_text(json.dumps(about | results | others, indent=1) + "\n")
@@ -365,6 +363,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--model", choices=(LINEAR, DEFAULT), default=LINEAR)
     parser.add_argument("--sets", nargs="+", default=[*CHOSEN, *SEEN, *ONCE])
+    parser.add_argument("--batches", type=int, nargs="+", default=[*range(BATCHES)], help="of kills")
     parser.add_argument("--output", type=Path, default=ROOT / "results/benchmarks/labeling.json")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")

@@ -226,7 +226,7 @@ def test_texts_tables_and_arrays_without_a_label(typed):
         (["table.csv", "--data", "x"], "--data says where the data of a run are now, and table.csv is not a run"),
         (
             ["table.csv", "--backbone", "timm:x"],
-            "the encoder 'backbone' does not suit table.csv, which holds a table or texts",
+            "the encoder 'backbone' does not suit",
         ),
         (["table.csv", "--count", "0"], "0 rows were asked for"),
     ],

@@ -127,7 +127,9 @@ def encode(
         tell(done)
     if isinstance(raw, ImageFiles) and len(raw.failures) == len(raw):
         first = next(iter(raw.failures.items()))
-        raise DataError(f"none of the images in {dataset.name} can be read (the first: {raw.paths[first[0]]}: {first[1]}).")
+        raise DataError(
+            f"none of the images in {dataset.name} can be read (the first: {raw.paths[first[0]]}: {first[1]})."
+        )
     inputs = np.concatenate(made)
     if not np.isfinite(inputs).all():
         raise DataError(f"{dataset.name} holds NaN or infinite numbers; replace them first.")
