@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,6 +126,17 @@ def say_result(run: Run, quiet: bool, warnings: list[str]) -> None:
     if run.has_report:
         say(f"report in {run.path / REPORT}")
     say(f"to predict: {_command('predict', run, ' INPUT -o out.csv')}")
+
+
+@contextmanager
+def progress(words: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal; yield what to call with the number of rows that are done."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(words, total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def say(text: str) -> None:

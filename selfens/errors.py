@@ -25,6 +25,7 @@ EXTRAS = {
     "ray": ("ray",),
     "timm": ("timm", "torchvision"),
     "text": ("wordllama", "tokenizers", "pandas"),
+    "label": ("starlette", "uvicorn"),
     "sentence-transformers": ("sentence-transformers", "pandas"),
 }
 

@@ -25,18 +25,20 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from selfens import auto
+from selfens import auto, encoders
 from selfens.config import Config
 from selfens.core import launcher
 from selfens.core.device import keep_random_state, resolve_device
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.data.frames import TEXT, TextColumns, check_frame, is_frame, text_frame
+from selfens.encoders import ENCODERS
 from selfens.errors import ConfigError, DataError, check_type
 from selfens.files.scratch import scratch_folder
 from selfens.runs.directory import free_directory
 from selfens.runs.novelty import Novelty
 from selfens.runs.run import Run
 from selfens.settings import seconds
+from selfens.tools import selection
 from selfens.tools.comparison import comparison_of
 from selfens.tools.folds import default_folds, evidence_by_folds
 from selfens.training.loop import train
@@ -233,6 +235,32 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         encoder = self.model_.encoder
         raw = encoder.accept(self._checked_inputs(X), "this classifier", "X's rows")
         return self.novelty_.score(encoder.transform(raw).inputs)
+
+    def suggest(self, X: ArrayLike, count: int, y: ArrayLike | None = None) -> NDArray[np.int64]:
+        """Return the numbers of up to `count` rows of X to label next: before `fit` typical ones, then uncertain ones.
+
+        They differ from each other and from the rows that are labeled in y (default: none). See `selfens.tools.selection`.
+        """
+        probabilities, is_fitted = None, hasattr(self, "model_")
+        if is_fitted:
+            encoder, probabilities = self.model_.encoder, self.predict_proba(X)
+            raw = encoder.accept(self._checked_inputs(X), "this classifier", "X's rows")
+        else:
+            texts = _texts(X)
+            raw = check_frame(X) if is_frame(X) else X if texts is None else text_frame(texts)
+            if not is_frame(raw):
+                raw = Dataset.from_arrays(x := check_array(X, allow_nd=True), np.full(len(x), UNLABELED)).raw
+            encoder = encoders.build(ENCODERS.options("columns" if is_frame(raw) else "identity"))
+            encoder.fit(raw, np.arange(len(raw)))
+        labels = np.full(len(raw), UNLABELED)
+        if y is not None and len(given := column_or_1d(_without_missing(y))) != len(labels):
+            raise DataError(f"X has {len(labels):,} rows and y {len(given):,}; expected a label or -1 for each row.")
+        if y is not None:
+            labels[_known(given)[0]] = 0
+        scaled = encoder.is_scaled
+        return selection.suggest(
+            encoder.transform(raw).inputs, count, labels, probabilities, standardize=not scaled
+        ).rows
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy over the rows that have a label; those labeled -1 are left out."""

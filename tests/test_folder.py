@@ -365,7 +365,9 @@ def test_what_is_missing_is_said_to_be_missing(tmp_path, typed):
         assert code == 1
         assert "notes.md cannot be read; expected an .npz file, a folder" in err
     (tmp_path / "notes.txt").write_text("x")
-    assert "notes.txt is a single text; expected a folder of .txt files per class" in typed("train", "notes.txt")[2]
+    assert (
+        "notes.txt has a label; label at least one row per class" in typed("train", "notes.txt")[2]
+    )  # a text per line
     assert "are a table, but run was trained on arrays" in typed("predict", "run", "notes.txt", "-o", "out.csv")[2]
 
 

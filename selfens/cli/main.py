@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from selfens.cli import about, compare, train, use
+from selfens.cli import about, compare, label, train, use
 from selfens.console import complain, say
 from selfens.errors import SelfensError
 from selfens.experiments.command import reproduce, with_ray_address
@@ -19,7 +19,8 @@ app = typer.Typer(
 )
 for command in (
     *(train.train, train.resume, compare.compare),
-    *(use.evaluate, use.predict, use.report, use.export, use.audit, use.suggest),
+    *(use.evaluate, use.predict, use.report, use.export, use.audit),
+    *(label.suggest, label.label),
     *(about.presets, about.methods, about.demo, about.bench),
     reproduce,
 ):

@@ -1,9 +1,16 @@
 """Arguments and options shared by several commands."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from selfens.errors import ConfigError
+
+if TYPE_CHECKING:
+    from selfens.encoders import EncoderOptions
 
 Device = Literal["auto", "cpu", "cuda"]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
@@ -20,3 +27,35 @@ TrustOption = Annotated[bool, typer.Option("--trust-code", help="Import the code
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE", help="Set a field of the config.")
 ]
+LabelColumn = Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="The label column of a table.")]
+IdColumn = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="The id column of a table.")]
+TextColumns = Annotated[
+    list[str] | None, typer.Option("--text", metavar="COLUMN", help="A text column of a table; may be repeated.")
+]
+BackboneOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Use features of timm:NAME or module:factory.")
+]
+WeightsOption = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Load the weights of the backbone from this file.")
+]
+EncoderOption = Annotated[
+    list[str] | None,
+    typer.Option("--encoder", metavar="NAME", help="How to turn examples into inputs; may be repeated for text."),
+]
+
+
+def encoder_of(
+    backbone: str | None, weights: str | None, names: list[str] | None, *, cache: bool = True, size: int | None = None
+) -> EncoderOptions | None:
+    """Return the encoder that the options name; None if they name none."""
+    if backbone is not None and names:
+        raise ConfigError("--backbone and --encoder were both given; leave one of them out.")
+    if backbone is None and (weights is not None or not cache):
+        raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
+    from selfens import auto
+    from selfens.encoders import ENCODERS
+
+    if backbone is not None:
+        options: EncoderOptions = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
+        return options
+    return auto.encoder_for(names) if names else None

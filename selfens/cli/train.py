@@ -12,15 +12,22 @@ import typer
 
 from selfens import console
 from selfens.cli.options import (
+    BackboneOption,
     BaselinesOption,
     DataOption,
     Device,
+    EncoderOption,
+    IdColumn,
+    LabelColumn,
     QuietOption,
     ReportOption,
     RunArgument,
     SetOption,
     TensorBoardOption,
+    TextColumns,
     TrustOption,
+    WeightsOption,
+    encoder_of,
 )
 from selfens.console import say
 from selfens.core import launcher
@@ -40,11 +47,9 @@ def train(
     source: Annotated[
         str, typer.Argument(metavar="DATA", help="A preset, .npz file, table, or folder of images or .txt files.")
     ],
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The label column of a table.")] = None,
-    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="The id column of a table.")] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="A text column of a table; may be repeated.")
-    ] = None,
+    label: LabelColumn = None,
+    id_column: IdColumn = None,
+    text: TextColumns = None,
     labels: Annotated[str | None, typer.Option(help="Number of labels to use, or 'all'.")] = None,
     labels_file: Annotated[
         Path | None, typer.Option(help="File of the labels to use, such as a corrected audit.")
@@ -68,16 +73,9 @@ def train(
         Path | None, typer.Option(help="Folder of the official files; missing ones are downloaded.")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Scale a folder's images to this side in pixels.")] = None,
-    backbone: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Train on features of timm:NAME or module:factory.")
-    ] = None,
-    weights: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Load the weights of the backbone from this file.")
-    ] = None,
-    encoder: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="How to turn examples into inputs; may be repeated for text."),
-    ] = None,
+    backbone: BackboneOption = None,
+    weights: WeightsOption = None,
+    encoder: EncoderOption = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
     run: Annotated[Path | None, typer.Option("--run", "--run-dir", help="Run directory; default: in runs/.")] = None,
     ray: RayOption = None,
@@ -106,7 +104,6 @@ def train(
         {"a time limit": limit, "a number of epochs": fields.get("schedule.epochs", epochs)},
         {"--labels": labels, "--labels-file": labels_file},
         {"--labels-file": labels_file, "--add-labels": add_labels or None},
-        {"--backbone": backbone, "--encoder": encoder or None},
     ):
         if None not in pair.values():
             raise ConfigError(f"{' and '.join(pair)} were both given; leave one of them out.")
@@ -119,18 +116,13 @@ def train(
         raise ConfigError(
             "torchrun starts several processes for one run; leave out torchrun, or leave out --seeds and --ray."
         )
-    if backbone is None and (weights is not None or not cache):
-        raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
     if labels is not None and labels.lower() == "none":
         raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
     from selfens import auto
-    from selfens.encoders import ENCODERS
     from selfens.training import loop
 
-    chosen_encoder = auto.encoder_for(encoder) if encoder else None
-    if backbone is not None:
-        chosen_encoder = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
-        size = None
+    chosen_encoder = encoder_of(backbone, weights, encoder, cache=cache, size=size)
+    size = None if backbone is not None else size
     columns = {"label": label, "id": id_column, "text": tuple(text or ()) or None}
     options: dict[str, Any] = {**columns, "folder": data_dir and str(data_dir), "size": size}
     source_fields = {name.removeprefix("source."): given.partition("=")[2].strip() for name, given in fields.items()

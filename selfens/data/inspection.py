@@ -231,6 +231,18 @@ def _contrast(dataset: Dataset, rows: Rows) -> NDArray[np.float32]:
     return _small_gray(dataset, rows).std(axis=1) if _are_images(dataset) else np.full(len(rows), np.inf, np.float32)
 
 
+def blank_rows(dataset: Dataset, rows: Rows) -> NDArray[np.bool_]:
+    """Return which rows show nothing: images of one color, equal numbers, empty cells or one character repeated."""
+    if is_frame(dataset.raw):
+        columns = [as_text(dataset.raw[name].iloc[rows]).tolist() for name in dataset.raw.columns]
+        joined = (set("".join(cells)) for cells in zip(*columns, strict=True))
+        return np.array([len(set(filter(str.isalnum, letters))) < 2 for letters in joined], dtype=bool)
+    if _are_images(dataset):
+        return _contrast(dataset, rows) < BLANK
+    parts = [np.ptp(piece.reshape(len(piece), -1), axis=1) == 0 for piece in pieces(dataset.raw, 1000, rows)]
+    return np.concatenate([np.zeros(0, dtype=bool), *parts])
+
+
 def _known(labels: NDArray[np.int64]) -> set[int]:
     return set(labels.tolist()) - {UNLABELED}
 

@@ -1,4 +1,5 @@
-"""Labels files: lines of `row` or `row,label`; or, under a header, a CSV with `row` or `file` and `label` among its columns.
+"""Labels files: lines of `row` or `row,label`; or, under a header, a CSV with `row` or `file` and `label` among its columns;
+or what another tool wrote (`selfens.data.interchange`).
 
 So a corrected audit and filled-in suggestions are labels files.
 """
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.folders import folded
+from selfens.data.interchange import find_rows, is_foreign, read_foreign
 from selfens.data.sources.images import read_cells
 from selfens.errors import DataError, listed
 
@@ -45,8 +47,10 @@ def _read(path: Path, dataset: Dataset) -> dict[int, _Given]:
     """Read one file.
 
     Rows are found by their files if the file has such a column: row numbers shift when files are added. A file that is
-    not a training image is passed over if it has no label.
+    not a training image is passed over if it has no label. Exports of other tools are read, too (`selfens.data.interchange`).
     """
+    if is_foreign(path):
+        return _read_foreign(path, dataset)
     lines, names = read_cells(path, "row,label"), ["row", "label"]
     has_header = bool(lines) and bool({"row", "file"} & set(header := [name.lower() for name in lines[0][1]]))
     if has_header:
@@ -81,6 +85,34 @@ def _read(path: Path, dataset: Dataset) -> dict[int, _Given]:
             )
         found[row] = _Given(known, key, where)
     return found
+
+
+def _read_foreign(path: Path, dataset: Dataset) -> dict[int, _Given]:
+    given, class_of = read_foreign(path), _class_names(dataset)
+    find = _finder(dataset, path) if dataset.ids and dataset.id_header == "file" else lambda key: (None, "")
+    found: dict[int, _Given] = {}
+    for each, rows in zip(given, find_rows(dataset, given, lambda name: find(name)[0]), strict=True):
+        known, what = class_of(each.label), next(filter(None, (*each.files, each.text[:80], each.row)), "nothing")
+        if known is None:
+            raise DataError(
+                f"{each.where} gives the label '{each.label}'; expected one of {listed(dataset.classes, 12)}."
+            )
+        if not rows:
+            raise DataError(f"{each.where} names '{what}', which is no training row of {dataset.name}.")
+        for row in rows:
+            if found.setdefault(row, _Given(known, what, each.where)).label != known:
+                raise DataError(f"{each.where} gives a row a second label, '{each.label}'; each row has one label.")
+    return found
+
+
+def label_names(path: Path) -> set[str]:
+    """Return the labels that a labels file gives."""
+    if is_foreign(path):
+        return {each.label for each in read_foreign(path)}
+    lines = read_cells(path, "row,label")
+    header = [name.lower() for name in lines[0][1]] if lines else []
+    place = header.index("label") if "label" in header else 1
+    return {cells[place] for _, cells in lines["label" in header :] if len(cells) > place} - {""}
 
 
 Found = tuple[int | None, str]

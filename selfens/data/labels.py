@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from selfens.core.randomness import CORRUPTION, HELD_OUT, stream
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.label_files import read_several
+from selfens.data.label_files import label_names, read_several
 from selfens.data.rows import Labels, Rows
 from selfens.errors import ConfigError, DataError, listed
 from selfens.settings import Section, setting
@@ -115,6 +115,14 @@ class LabelChoice:
         labels = self.training_labels(num_rows)
         labels[self.validation] = self.validation_labels
         return labels
+
+
+def with_classes(dataset: Dataset, options: LabelsConfig) -> Dataset:
+    """Return the dataset with the classes that its labels files name, if it has none of its own."""
+    if dataset.classes or options.file is None:
+        return dataset
+    names = {name for path in options.file for name in label_names(Path(path))}
+    return replace(dataset, classes=tuple(sorted(names)))
 
 
 def choose_labels(dataset: Dataset, options: LabelsConfig, *, label_seed: int, split_seed: int) -> LabelChoice:

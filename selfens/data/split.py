@@ -8,24 +8,14 @@ labels are few, all of them are trained on: a fifth would tell little about the 
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from selfens.data import journal
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inspection import find_look_alikes
 
 SHARE = 0.2
 FEWEST = 100  # on fewer test rows, the 90 % interval of an error may be wider than ±8 points
-
-
-def mark_suggested(dataset: Dataset, path: Path) -> Dataset:
-    """Mark the rows that a model chose for labeling, according to the journal next to the data."""
-    chosen = journal.suggested(journal.path_for(path))
-    if not chosen:
-        return dataset
-    return replace(dataset, suggested=np.array([each in chosen for each in dataset.row_hashes()]))
 
 
 def hold_out(dataset: Dataset) -> Dataset:

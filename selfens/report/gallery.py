@@ -20,7 +20,8 @@ from selfens.report.render import END_ISOLATE, ISOLATE, shown
 from selfens.runs.evidence import Evidence
 from selfens.runs.novelty import Novelty
 from selfens.runs.statistics import tempered
-from selfens.tools.audit import Audit, Suggestions
+from selfens.tools.audit import Audit
+from selfens.tools.selection import Suggestions
 
 MAX_ENTRIES = 50
 FARTHEST = 10  # rows, if none is far from the others
@@ -67,8 +68,11 @@ def audit_gallery(audit: Audit, data: EncodedDataset, how: str = "", *, is_in_sa
 
 def suggestions_gallery(found: Suggestions, data: EncodedDataset) -> Gallery:
     """Show the unlabeled rows to label next."""
-    note = "Uncertainty ranges from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns."
-    columns = {"predicted": found.predicted, "uncertainty": found.uncertainty}
+    note = "The first ones stand for the most rows that are not labeled yet."
+    columns: dict[str, NDArray[Any]] = {}
+    if not np.isnan(found.uncertainty).any():
+        note = f"{note} Uncertainty ranges from 0 (certain) to 1 (all classes equally probable)."
+        columns = {"predicted": found.predicted, "uncertainty": found.uncertainty}
     return _gallery("Rows to label next", note, data, data.dataset.train_rows[found.rows], columns)
 
 

@@ -15,7 +15,8 @@ from selfens.report.gallery import audit_gallery, suggestions_gallery
 from selfens.report.render import render, shown
 from selfens.runs.directory import REPORT
 from selfens.runs.run import Run
-from selfens.tools.audit import Audit, Suggestions
+from selfens.tools.audit import Audit
+from selfens.tools.selection import Suggestions
 
 MARK = b"<!doctype html><!-- selfens -->"  # only our pages begin like this
 RunOrPath = Run | str | Path

@@ -1,6 +1,7 @@
 """Run: a finished or unfinished run, read back from its directory, ready to predict."""
 
 import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,8 @@ class Run:
             advice = "put them back, or say where they are now (--data PATH)"
             reason = str(error).rstrip(".")
             raise RunError(f"the data of {self.path} cannot be loaded: {reason}; {advice}.") from None
+        if not dataset.classes:  # they came from a labels file
+            dataset = replace(dataset, classes=self.classes)
         data = EncodedDataset.make(dataset, self.encoder)
         if (data.fingerprint, data.num_rows) != (self.info.fingerprint, self.info.rows):
             raise RunError(

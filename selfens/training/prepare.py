@@ -11,7 +11,7 @@ from selfens import encoders
 from selfens.config import Config
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
-from selfens.data.labels import LabelChoice, choose_labels
+from selfens.data.labels import LabelChoice, choose_labels, with_classes
 from selfens.encoders.dataset import EncodedDataset
 from selfens.runs.run import Run
 
@@ -45,6 +45,7 @@ def prepare(config: Config, device: torch.device, dataset: Dataset | None, *, pr
     if dataset is None:
         dataset = sources.load(config.source, seed=seeds.of("split"), side=encoder.image_side, progress=progress)
         config = replace(config, source=dataset.source or config.source)
+    dataset = with_classes(dataset, config.labels)
     labels = choose_labels(dataset, config.labels, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
     main = np.setdiff1d(np.arange(dataset.num_main), labels.validation)
     encoder.fit(dataset.raw, dataset.train_rows[main])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from selfens.data import split
+from selfens.data import journal, split
 from selfens.data.dataset import Dataset
 from selfens.data.rows import take
 from selfens.data.sources.base import PathOptions, Peek, Source, SourceOptions
@@ -104,9 +104,7 @@ def load(options: SourceOptions, *, seed: int = 0, side: int | None = None, prog
     """Load a data set with its extra rows; see `Source.load`."""
     data = build(options).load(seed=seed, side=side, progress=progress)
     if isinstance(options, PathOptions):
-        # The options as they are now, so that the journal is looked for next to data that were moved.
-        data = replace(data, source=data.source or options)
-        data = split.mark_suggested(data, Path(str(options.path)))
+        data, noted = with_journal(data, options)
         data = split.hold_out(data) if options.hold_out else data
     if options.extra is None:
         return data
@@ -119,7 +117,20 @@ def load(options: SourceOptions, *, seed: int = 0, side: int | None = None, prog
         extra = read(options.extra, data.source or options, side=side, progress=progress)
         data = data.with_extra(extra.raw, ids=extra.ids, name=options.extra)
         data = replace(data, skipped=(*data.skipped, *extra.skipped))
-    return split.mark_suggested(data, Path(str(options.path))) if isinstance(options, PathOptions) else data
+    return journal.mark_suggested(data, noted) if isinstance(options, PathOptions) else data
+
+
+def browse(options: PathOptions, *, side: int | None = None) -> Dataset:
+    """Load a user's data to look at rows and to label them, as quickly as possible and without the journal."""
+    data = build(options).browse(side=side)
+    return replace(data, source=data.source or options)
+
+
+def with_journal(data: Dataset, options: PathOptions) -> tuple[Dataset, journal.Noted]:
+    """Return data with what the journal beside them says, and the journal. The source remembers how much of it there was."""
+    noted = journal.read(journal.path_for(Path(str(options.path))), options.journal)
+    source = (data.source or options).changed({"journal": noted.lines})
+    return journal.apply(replace(data, source=source), noted), noted
 
 
 def public_extra(options: SourceOptions) -> SourceOptions | None:

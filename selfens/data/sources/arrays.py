@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.arrays import image_side, npz_shape, read_npy, read_npz
-from selfens.data.dataset import Dataset
+from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.sources.base import PathOptions, Peek, Source
 from selfens.errors import DataError
 
@@ -66,10 +67,10 @@ class Arrays(Source):
         paths = [path / f"{name}.npy" for name in NAMES]
         is_folder = _is_npy_folder(path)
         arrays = {each.stem: read_npy(each) for each in paths if each.exists()} if is_folder else read_npz(path)
-        if not {"x_train", "y_train"} <= set(arrays):
+        if "x_train" not in arrays:
             found = ", ".join(sorted(arrays)) or "no arrays"
             raise DataError(f"{path} holds {found}; expected x_train and y_train (and x_test, y_test for a test set).")
-        return arrays
+        return {"y_train": np.full(len(arrays["x_train"]), UNLABELED)} | arrays
 
 
 def _is_npy_folder(path: Path) -> bool:

@@ -53,6 +53,11 @@ class PathOptions(SourceOptions):
         True,
         "Test on a fifth of the labeled rows, if that is at least 100 rows and the data have no test set.",
     )
+    journal: int | None = setting(
+        None,
+        "How many lines of the journal beside the data, which holds the labels given on a page, count; none: all.",
+        at_least=0,
+    )
 
     @property
     def title(self) -> str:
@@ -117,6 +122,10 @@ class Source(ABC):
         """Load all rows to predict on. Labels are ignored."""
         data = self.load(seed=0, side=side, progress=progress)
         return replace(data, is_test=data.is_test & False)
+
+    def browse(self, *, side: int | None) -> Dataset:
+        """Load the rows to look at them; they need not have labels."""
+        return self.load(seed=0, side=side, progress=False)
 
     def warning(self) -> str:
         """Return a sentence if the files are not as published, else ""."""

@@ -28,7 +28,7 @@ from selfens.data.folders import (
     unlabeled_names,
 )
 from selfens.data.frames import column_names
-from selfens.data.images import SIDE, decode_all, is_image, notes_on_others, suggested_size
+from selfens.data.images import SIDE, ImageFiles, decode_all, is_image, notes_on_others, suggested_size
 from selfens.data.sources.base import Peek, Source
 from selfens.errors import DataError
 from selfens.files import check_regular
@@ -70,6 +70,15 @@ class Images(Source):
     def read(self, *, side: int | None, progress: bool) -> Dataset:
         """Read every image, whatever the name of its folder."""
         return self._decoded(all_images(self.path), side, progress)
+
+    def browse(self, *, side: int | None) -> Dataset:
+        """Every image, decoded when it is asked for; unreadable ones are blank."""
+        train, test = list_images(self.path, self.options.unlabeled)
+        files = [*train, *test]
+        classes, labels, is_test = number_files(train, test, files, "image")
+        images = ImageFiles(files, side or self._side(files))
+        data = Dataset.unlabeled(images, name=str(self.path), folder=str(self._root), ids=tuple(map(str, files)))
+        return replace(data, labels=labels, is_test=is_test, classes=classes, notes=notes_on_others(self.path))
 
     @property
     def path(self) -> Path:
