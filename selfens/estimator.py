@@ -326,10 +326,17 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
 def _texts(X: Any) -> list[Any] | None:
     """Return the texts of a list, an array or a pandas Series of strings, in which None is missing; None for anything else."""
-    if isinstance(X, str | bytes) or is_frame(X):
+    if isinstance(X, str | bytes):
+        raise DataError("X is a single text; expected a list of texts.")
+    if is_frame(X):
         return None
+    if (first := _first_word(X)) is not None:
+        found = f"X holds rows of strings such as {first[:40]!r}"
+        raise DataError(f"{found}; expected a list with one string per row, or a pandas DataFrame.")
     given = [*X] if isinstance(X, list | tuple) or getattr(X, "ndim", 0) == 1 else []
     texts = [None if is_missing(each) else each for each in given if not isinstance(each, np.ndarray | list | tuple)]
+    if texts and all(isinstance(each, bytes) for each in texts):
+        raise DataError("X holds bytes; expected strings, so decode them: text.decode().")
     if len(texts) < len(given) or not any(isinstance(each, str) for each in texts):
         return None
     if strange := [each for each in texts if not isinstance(each, str | None)]:
@@ -337,6 +344,18 @@ def _texts(X: Any) -> list[Any] | None:
             f"X holds strings and {strange[0]!r} of type {type(strange[0]).__name__}; expected strings only."
         )
     return [each if each is None else str(each) for each in texts]
+
+
+def _first_word(X: Any) -> str | None:
+    """Return the first cell of rows if it is a string and no number."""
+    row = X[0] if isinstance(X, list | tuple | np.ndarray) and len(X) else None
+    cell = row[0] if isinstance(row, list | tuple | np.ndarray) and np.ndim(row) and len(row) else None
+    try:
+        if isinstance(cell, str):
+            float(cell)
+        return None
+    except ValueError:
+        return str(cell)
 
 
 def _without_missing(y: Any) -> Any:

@@ -13,14 +13,15 @@ DEFAULT_METHOD = "temporal"
 
 
 class Preset(NamedTuple):
-    """A method on a data set: overrides besides those of `DATA_SETS`, and what to expect."""
+    """A method on a data set: its overrides on top of those of `DATA_SETS`, its time and its error."""
 
     overrides: tuple[str, ...]
     time: str
-    """Times on an H200 follow from the measured images/s."""
+    """Training time; on an H200, computed from the measured images/s."""
     ours: str = ""
-    """The test error, if it was measured."""
+    """Our test error, if it was measured."""
     paper: str = ""
+    """The paper's test error."""
 
 
 DIGITS = (
@@ -40,7 +41,7 @@ WEIGHT_30, WEIGHT_60, WEIGHT_100 = ((f"method.weight_max={weight}",) for weight 
 TIME = "a minute on one CPU core"
 NO_RAMPUP = "schedule.weight_rampup_epochs=0"
 FIXMATCH = ("method.decay=0.99", "views.cutout=0.25", "training.labeled_per_batch=20")
-TEACHER = (  # what goes with the temporal teacher on images; docs/modern.md says how it was chosen
+TEACHER = (  # settings for the temporal teacher on images; docs/modern.md says how they were chosen
     "network.normalization=full",
     "network.noise=0",
     "network.dropout=0",
@@ -66,7 +67,7 @@ SVHN_MODERN = (
 DIGITS_MODERN = (
     *MODERN,
     *("views.translation=1", "views.cutout=0.25", "schedule.epochs=60", "training.batch_size=100"),
-    *("network.mean_momentum=0.95", "method.decay=0.99"),  # slower averages would lag behind in so few steps
+    *("network.mean_momentum=0.95", "method.decay=0.99"),  # slower averages would lag behind in a short run
 )
 
 PRESETS: dict[str, Preset] = {
@@ -101,20 +102,27 @@ PRESETS: dict[str, Preset] = {
 }
 
 STRONG_METHODS = ("temporal-teacher", "fixmatch")
-"""Methods that the settings in `TEACHER` suit."""
+"""Methods for which the settings in `TEACHER` are suitable."""
 
 
 def full_name(name: str) -> str | None:
-    """Return the name of a preset in full: digits means digits-temporal. None if there is no such preset."""
+    """Return the full name of a preset (digits means digits-temporal), or None if there is no such preset."""
     return next((full for full in (name, f"{name}-{DEFAULT_METHOD}") if full in PRESETS), None)
 
 
 def get(name: str, method: str | None = None) -> Config:
     """Return the config of a preset.
 
-    Another `method` gives the config of its preset on the same data set. If it has none, the other settings are kept
-    where they suit both methods.
+    Parameters
+    ----------
+    name
+        Such as "cifar10-pi"; "cifar10" means "cifar10-temporal".
+    method
+        Train this method instead, with the settings of its preset on the same data set. If it has none, the settings of
+        `name` are kept if they suit both methods; otherwise only those of the data set are.
 
+    Examples
+    --------
     >>> get("digits", "mean-teacher") == get("digits-mean-teacher")
     True
     >>> get("cifar10-modern", "fixmatch").optimizer == get("cifar10-modern").optimizer

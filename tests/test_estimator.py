@@ -25,7 +25,7 @@ from selfens.config import Config
 from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, DataError, RunError, SelfensWarning
 from selfens.estimator import SelfEnsemblingClassifier
-from selfens.runs.evidence import CAUTION
+from selfens.runs.evidence import CAUTION, FINAL
 from selfens.runs.run import load_run
 from selfens.runs.statistics import fit_temperature
 from selfens.tools.folds import evidence_by_folds
@@ -409,7 +409,7 @@ def test_probabilities_are_calibrated_by_the_temperature_that_was_measured(measu
     model, plain = measured
     x, _ = blobs(40, seed=5)
     found = model.comparison_.evidence
-    assert model.temperature_ == fit_temperature(found.probabilities, found.labels)
+    assert model.temperature_ == FINAL * fit_temperature(found.probabilities, found.labels)
     assert model.temperature_ != 1
     expected = softmax(np.log(plain.predict_proba(x)) / model.temperature_, axis=1)
     assert model.predict_proba(x) == pytest.approx(expected, abs=1e-6)
@@ -456,8 +456,11 @@ def test_rows_that_are_too_uncertain_for_an_error_get_another_answer(measured, m
     caution = fit_temperature(found.probabilities, found.labels, CAUTION)
     assert caution > model.temperature_
     known, new = (
-        softmax(np.log(np.maximum(each, 1e-12)) / caution, axis=1).max(axis=1)
-        for each in (found.probabilities.astype(float), plain.predict_proba(x))
+        softmax(np.log(np.maximum(each, 1e-12)) / temperature, axis=1).max(axis=1)
+        for each, temperature in (
+            (found.probabilities.astype(float), caution),
+            (plain.predict_proba(x), FINAL * caution),
+        )
     )
     ranked = sorted(known, reverse=True)
     allowed = [k for k in range(1, 31) if 100 * np.mean([1 - each for each in ranked[:k]]) <= max_error]

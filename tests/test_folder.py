@@ -1,4 +1,4 @@
-"""Folders of images, as people have them: odd names, odd modes, broken files."""
+"""Folders of images as found in the wild: odd names, odd modes, broken files."""
 
 import base64
 import csv
@@ -74,7 +74,7 @@ def test_folders_are_classes_and_the_rest_is_unlabeled(tmp_path):
     data = folder(photos(tmp_path / "my photos"))
     assert (data.classes, data.raw.shape) == (("blue", "green", "red"), (37, 3, 8, 8))
     assert (data.train_labels == -1).sum() == 19
-    assert len(data.test_labels) == 0  # a fifth of so few labels would say too little
+    assert len(data.test_labels) == 0  # too few labels to hold out a fifth
     assert np.bincount(data.train_labels[data.train_labels >= 0]).tolist() == [6, 6, 6]
     for row in np.flatnonzero(data.labels >= 0):
         name = data.classes[data.labels[row]]
@@ -180,7 +180,7 @@ def test_what_is_held_out_does_not_move_with_seeds_names_places_or_new_images(ma
     after = held_out(root)
     assert after - new == before
     assert 0 < len(after & new) < 40
-    for number in range(30):  # an image that loses its label, as one that gets a label, moves no other
+    for number in range(30):  # an image that loses or gets a label moves no other
         path = root / "a" / sorted(os.listdir(root / "a"))[0]
         path.rename(picture(root / "unlabeled" / f"{number}.bmp"))
     assert held_out(root) == after & {path.read_bytes() for name in "ab" for path in (root / name).iterdir()}
@@ -394,8 +394,8 @@ def test_a_csv_may_come_from_a_spreadsheet_that_separates_otherwise(tmp_path, ma
     ("content", "sentence"),
     [
         ("file,label\nnot-there.png,cat\n", "1 files that do not exist, the first .*not-there.png"),
-        ("path,class\nx.png,cat\n", "begins with the columns path, class; expected file and label"),
-        ("", "begins with the columns none"),
+        ("path,class\nx.png,cat\n", "has the columns path, class; expected file and label"),
+        ("", "has the columns none"),
         ("file,label\n", "names no files"),
         ("file,label\nl.png,cat\nl.png,dog\n", "names .*l.png twice, with the labels 'cat' and 'dog'; keep one"),
         ("file,label\nl.png,käse\n", "holds the label .*, which is not UTF-8"),
@@ -531,9 +531,7 @@ def test_a_file_that_was_moved_is_named_with_the_remedy(tmp_path, typed):
     assert typed("train", "photos", "--run", "run", *QUICKLY)[0] == 0
     assert typed("suggest", "run", "-n", "2")[0] == 0
     (root / "unlabeled" / "red0.jpg").rename(root / "unlabeled" / "aaa.jpg")
-    said = (
-        "1 file missing (unlabeled/red0.jpg) and 1 file new (unlabeled/aaa.jpg); put back what it was, or train again"
-    )
+    said = "1 file missing (unlabeled/red0.jpg) and 1 file new (unlabeled/aaa.jpg); restore the original data, or train again"
     for words in (["suggest", "run", "-n", "2"], ["audit", "run"], ["evaluate", "run", "--folds", "2"]):
         code, _, err = typed(*words)
         assert (code, err.count("\n"), said in err) == (1, 1, True), err
@@ -541,7 +539,7 @@ def test_a_file_that_was_moved_is_named_with_the_remedy(tmp_path, typed):
     (root / "unlabeled" / "aaa.jpg").rename(root / "unlabeled" / "red0.jpg")
     assert typed("suggest", "run", "-n", "2")[0] == 0
     picture(root / "red" / "added.png")
-    assert "was trained on: 1 file new (red/added.png); put back" in typed("suggest", "run")[2]
+    assert "was trained on: 1 file new (red/added.png); restore" in typed("suggest", "run")[2]
 
 
 # Pictures in a report

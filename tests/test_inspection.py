@@ -1,4 +1,4 @@
-"""A look at the data: planted copies and look-alikes are found, nothing else is, and what is found is said."""
+"""Inspections: planted copies and look-alikes are found, nothing else is, and the user is told."""
 
 import json
 import os
@@ -204,7 +204,7 @@ def test_copies_and_look_alikes_with_different_labels_are_conflicts(root):
 
 
 def test_the_labels_of_copies_count_among_look_alikes(root):
-    """One copy stands for the others there, and may be the unlabeled one."""
+    """One copy represents the others, and it may be the unlabeled one."""
     shutil.copy(root / "000.png", root / "copy.png")
     vary(root / "000.png", np.random.default_rng(0))
     root = with_classes(root, {"000.png": "unlabeled", "copy.png": "b", "000.jpg": "a"})
@@ -225,9 +225,7 @@ def test_groups_among_training_and_test_rows_are_found(root):
     assert sorted(map(sorted, names(data, found.across))) == [["000.png", "copy.png"], ["010.jpg", "010.png"]]
     said = [line for line in found.lines(data) if "training and test" in line]
     assert len(said) == 1
-    assert said[0].startswith(
-        "2 groups of copies or look-alikes among both training and test rows, which makes the test "
-    )
+    assert said[0].startswith("2 groups of copies or look-alikes in both training and test rows, which makes the test ")
 
 
 def test_groups_are_those_of_a_naive_search():

@@ -152,14 +152,14 @@ def test_validation_rows_are_a_share_of_each_class_held_out_of_training(fraction
     assert (choice.training_labels(200)[choice.validation] == -1).all()
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize("kind", ["balanced", "original"])
 @pytest.mark.parametrize(
     ("count", "message"),
     [
-        (1, "labels.count is 1 and there are 2 classes; ask for at least one each"),
+        (1, "labels.count is 1 and there are 2 classes; ask for at least one label per class"),
         (8, "8 labels .* 4 of them of class 'y', which has only 3; ask for at most 6"),
     ],
 )
@@ -329,7 +329,7 @@ def test_an_empty_label_takes_the_label_away(tmp_path):
 def test_a_file_without_labels_is_refused(tmp_path, text, choice):
     path = tmp_path / "labels.csv"
     path.write_text(text)
-    with pytest.raises(DataError, match=r"labels.csv has no labels; fill in its column label"):
+    with pytest.raises(DataError, match=r"labels.csv has no labels; fill in the column 'label'"):
         chosen(labels_only([0, 1, 0, -1, -1]), choice=choice, file=str(path))
 
 
@@ -391,5 +391,5 @@ def test_several_files_are_added_up_and_may_not_contradict_each_other(tmp_path):
     choice = chosen(data, count=20, choice="added", file=(str(first), str(second)))
     assert choice.training_labels(200)[[3, 4]].tolist() == [0, 1]
     second.write_text("3,b\n4,b\n")
-    with pytest.raises(DataError, match="second.csv gives a row another label than a labels file before it"):
+    with pytest.raises(DataError, match="second.csv and an earlier labels file give a row different labels; keep one"):
         chosen(data, choice="file", file=(str(first), str(second)))

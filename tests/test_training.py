@@ -62,7 +62,7 @@ def visits(monkeypatch):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """A finished run of each method, only to be looked at."""
+    """A finished run of each method. Tests must not change it."""
     folder = tmp_path_factory.mktemp("done")
     return {method: selfens.train(config(method), folder / method, dataset=features()) for method in METHODS}
 
@@ -128,7 +128,7 @@ def test_a_run_predicts_class_names(tmp_path):
 # Every method on every kind of data
 
 
-@pytest.mark.filterwarnings("ignore:strong views change no colors")
+@pytest.mark.filterwarnings("ignore:strong views do not change colors")
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_on_small_images_too(tmp_path, method):
     data = images()
@@ -353,14 +353,14 @@ def dataset_of(x, test_x=None):
     ("x", "known"), [(BYTES, True), ((BYTES / 255).astype(np.float32), True), (BYTES + np.float32(0.5), False)]
 )
 def test_colors_of_pixels_are_changed_and_others_are_preprocessed_first(tmp_path, x, known):
-    """Of others gray is not known: what views leave empty is filled with 0, which must be the mean by then."""
+    """For other images gray is unknown, so views fill empty areas with 0, which must be the mean after preprocessing."""
     losses = {}
     for later in ("auto", "on", "off"):
         settings = config("fixmatch", *SMALL_IMAGES, f"preprocess.after_views={later}", epochs=1)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             losses[later] = selfens.train(settings, tmp_path / later, dataset=dataset_of(x)).history[0]["total"]
-        said = [str(each.message) for each in caught if "strong views change no colors" in str(each.message)]
+        said = [str(each.message) for each in caught if "strong views do not change colors" in str(each.message)]
         assert bool(said) == (not known or later == "off")
         assert all(
             ("set preprocess.after_views=on" if known else "white is 1, or 255 in bytes") in each for each in said
@@ -393,7 +393,7 @@ def test_a_threshold_that_nothing_passes_is_warned_of_at_the_end(tmp_path):
         warnings.simplefilter("always")
         run = selfens.train(config("fixmatch", "method.threshold=1", epochs=2), tmp_path / "run", dataset=features())
         settings = config("fixmatch", "method.threshold=1", "labels.count=all", epochs=1)
-        selfens.train(settings, tmp_path / "all", dataset=features())  # nothing unlabeled that could teach
+        selfens.train(settings, tmp_path / "all", dataset=features())  # no unlabeled rows to learn from
     said = [str(each.message) for each in caught]
     assert [record["kept"] for record in run.history] == [0, 0]
     assert len(said) == 1

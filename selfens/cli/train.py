@@ -32,38 +32,46 @@ if TYPE_CHECKING:
     from selfens.config import Config
 
 STARTUP = 1.0  # seconds that a process takes to start and to exit
-MIN_REPORT, REPORT_SHARE = 6.0, 0.1  # time reserved for baselines and report: seconds, or if more, share of the limit
+MIN_REPORT, REPORT_SHARE = 6.0, 0.1  # time for baselines and report: at least 6 s, or a tenth of the limit
 
 
 def train(
     source: Annotated[
-        str, typer.Argument(metavar="DATA", help="A preset, .npz file, folder of images or .txt files, table.")
+        str, typer.Argument(metavar="DATA", help="A preset, .npz file, table, or folder of images or .txt files.")
     ],
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="A table's column of labels.")] = None,
-    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="A table's column of ids.")] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The label column of a table.")] = None,
+    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="The id column of a table.")] = None,
     text: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="A table's column of text; may be repeated.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="A text column of a table; may be repeated.")
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="How many labels to use, or 'all'.")] = None,
-    labels_file: Annotated[Path | None, typer.Option(help="The labels to use, such as a corrected audit.")] = None,
+    labels: Annotated[str | None, typer.Option(help="Number of labels to use, or 'all'.")] = None,
+    labels_file: Annotated[
+        Path | None, typer.Option(help="File of the labels to use, such as a corrected audit.")
+    ] = None,
     add_labels: Annotated[
-        list[Path] | None, typer.Option(help="More labels, such as suggestions filled in; may be repeated.")
+        list[Path] | None, typer.Option(help="File of more labels, such as labeled suggestions; may be repeated.")
     ] = None,
     method: Annotated[str | None, typer.Option(help="See 'selfens methods'.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for labels, split and training.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Several runs, such as 0-9 or 0,3; beside each other.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Train several runs in parallel, such as 0-9 or 0,3.")] = None,
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Number of epochs; ramps scale with it.")] = None,
-    time_limit: Annotated[str | None, typer.Option(metavar="TIME", help="Such as 5m, including the report.")] = None,
-    device: Annotated[Device | None, typer.Option(help="Where to train.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or are downloaded to.")] = None,
-    size: Annotated[int | None, typer.Option(help="Side in pixels that a folder's images are scaled to.")] = None,
-    backbone: Annotated[
-        str | None, typer.Option(metavar="NAME", help="timm:NAME or module:factory: train on features.")
+    time_limit: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time limit such as 5m, including the report.")
     ] = None,
-    weights: Annotated[str | None, typer.Option(metavar="FILE", help="The backbone's weights, if not its own.")] = None,
+    device: Annotated[Device | None, typer.Option(help="Device to train on.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the official files; missing ones are downloaded.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Scale a folder's images to this side in pixels.")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Train on features of timm:NAME or module:factory.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Load the weights of the backbone from this file.")
+    ] = None,
     encoder: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="How examples become inputs; may be repeated for text."),
+        typer.Option(metavar="NAME", help="How to turn examples into inputs; may be repeated for text."),
     ] = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
     run: Annotated[Path | None, typer.Option("--run", "--run-dir", help="Run directory; default: in runs/.")] = None,
@@ -75,7 +83,7 @@ def train(
     quiet: QuietOption = False,
     overrides: SetOption = None,
 ) -> None:
-    """Train, and leave everything in a run directory; with several seeds, in one for each."""
+    """Train, and write everything to a run directory; with several seeds, to one for each."""
     began = time.perf_counter()
     limit = None if time_limit is None else seconds("--time-limit", time_limit)
     fields = {text.partition("=")[0].strip(): text for text in overrides or []}
@@ -98,7 +106,9 @@ def train(
     if ray is None and gpus is not None:
         raise ConfigError("--gpus is for runs on a Ray cluster; add --ray.")
     if several and launcher.world_size() > 1:
-        raise ConfigError("torchrun starts several processes for one run; leave it out, or --seeds and --ray.")
+        raise ConfigError(
+            "torchrun starts several processes for one run; leave out torchrun, or leave out --seeds and --ray."
+        )
     if backbone is None and (weights is not None or not cache):
         raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
     if labels is not None and labels.lower() == "none":
@@ -111,12 +121,12 @@ def train(
     if backbone is not None:
         chosen_encoder = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
         size = None
-    named = {"label": label, "id": id_column, "text": tuple(text or ()) or None}
-    options: dict[str, Any] = {**named, "folder": data_dir and str(data_dir), "size": size}
-    of_source = {name.removeprefix("source."): given.partition("=")[2].strip() for name, given in fields.items()
+    columns = {"label": label, "id": id_column, "text": tuple(text or ()) or None}
+    options: dict[str, Any] = {**columns, "folder": data_dir and str(data_dir), "size": size}
+    source_fields = {name.removeprefix("source."): given.partition("=")[2].strip() for name, given in fields.items()
                  if name.startswith("source.") and "=" in given and name != "source.name"}  # fmt: skip
     chosen, peek = auto.config_for(
-        source, method=method, device=device or "auto", encoder=chosen_encoder, as_text=of_source, **options
+        source, method=method, device=device or "auto", encoder=chosen_encoder, as_text=source_fields, **options
     )
     config = chosen
     if labels is not None:
@@ -172,7 +182,7 @@ def resume(
             finished = loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
         console.finish(finished, show, baselines, report, quiet)
         return
-    lacks = report and not (before.path / REPORT).is_file() and not before.was_passed_data  # the page comes last
+    lacks = report and not (before.path / REPORT).is_file() and not before.was_passed_data  # the report is written last
     if not quiet:
         say(f"{run} is complete; {'writing what is missing' if lacks else 'there is nothing to resume'}.")
     if lacks:
@@ -182,13 +192,13 @@ def resume(
             console.finish(before, show, baselines, report, quiet)
             return
         except SelfensError as error:
-            show.warn(f"this could not be written: {error}")
+            show.warn(f"the missing files could not be written: {error}")
     console.say_result(before, quiet, [])
 
 
 @contextmanager
 def _directory_for(config: Config, wanted: Path | None) -> Iterator[Path]:
-    """Yield the directory that was asked for, or create runs/DATA-METHOD-seedN or the first free name after it."""
+    """Yield the directory `wanted`, or create runs/DATA-METHOD-seedN, with -2, -3, ... if the name is taken."""
     from selfens.runs.directory import free_directory
 
     if wanted is not None:
@@ -201,7 +211,7 @@ def _directory_for(config: Config, wanted: Path | None) -> Iterator[Path]:
     try:
         yield directory
     except BaseException:
-        with suppress(OSError):  # unless they hold something
+        with suppress(OSError):  # they are not empty
             directory.rmdir()
             directory.parent.rmdir()
         raise

@@ -158,6 +158,8 @@ def export(
 
     done = export_run(console.loaded(run, trust_code, "cpu"), output)
     say(f"{output} written; its probabilities match the run's to within {done.difference:.1g} on {done.checked_on}")
+    if done.first:
+        say(f"it takes {done.first}; its model card says under 'first' how to make them")
 
 
 def audit(

@@ -1,7 +1,7 @@
 """Folders of files, one folder per class.
 
     cat/1.jpg  dog/2.png  unlabeled/3.jpg  4.jpg        folders are classes; the last two files have none
-    test/...                                            beside them: the test set, in class folders
+    test/...                                            next to them: the test set, in class folders
     train/...  test/...  unlabeled/...                  the same one level down
 
 `train`, `test`, `val` and `unlabeled` may be upper or lower case. Without test/, val/ is the test set.
@@ -24,12 +24,12 @@ from selfens.errors import DataError
 from selfens.settings import setting
 
 UNLABELED_FOLDERS = {"unlabeled", "unlabelled"}
-DOUBTFUL = {*UNLABELED_FOLDERS, "unsorted", "unknown", "unclassified", "todo", "inbox", "new", "rest", "misc", ""}
+AMBIGUOUS = {*UNLABELED_FOLDERS, "unsorted", "unknown", "unclassified", "todo", "inbox", "new", "rest", "misc", ""}
 TRAIN, TEST, VALIDATION = {"train", "training"}, {"test", "testing"}, {"val", "valid", "validation"}
 
 LabelByFile = dict[Path, str | None]
 Accepts = Callable[[Path], bool]
-"""Returns True for the files that count, judging by names."""
+"""Returns True for the files to use, judging by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,36 +52,36 @@ def list_folder(
     unlabeled
         As in `FolderOptions`.
     """
-    without = UNLABELED_FOLDERS | {name.strip().lower() for name in (unlabeled or "").split(",")}
+    unlabeled_names = UNLABELED_FOLDERS | {name.strip().lower() for name in (unlabeled or "").split(",")}
     folders = [path for path in _entries(source) if os.path.isdir(path)]
     train, test, validation = ([f for f in folders if f.name.lower() in names] for names in (TRAIN, TEST, VALIDATION))
     splits = [*train, *test, *validation]
-    beside = [f.name for f in folders if f not in splits and f.name.lower() not in without]
-    if train and beside:
+    others = [f.name for f in folders if f not in splits and f.name.lower() not in unlabeled_names]
+    if train and others:
         raise DataError(
-            f"{source} holds train/ and beside it '{beside[0]}'; with train/, classes are the folders inside it, so "
+            f"{source} holds train/ and beside it '{others[0]}'; with train/, classes are the folders inside it, so "
             "move the others there or elsewhere, or rename train/ if it is a class itself."
         )
-    to_train = _by_folder([*train, source], accepts, without, left_out=splits)
+    to_train = _by_folder([*train, source], accepts, unlabeled_names, left_out=splits)
     what = noun.partition(" (")[0]
     if not to_train:
         raise DataError(f"{source} holds no {what} to train on; expected a folder of {noun} per class.")
     classes = {label for label in to_train.values() if label is not None}
-    doubtful = sorted(name for name in classes if name.lower().strip("_-. ") in DOUBTFUL)
-    if unlabeled is None and doubtful:
+    ambiguous = sorted(name for name in classes if name.lower().strip("_-. ") in AMBIGUOUS)
+    if unlabeled is None and ambiguous:
         raise DataError(
-            f"{source} holds a folder '{doubtful[0]}', which may be a class or hold {what} without a class; add "
-            f"--set source.unlabeled={shlex.quote(','.join(doubtful))} if they have none, or --set source.unlabeled= if it is "
+            f"{source} holds a folder '{ambiguous[0]}', which may be a class or hold {what} without a class; add "
+            f"--set source.unlabeled={shlex.quote(','.join(ambiguous))} if they have none, or --set source.unlabeled= if it is "
             "a class."
         )
-    return to_train, _by_folder(test or validation, accepts, without)
+    return to_train, _by_folder(test or validation, accepts, unlabeled_names)
 
 
 def all_files(source: Path, accepts: Accepts, noun: str) -> list[Path]:
-    """Return every file of a folder, or the one file that `source` is."""
+    """Return every file of a folder, or `source` itself if it is a file."""
     found = _files_below(source, accepts) if os.path.isdir(source) else [source]
     if not found:
-        raise DataError(f"{source} holds no {noun}; expected some, in it or in folders below.")
+        raise DataError(f"{source} holds no {noun}; expected some in it or in its subfolders.")
     return found
 
 
@@ -102,13 +102,13 @@ def number_files(
 
 
 def _by_folder(
-    folders: Sequence[Path], accepts: Accepts, without: Set[str], left_out: Sequence[Path] = ()
+    folders: Sequence[Path], accepts: Accepts, unlabeled_names: Set[str], left_out: Sequence[Path] = ()
 ) -> LabelByFile:
     """Return the files in these folders without a label, and those in each subfolder with its name as the label."""
     found: LabelByFile = {}
     for path in itertools.chain.from_iterable(map(_entries, folders)):
         if os.path.isdir(path) and path not in left_out:
-            label = None if path.name.lower() in without else path.name
+            label = None if path.name.lower() in unlabeled_names else path.name
             found |= dict.fromkeys(_files_below(path, accepts), label)
         elif accepts(path) and not os.path.isdir(path):
             found[path] = None

@@ -1,6 +1,6 @@
-"""A look at the data before anything is learned: copies, look-alikes, blank images, and what copies make untrue.
+"""Inspection of the data before training: copies, look-alikes and blank images, and the problems that copies cause.
 
-Rows are those of a `Dataset`, training and test rows together. Nothing is removed: a person decides.
+Row numbers are those of a `Dataset`, training and test rows together. Nothing is removed; that is for the user to decide.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from selfens.files import check_regular
 from selfens.files.tensors import write_atomically
 
 FILE = "inspection.json"
-MOST_BYTES = 2**33  # of rows; more are not inspected, which would take minutes
-LARGEST = 20_000  # rows that are compared with each other; of more, the labeled ones and an even sample
+MOST_BYTES = 2**33  # larger data are not inspected, because it would take minutes
+LARGEST = 20_000  # rows compared with each other; of more, the labeled ones and an even sample
 SIDE = 8  # of the small gray images that are compared
 ALIKE = 0.15  # the largest difference of two look-alikes, relative to the contrast of the image
-NEAREST = 0.4  # the same, relative to the median distance of an image from the third most like it
-NEIGHBOR = 3  # because each image may be there in several sizes
+NEAREST = 0.4  # the same, relative to the median distance of an image from its third nearest
+NEIGHBOR = 3  # not 1, because each image may exist in several sizes
 BLANK = 1.0  # of 255; images with a smaller standard deviation show nothing
 GRAY = (0.299, 0.587, 0.114)
 
@@ -38,18 +38,18 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What a person should know about the rows. A group is numbers of rows, ascending."""
+    """What an inspection found. A group is a tuple of row numbers, ascending."""
 
     copies: tuple[Group, ...] = ()
     """Rows with the same content."""
     alike: tuple[Group, ...] = ()
-    """Images that are nearly the same: resized, or compressed again. Copies are among them once."""
+    """Images that are nearly the same: resized, or compressed again. Of exact copies, only one is included."""
     blank: Group = ()
     """Images of one color."""
     conflicts: tuple[Group, ...] = ()
     """Groups of copies and look-alikes with different labels."""
     across: tuple[Group, ...] = ()
-    """Groups of copies and look-alikes with training and test rows."""
+    """Groups of copies and look-alikes that have both training and test rows."""
     compared: int = 0
     """How many rows were compared with each other to find look-alikes; 0 if rows are not images."""
     files: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Inspection:
 
     @classmethod
     def load(cls, folder: Path, rows: int) -> Inspection | None:
-        """Return what `save` wrote of this number of rows; None if there is nothing, or it is damaged."""
+        """Return what `save` wrote for data with this many rows; None if the file is missing or damaged."""
         try:
             check_regular(folder / FILE)
             raw = json.loads((folder / FILE).read_text())
@@ -72,32 +72,34 @@ class Inspection:
             return None
 
     def lines(self, dataset: Dataset) -> list[str]:
-        """Say it in a few lines, the worst first."""
+        """Return a few lines for the user, the worst problem first."""
 
-        def first(groups: Sequence[Group]) -> str:
+        def example(groups: Sequence[Group]) -> str:
             shown = row_names(dataset, groups[0][:3])
             return f"the first: {', '.join(shown)}{', ...' if len(groups[0]) > 3 else ''}"
 
-        said = []
+        lines = []
         if self.conflicts:
             count = plural(len(self.conflicts), "group")
-            said.append(
-                f"{count} of copies or look-alikes with different labels; correct them ({first(self.conflicts)})."
+            lines.append(
+                f"{count} of copies or look-alikes with different labels; correct them ({example(self.conflicts)})."
             )
         if self.across:
             count = plural(len(self.across), "group")
-            said.append(
-                f"{count} of copies or look-alikes among both training and test rows, which makes the test error too small "
-                f"({first(self.across)})."
+            lines.append(
+                f"{count} of copies or look-alikes in both training and test rows, which makes the test error too low "
+                f"({example(self.across)})."
             )
         if self.copies:
             count = plural(sum(len(group) - 1 for group in self.copies), "copy", "copies")
-            said.append(f"{count} of other rows ({first(self.copies)}).")
+            lines.append(f"{count} of other rows ({example(self.copies)}).")
         if self.alike:
-            said.append(f"{plural(len(self.alike), 'group')} of images that are nearly the same ({first(self.alike)}).")
+            lines.append(
+                f"{plural(len(self.alike), 'group')} of images that are nearly the same ({example(self.alike)})."
+            )
         if self.blank:
-            said.append(f"{plural(len(self.blank), 'image')} of one color ({first([self.blank])}).")
-        return said
+            lines.append(f"{plural(len(self.blank), 'image')} of one color ({example([self.blank])}).")
+        return lines
 
 
 def _group(raw: Iterable[Any], rows: int) -> Group:
@@ -108,7 +110,7 @@ def _group(raw: Iterable[Any], rows: int) -> Group:
 
 
 def row_names(dataset: Dataset, rows: Iterable[int]) -> list[str]:
-    """Return the names by which a person knows these rows of a dataset."""
+    """Return the ids of these rows, or their numbers in the user's file."""
     if dataset.ids:
         return [dataset.ids[row] for row in rows]
     if dataset.numbers is not None:
@@ -123,12 +125,12 @@ def row_names(dataset: Dataset, rows: Iterable[int]) -> list[str]:
 
 
 def file_names(dataset: Dataset) -> tuple[str, ...]:
-    """Return the file of each row, relative to the folder of the data; nothing if rows are not files."""
+    """Return the file of each row, relative to the folder of the data; empty if rows are not files."""
     return tuple(os.path.relpath(name, dataset.folder) for name in dataset.ids) if dataset.folder else ()
 
 
 def inspect(dataset: Dataset) -> Inspection:
-    """Compare the rows of a dataset with each other."""
+    """Look for copies, look-alikes and blank images in a dataset."""
     files = file_names(dataset)
     if getattr(dataset.raw, "nbytes", 0) > MOST_BYTES:
         return Inspection(files=files)
@@ -162,7 +164,7 @@ def _are_images(dataset: Dataset) -> bool:
 
 
 def _contrast(dataset: Dataset, rows: Rows) -> NDArray[np.float32]:
-    """Return the standard deviation of each image, of 255; of rows that are not images, an infinite one."""
+    """Return the standard deviation of each image, with pixels from 0 to 255; infinity if rows are not images."""
     return _small_gray(dataset, rows).std(axis=1) if _are_images(dataset) else np.full(len(rows), np.inf, np.float32)
 
 
@@ -171,7 +173,7 @@ def _known(labels: NDArray[np.int64]) -> set[int]:
 
 
 def _sample(dataset: Dataset, rows: Rows) -> Rows:
-    """Return all rows, or if there are very many, the labeled ones and an even sample of the others."""
+    """Return all rows, or if there are more than `LARGEST`, the labeled ones and an even sample of the others."""
     if len(rows) <= LARGEST:
         return rows
     known = dataset.labels[rows] != UNLABELED
@@ -194,7 +196,8 @@ def _small_gray(dataset: Dataset, rows: Rows) -> NDArray[np.float32]:
 def look_alikes(small: NDArray[np.float32]) -> list[Group]:
     """Return groups of images that are nearly the same, from small gray versions of them.
 
-    Two images are alike if they differ little against the contrast of both, and far less than images of this data usually do.
+    Two images are alike if their difference is small relative to the contrast of both, and to the usual difference between
+    images of this data.
     """
     if len(small) < 2:
         return []
@@ -226,14 +229,14 @@ def groups_of(keys: Sequence[str]) -> list[Group]:
 
 
 def connected(pairs: Iterable[tuple[int, int]]) -> list[Group]:
-    """Return the groups that pairs of rows connect.
+    """Return the connected components of the graph with these edges.
 
     >>> connected([(0, 3), (1, 2), (3, 4)])
     [(0, 3, 4), (1, 2)]
     """
     group_of: dict[int, set[int]] = {}
     for one, other in pairs:
-        joined = group_of.get(one, {one}) | group_of.get(other, {other})
-        group_of |= dict.fromkeys(joined, joined)
+        group = group_of.get(one, {one}) | group_of.get(other, {other})
+        group_of |= dict.fromkeys(group, group)
     unique = {id(group): group for group in group_of.values()}
     return sorted(tuple(sorted(group)) for group in unique.values())

@@ -1,8 +1,9 @@
-"""Which labeled rows are for testing, if the data do not say so.
+"""Choose labeled rows for testing, if the data have no test set.
 
-A hash of a row's content decides, not its name or its place: adding, moving or renaming rows, or labeling more of them, moves
-no row between training and test. Copies of a row are on the same side, and so are images that are nearly the same. Few labels
-are all trained on: a fifth of them would say too little about the error, and folds say more (`selfens.tools.folds`).
+A hash of a row's content decides, not its name or position, so adding, moving and renaming rows, or labeling more of them,
+moves no row between training and test. Copies of a row end up on the same side, and so do images that are nearly the same. If
+labels are few, all of them are trained on: a fifth would tell little about the error, and cross-validation tells more
+(`selfens.tools.folds`).
 """
 
 import os
@@ -20,7 +21,7 @@ FEWEST = 100  # on fewer test rows, the 90 % interval of an error may be wider t
 
 
 def mark_suggested(dataset: Dataset, path: Path) -> Dataset:
-    """Return the dataset with the rows marked that a model chose for labeling, by the journal beside the data."""
+    """Mark the rows that a model chose for labeling, according to the journal next to the data."""
     chosen = journal.suggested(journal.path_for(path))
     if not chosen:
         return dataset
@@ -28,9 +29,9 @@ def mark_suggested(dataset: Dataset, path: Path) -> Dataset:
 
 
 def hold_out(dataset: Dataset) -> Dataset:
-    """Return the dataset with a fifth of its labeled rows for testing, if these are enough to say something.
+    """Make a fifth of the labeled rows test rows, if that is at least `FEWEST`.
 
-    Rows that a model chose for labeling are hard, so they are never test rows. A class keeps at least one label.
+    Rows that a model chose for labeling are hard, so they never become test rows. Each class keeps at least one label.
     """
     labeled = dataset.labels != UNLABELED
     if dataset.suggested is not None:
@@ -41,7 +42,7 @@ def hold_out(dataset: Dataset) -> Dataset:
     hashes = dataset.row_hashes(rows)
     for group in find_look_alikes(dataset, rows):
         sizes = [_file_size(dataset, int(rows[each])) for each in group]
-        decisive = hashes[group[int(np.argmax(sizes))]]  # of the largest file, most likely the original
+        decisive = hashes[group[int(np.argmax(sizes))]]  # that of the largest file, most likely the original
         for each in group:
             hashes[each] = decisive
     is_test = np.zeros(len(labeled), dtype=bool)

@@ -1,4 +1,4 @@
-"""Methods by name. A new one is a file of this folder and a line of `METHODS`."""
+"""Methods by name. To add one, write a file in this folder and add a line to `METHODS`."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ __all__ = ["METHODS", "Losses", "Method", "MethodOptions", "TrainingRows", "Weig
 
 
 def __getattr__(name: str) -> Any:
-    """Return a class itself: `from selfens.methods import Temporal`."""
+    """Make `from selfens.methods import Temporal` work."""
     for method, path in METHODS.items():
         if path.endswith(f":{name}"):
             return METHODS.find(method)

@@ -1,8 +1,8 @@
 """Novelty: how unlike the training rows a row is.
 
-The distance of a row to its fifth nearest training row is compared with those of the training rows from each other. A novelty
-of 0.99 says that 99 % of the training rows are nearer to the others. It needs no labels, and says nothing about the class: a
-photo of a car may be confidently called a cat, and still be unlike anything seen.
+The distance of a row to its fifth nearest training row is compared with the same distance for training rows. A novelty of 0.99
+means that 99 % of the training rows are nearer to the others. It needs no labels, and says nothing about the class: the network
+may be confident that a photo of a car is a cat, although the photo is unlike anything it has seen.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from selfens.data.rows import Array, pieces
 from selfens.errors import RunError
 from selfens.files.tensors import load_tensors, save_tensors
 
-NEIGHBOR = 5  # the nearest one may be a copy
-REFERENCE = 4000  # training rows that others are compared with
+NEIGHBOR = 5  # not 1, because the nearest row may be a copy
+REFERENCE = 4000  # training rows to compare others with
 ANGLES_FROM = 64  # with more features than this, rows are compared by their angle
 LARGEST_IMAGE = 16  # pixels a side; larger ones are averaged down
 PIECE = 1000
-CONSTANT = 1e-6  # a feature that varies by less than this, compared to its mean, is not scaled
+CONSTANT = 1e-6  # a feature that varies by less than this, relative to its mean, is not scaled
 FILE = "novelty.safetensors"
 
 
@@ -36,25 +36,25 @@ class Novelty:
     Parameters
     ----------
     reference
-        [rows, features] training rows, in the form that `vectors` returns, on the scale of the other two.
+        [rows, features] the `vectors` of training rows, centered and scaled.
     center, scale
-        [features] what is subtracted from vectors, and what they are divided by.
+        [features] a vector becomes (vector - center) / scale.
     """
 
     def __init__(self, reference: Tensor, center: Tensor, scale: Tensor) -> None:
         self.has_angles = reference.shape[1] > ANGLES_FROM
-        # Half the memory, but only of unit vectors: other numbers may be too large or too small for it, or nearly equal.
+        # float16 takes half the memory, but only unit vectors fit its range and precision.
         self.reference = reference.half() if self.has_angles else reference.float()
         self.center, self.scale = center, scale
 
     @classmethod
     def fit(cls, inputs: Array, *, standardize: bool = False) -> Novelty:
-        """Keep the training rows, or an even sample of very many.
+        """Keep the training rows, or an even sample if there are more than `REFERENCE`.
 
         Parameters
         ----------
         standardize
-            Scale features first, unless there are so many that rows are compared by their angle.
+            Scale features first, unless there are enough of them for rows to be compared by their angle.
         """
         rows = np.linspace(0, len(inputs) - 1, min(len(inputs), REFERENCE)).astype(np.int64)
         made = torch.cat([vectors(piece) for piece in pieces(inputs, PIECE, rows)])
@@ -66,7 +66,7 @@ class Novelty:
 
     @cached_property
     def distances(self) -> Tensor:
-        """[reference rows] of each from its fifth nearest among the others, ascending."""
+        """[reference rows] the distance of each from its fifth nearest among the others, ascending."""
         return self._distances(self.reference.float(), itself=True).sort().values
 
     def score(self, inputs: Array) -> NDArray[np.float64]:
@@ -77,9 +77,9 @@ class Novelty:
         return np.asarray(nearer.double().numpy() / len(self.distances))
 
     def _distances(self, rows: Tensor, *, itself: bool = False) -> Tensor:
-        """Return the distance of each row from its fifth nearest reference row; `itself`: one of them is the row."""
+        """Return the distance of each row from its fifth nearest reference row; with `itself`, not counting the row itself."""
         count, others = min(NEIGHBOR + itself, len(self.reference)), self.reference.float()
-        # By products it is faster, but loses what small differences of large numbers say.
+        # Matrix products are faster, but lose small differences between large numbers.
         how = "use_mm_for_euclid_dist_if_necessary" if self.has_angles else "donot_use_mm_for_euclid_dist"
         parts = (torch.cdist(part, others, compute_mode=how) for part in torch.split(rows, PIECE))
         return torch.cat([part.topk(count, largest=False).values[:, -1] for part in parts])
@@ -89,7 +89,7 @@ class Novelty:
 
     @classmethod
     def load(cls, folder: Path, input_shape: tuple[int, ...]) -> Novelty | None:
-        """Return what `save` wrote of inputs of this shape; None if there is nothing, or it is damaged."""
+        """Return what `save` wrote for inputs of this shape; None if the file is missing or damaged."""
         try:
             tensors = load_tensors(folder / FILE)[0]
             reference, center, scale = (tensors[name] for name in ("reference", "center", "scale"))
@@ -102,7 +102,7 @@ class Novelty:
 
 
 def vectors(inputs: NDArray[Any]) -> Tensor:
-    """Return a vector for each input, such that near ones are alike."""
+    """Return a vector for each input, so that similar inputs have vectors near each other."""
     rows = torch.from_numpy(np.ascontiguousarray(inputs)).float()
     if rows.ndim == 4 and max(rows.shape[2:]) > LARGEST_IMAGE:
         rows = torch.nn.functional.adaptive_avg_pool2d(rows, LARGEST_IMAGE)

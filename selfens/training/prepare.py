@@ -34,7 +34,7 @@ class Prepared:
         return self.config.preprocess.is_after_views(views) and self.data.are_pixels
 
     def views_see_pixels(self, views: Sequence[str]) -> bool:
-        """Return True if the inputs of a view are known to range from black, 0, to white, 1."""
+        """Return True if views get inputs that are known to range from 0 (black) to 1 (white)."""
         is_raw = self.config.preprocess.kind == "none" or self.config.preprocess.is_after_views(views)
         return is_raw and self.data.are_pixels
 

@@ -1,4 +1,4 @@
-"""Sources of data by name: `load(options_for("photos"))`. A new source is a file of this folder and a line of `SOURCES`."""
+"""Sources of data by name: `load(options_for("photos"))`. To add one, write a file here and a line of `SOURCES`."""
 
 import os
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ SOURCES = Registry(
         "memory": "selfens.data.sources.memory:Memory",
     },
 )
-"""Maps each source's name to "module:Class". The first that matches a path reads it."""
+"""Maps each source's name to "module:Class". The first source that matches a path reads it."""
 
 PUBLIC: dict[str, tuple[str, dict[str, Any]]] = {
     "digits": ("digits", {}),
@@ -59,7 +59,7 @@ def options_for(data: str | Path, *, hints: Sequence[str] = (), **values: Any) -
     hints
         Other names that could have been meant, for the error message.
     values
-        Options of the source that are already known. A source that does not have them is not considered.
+        Options of the source, if already known. Sources without these options are not considered.
     """
     name, path, values = str(data), Path(data), {key: value for key, value in values.items() if value is not None}
     if name in PUBLIC:
@@ -81,7 +81,7 @@ def options_for(data: str | Path, *, hints: Sequence[str] = (), **values: Any) -
 
 
 def _no_such_data(name: str, hints: Sequence[str]) -> str:
-    """Return the message for what is neither a data set nor a path to one, with the closest name or folder."""
+    """Return the message for a name that is neither a data set nor a path, with the closest name or folder."""
     if os.path.isfile(name):
         return f"{name} cannot be read; expected an .npz file, a folder, a table or an image."
     if os.sep in name:
@@ -104,13 +104,14 @@ def load(options: SourceOptions, *, seed: int = 0, side: int | None = None, prog
     """Load a data set with its extra rows; see `Source.load`."""
     data = build(options).load(seed=seed, side=side, progress=progress)
     if isinstance(options, PathOptions):
-        data = replace(data, source=data.source or options)  # so that the journal is beside data that were moved
+        # The options as they are now, so that the journal is looked for next to data that were moved.
+        data = replace(data, source=data.source or options)
         data = split.mark_suggested(data, Path(str(options.path)))
         data = split.hold_out(data) if options.hold_out else data
     if options.extra is None:
         return data
     if len(data.raw.shape) == 4:
-        side = data.raw.shape[-1]  # images of files are decoded to the size of the main ones
+        side = data.raw.shape[-1]  # extra image files are decoded to the size of the main ones
     if (public := public_extra(options)) is not None:
         extra = load(public, seed=seed, side=side, progress=progress)
         data = data.with_extra(take(extra.raw, extra.train_rows), name=options.extra)
@@ -122,7 +123,7 @@ def load(options: SourceOptions, *, seed: int = 0, side: int | None = None, prog
 
 
 def public_extra(options: SourceOptions) -> SourceOptions | None:
-    """Return the options of the public data set that the extra rows are from, if they are; in the folder of the main one."""
+    """Return the options of the public data set that the extra rows come from, in the folder of the main one, or None."""
     if options.extra not in PUBLIC:
         return None
     source, fixed = PUBLIC[options.extra]
@@ -137,17 +138,19 @@ def read(
     Parameters
     ----------
     like
-        Options of the training data: if their source matches the path, it reads it in the same way.
+        Options of the training data. If their source matches the path, it reads the path with these options.
     """
     if not os.path.exists(path):
         raise DataError(f"there is no file or folder {path}; check the path.")
     if like is not None and isinstance(like, PathOptions) and SOURCES.find(like.name).matches(Path(path)):
         options: SourceOptions = like.changed({"path": str(path), "extra": None})
     else:
-        options = options_for(Path(path).absolute())  # a folder may be called like a public data set
+        # An absolute path, because a folder may have the name of a public data set.
+        options = options_for(Path(path).absolute())
     data = build(options).read(side=side, progress=progress)
     folder, given = (each if os.path.isdir(path) else each.parent for each in (Path(path).absolute(), Path(path)))
-    root, short = f"{folder}/", "" if given == Path() else f"{given}/"  # name files as the caller named their folder
+    # Name files relative to the path as the caller wrote it.
+    root, short = f"{folder}/", "" if given == Path() else f"{given}/"
     ids, skipped = (
         tuple(short + name.removeprefix(root) if name.startswith(root) else name for name in names)
         for names in (data.ids, data.skipped)

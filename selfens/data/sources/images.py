@@ -1,7 +1,7 @@
 """A folder of images, or a CSV of file,label.
 
     photos/cat/1.jpg  photos/dog/2.png  photos/unlabeled/3.jpg  photos/4.jpg   folders are classes; the last two have none
-    photos/test/...                                                            beside them: the test set, in class folders
+    photos/test/...                                                            next to them: the test set, in class folders
     photos/train/...  photos/test/...  photos/unlabeled/...                    the same one level down
     photos.csv        file,label per line, paths relative to it; an empty label is unknown
 
@@ -33,7 +33,7 @@ class Images(Source):
     class Options(FolderOptions):
         name: ClassVar[str] = "images"
         size: int | None = setting(
-            None, "Side of the scaled images in pixels; none: what the encoder needs, else their own up to 32.", **SIDE
+            None, "Side of the scaled images in pixels; none: what the encoder needs, else their own, up to 32.", **SIDE
         )
 
     noun = "a folder or CSV of images"
@@ -47,7 +47,7 @@ class Images(Source):
         side = self._side([*train, *test])
         if all(name.isdigit() or len(name) == 1 for name in filter(None, train.values())):
             return Peek(len(train), side, why="because the classes are numbers or letters")
-        why = "because files of images are taken for photos (views.flip=false if left and right matter)"
+        why = "because image files are assumed to be photos (set views.flip=false if left and right matter)"
         return Peek(len(train), side, flips=True, why=why)
 
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
@@ -59,7 +59,7 @@ class Images(Source):
         return replace(data, labels=labels, is_test=is_test, classes=classes, source=source, notes=notes)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
-        """Every image, whatever its folder is called."""
+        """Read every image, whatever the name of its folder."""
         return self._decoded(all_images(self.path), side, progress)
 
     @property
@@ -101,7 +101,7 @@ def list_images(source: Path, unlabeled: str | None = None) -> tuple[LabelByFile
 
 
 def all_images(source: Path) -> list[Path]:
-    """Return every image of a folder or CSV, or the one image that `source` is."""
+    """Return every image of a folder or CSV, or `source` itself if it is an image."""
     return list(_read_csv(source, labeled=False)) if is_csv(source) else all_files(source, is_image, "images")
 
 
@@ -127,13 +127,13 @@ def _read_csv(path: Path, labeled: bool = True) -> LabelByFile:
     header = [name.lower() for name in header]
     if not set(wanted) <= set(header):
         found = ", ".join(header) or "none"
-        raise DataError(f"{path} begins with the columns {found}; expected {' and '.join(wanted)}.")
+        raise DataError(f"{path} has the columns {found}; expected {' and '.join(wanted)}.")
     by_file: LabelByFile = {}
     for cells in lines:
         line = dict(zip(header, cells, strict=False))
         file, text = path.parent / line.get("file", ""), line.get("label", "") if labeled else ""
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that could not be decoded
-            raise DataError(f"{path} holds the label {text!r}, which is not UTF-8; save the file in that encoding.")
+            raise DataError(f"{path} holds the label {text!r}, which is not UTF-8; save the file as UTF-8.")
         label = None if text in ("", str(UNLABELED)) or text.lower() in UNLABELED_FOLDERS else text
         if by_file.setdefault(file, label) != label:
             raise DataError(f"{path} names {file} twice, with the labels '{by_file[file]}' and '{label}'; keep one.")

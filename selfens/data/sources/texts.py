@@ -29,7 +29,7 @@ class Texts(Source):
 
     @classmethod
     def matches(cls, path: Path) -> bool:
-        """A folder with .txt files and without images: photos may have captions beside them."""
+        """Match a folder with .txt files and without images: photos may have captions next to them."""
         if not os.path.isdir(path):
             return is_text(path)
         names = [Path(name) for _, _, names in os.walk(path, followlinks=True) for name in names if name[0] != "."]
@@ -46,7 +46,7 @@ class Texts(Source):
         return replace(data, labels=labels, is_test=is_test, classes=classes)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
-        """Every text, whatever its folder is called."""
+        """Read every text, whatever the name of its folder."""
         return self._read(all_files(Path(self.options.path), is_text, "texts (.txt)"))
 
     def _listed(self) -> tuple[dict[Path, str | None], dict[Path, str | None]]:
@@ -81,7 +81,7 @@ def is_text(path: Path) -> bool:
 
 
 def decode(content: bytes) -> tuple[str, bool]:
-    """Return a text, and whether its encoding had to be guessed: it is neither UTF-8 nor marked as UTF-16."""
+    """Return a text, and whether its encoding was guessed because it is neither UTF-8 nor marked as UTF-16."""
     encoding = next((name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), "utf-8")
     try:
         text, is_other = content.decode(encoding), False
