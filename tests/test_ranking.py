@@ -1,12 +1,14 @@
 """The command `compare`: several methods on the same labels and the same rows."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support import blobs, write_npz
 
 from selfens import load_run
+from selfens.runs.evidence import Evidence
 from selfens.tools.baselines import CHANCE, LOGISTIC
 from selfens.tools.ranking import Ranking
 
@@ -55,6 +57,37 @@ def test_without_test_rows_methods_are_judged_by_the_same_folds(typed, tmp_path)
     few, many = sorted(runs, key=lambda name: wrong_of(runs[name]).sum())
     assert wrong_of(runs[ranking.best]).sum() == wrong_of(runs[few]).sum() <= wrong_of(runs[many]).sum()
     assert [result.error for result in ranking.results] == sorted(result.error for result in ranking.results)
+
+
+def made_up(wrong, seconds, rows=200, others=()):
+    """What is read of a run that misclassifies that many rows of two classes, and of simple methods likewise."""
+    labels = np.arange(rows) % 2
+    classes = [np.where(np.arange(rows) < count, 1 - labels, labels) for count in (wrong, *dict(others).values())]
+    evidence = Evidence.of(
+        rows=np.arange(rows),
+        labels=labels,
+        probabilities=np.eye(2, dtype=np.float32)[classes[0]],
+        others=dict(zip(dict(others), classes[1:], strict=True)),
+        suggested=np.zeros(rows, bool),
+    )
+    history = [{"epoch": 0, "seconds": seconds}]
+    return SimpleNamespace(
+        evidence=evidence, history=history, labels=SimpleNamespace(rows=np.arange(8)), input_shape=(3,)
+    )
+
+
+def test_a_difference_is_claimed_only_if_chance_does_not_explain_it():
+    simple = {LOGISTIC: 2, CHANCE: 100}
+    runs = {"a": made_up(42, 9.0), "b": made_up(40, 5.0, others=simple), "c": made_up(40, 3.0, others=simple)}
+    runs["d"] = made_up(80, 1.0)
+    ranking = Ranking(runs)
+    assert ranking.best == "c"  # as good as b, but quicker
+    remarks = {line[:24].strip(): line.split("  ")[-1].strip() for line in ranking.lines[1:-1]}
+    names = [LOGISTIC, "c", "b", "a", "d", CHANCE]
+    assert [*remarks] == names
+    assert [remarks[name] for name in names[:4]] == ["better", "best method", "may be as good", "may be as good"]
+    assert not {remarks[name] for name in names[4:]} & {"better", "best method", "may be as good"}
+    assert [ranking.seconds(name) for name in ("c", "d", LOGISTIC)] == [3.0, 1.0, None]
 
 
 def test_a_method_that_cannot_be_trained_is_left_out_with_its_reason(typed, tmp_path):

@@ -73,7 +73,7 @@ class Ranking:
         for each in self.results:
             (low, high), spent = each.interval, self.seconds(each.name)
             cells = (f"{each.error:.2f}", f"{low:.1f} to {high:.1f}", "" if spent is None else f"{spent:.0f}")
-            table.append((each.name, *cells, _remark(each, self.best)))
+            table.append((each.name, *cells, self._remark(each)))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         rows = [
             "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:]), remark]).rstrip()
@@ -84,16 +84,16 @@ class Ranking:
         count = f"{self.comparison.num_labels:,} labels"
         return [*rows, f"All on the same {count} and the same {len(evidence.wrong):,} {how}.", *self.comparison.notes]
 
+    def _remark(self, result: Result) -> str:
+        if result.name == self.best:
+            return "best method"
+        is_better = result.error < self.comparison.results[0].error
+        return ("better" if is_better else "") if result.differs else "may be as good"
+
     def _evidence(self, name: str) -> Evidence:
         evidence = self.runs[name].evidence
         assert evidence is not None
         return evidence
-
-
-def _remark(result: Result, best: str) -> str:
-    if result.name == best:
-        return "best method"
-    return "" if result.differs else "may be as good"
 
 
 def suitable_methods(chosen: Config) -> tuple[str, ...]:
@@ -147,7 +147,8 @@ def rank(
         first = next(iter(runs.values()), run).evidence or found  # simple methods predict the same in every run
         run.keep_evidence(replace(found, others=first.others, notes=first.notes))
         runs[name] = run
-        shown.say(f"{name}: error {found.error:.2f} %, trained in {total_seconds(run.history):.0f} s")
+        wrong = f"{int(found.wrong.sum()):,} of {len(found.wrong):,} rows wrong"
+        shown.say(f"{name}: {wrong}, trained in {total_seconds(run.history):.0f} s")
     if not runs:
         raise ConfigError("none of the methods could be trained on these data; the warnings above say why.")
     return Ranking(runs)
