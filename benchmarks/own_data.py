@@ -563,7 +563,10 @@ def report(options) -> None:
     parts = {"targets": targets(lists["once"]), "mixed_targets": mixed_targets(lists["mixed-once"])}
     for which, rows in lists.items():
         name = which.replace("-", "_")
-        parts |= {name: table(rows) if rows else ["Not run."], f"{name}_against": against(found[which]) if rows else []}
+        parts |= {
+            name: table(rows) if rows else ["Not run since class shares are estimated."],
+            f"{name}_against": against(found[which]) if rows else [],
+        }
     texts = {name: "\n".join(lines) for name, lines in parts.items()}
     (ROOT / "docs/own-data.md").write_text(PAGE.format(about=textwrap.fill(told, 100), **texts))
     print(texts["mixed_targets"], texts["targets"], sep="\n")

@@ -7,14 +7,15 @@ from reference import committee as twin
 from sklearn.datasets import load_wine, make_classification
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from support import training_rows
+from support import differences, left_behind, training_rows
 
-from selfens import SelfEnsemblingClassifier, encoders, load_run, networks
+from selfens import SelfEnsemblingClassifier, auto, encoders, load_run, networks, resume, train
 from selfens.config import NetworkConfig
 from selfens.core.alignment import estimated_shares, look_chosen, wanted_shares
 from selfens.errors import ConfigError
 from selfens.methods import METHODS
 from selfens.networks.advisors import Advisors, Trees
+from selfens.training.progress import Progress
 
 
 def rows_of(seed=0, count=300, features=7, classes=4):
@@ -185,6 +186,26 @@ def test_a_run_with_advisors_predicts_the_same_when_it_is_read_again(tmp_path):
     assert run.network.advisors.can_vote
     np.testing.assert_allclose(run.predict_proba(x), model.predict_proba(x), atol=1e-6)
     assert np.mean(model.predict(x) != y) < 0.1
+
+
+def test_a_run_with_advisors_is_the_same_after_a_resume(tmp_path):
+    x, _, partial = wine()
+    table = x.assign(kind=[str(label) if label >= 0 else "" for label in partial])
+    table.to_csv(tmp_path / "wine.csv", index=False)
+    config, _ = auto.config_for(str(tmp_path / "wine.csv"), label="kind", device="cpu")
+    config = config.with_epochs(4).with_values("training", checkpoint_every=1, threads=1)
+    train(config, tmp_path / "whole")
+
+    class Stop(Progress):
+        def epoch(self, record):
+            if record["epoch"] == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "resumed", progress=Stop())
+    resume(tmp_path / "resumed")
+    assert load_run(tmp_path / "resumed").network.advisors.can_vote
+    assert not differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "resumed"))
 
 
 def test_without_advisors_only_heads_vote():
