@@ -232,6 +232,7 @@ def errors_of(path):
 OPTIONS = {
     "supervised": ["optimizer.name=sgd", "optimizer.weight_decay=1e-3"],
     "temporal": ["training.residence=ram"],
+    "stability": ["method.weight_max=1"],
     "mean-teacher": ["method.decay=0.9", "optimizer.name=adamw"],
     "fixmatch": ["method.decay=0.9", "training.labeled_per_batch=5", "method.alignment=labels", "schedule.name=cosine"],
 }

@@ -45,7 +45,7 @@ def test_methods_are_ranked_on_the_same_test_rows_beside_simple_ones(typed, tmp_
 
 def test_without_test_rows_methods_are_judged_by_the_same_folds(typed, tmp_path):
     data = write_npz(tmp_path / "data.npz", x_test=None, y_test=None)
-    code, out, _ = typed("compare", data, "--methods", "supervised,temporal", "--run-dir", "both", "--no-report", *TINY)
+    code, out, _ = typed("compare", data, "--methods", "supervised,temporal", "--run-dir", "both", *TINY)
     assert code == 0
     runs = {name: load_run(tmp_path / "both" / name) for name in ("supervised", "temporal")}
     one, other = (run.evidence for run in runs.values())
@@ -53,6 +53,7 @@ def test_without_test_rows_methods_are_judged_by_the_same_folds(typed, tmp_path)
     assert np.array_equal(one.rows, other.rows)
     assert one.others.keys() == other.others.keys()
     assert "20 labeled rows, by the same 5 folds" in out
+    assert not (tmp_path / "both" / "report.html").exists()  # it would show losses instead of errors
     ranking = Ranking(runs)
     few, many = sorted(runs, key=lambda name: wrong_of(runs[name]).sum())
     assert wrong_of(runs[ranking.best]).sum() == wrong_of(runs[few]).sum() <= wrong_of(runs[many]).sum()

@@ -123,6 +123,7 @@ OPTIONS = {
         "method.alignment=labels",
     ),
     "committee": ("training.labeled_per_batch=3", "training.batch_size=13"),
+    "vat": ("training.labeled_per_batch=2", "training.batch_size=12"),
     "temporal-teacher": ("training.labeled_per_batch=4", "training.batch_size=14", "method.memory=0.6"),
 }
 """With what a method is trained here besides the defaults, so that every part is resumed."""

@@ -88,7 +88,8 @@ def compare(
         ranking = rank(configs, root, seconds=limit, display=lambda: for_terminal(quiet))
     for line in ranking.lines:
         say(line)
-    if report and len(ranking.runs) > 1:
+    is_tested = not ranking.comparison.evidence.folds  # the page of several runs shows errors on test rows only
+    if report and is_tested and len(ranking.runs) > 1:
         say(f"report in {write_report([*ranking.runs.values()], root / REPORT, baselines=False)}")
     winner = ranking.runs[ranking.best].path
     say(f"to predict with {ranking.best}: selfens predict {shlex.quote(str(winner))} INPUT -o out.csv")

@@ -21,6 +21,8 @@ class Stability(Method):
     @dataclass(frozen=True, kw_only=True)
     class Options(WeightedOptions):
         name: ClassVar[str] = "stability"
+        # Four passes have six pairs, so this is the Π-model's weight.
+        weight_max: float = setting(5.0, "Largest weight of each pair before scaling, w_max.", at_least=0, at_most=1e9)
         passes: int = setting(4, "Passes per step, n; every pair of them is compared.", at_least=2, at_most=20)
         exclusivity: float = setting(0.0, "Weight of mutual exclusivity; the paper: 0.1.", at_least=0, at_most=1e9)
 
