@@ -123,7 +123,7 @@ def say_result(run: Run, quiet: bool, warnings: list[str]) -> None:
         say(f"to measure its error by cross-validation: {by_folds}")
     if run.config.views.flip and not run.config.source.is_public and run.device.type == "cpu":  # photos
         say("features of a pretrained network usually do better on photos: --backbone timm:tf_efficientnet_lite0")
-    if (run.path / REPORT).is_file():
+    if run.has_report:
         say(f"report in {run.path / REPORT}")
     say(f"to predict: {_command('predict', run, ' INPUT -o out.csv')}")
 

@@ -44,11 +44,14 @@ from selfens.tools.folds import default_folds, evidence_by_folds
 from selfens.training.loop import train
 from selfens.training.progress import for_terminal
 
+FEW = 20  # rows, of which one label may be missing by chance
+
 
 class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A network trained on labeled and unlabeled rows together, by self-ensembling.
 
-    Rows labeled -1 (as in `sklearn.semi_supervised`), None or "" are unlabeled. X is a matrix of features, which are
+    Rows labeled -1 (as in `sklearn.semi_supervised`), None or "" are unlabeled. Any other label is a class, also "NA" and
+    "unlabeled", which mean no label in a file; a warning counts them. X is a matrix of features, which are
     standardized; an array of images [rows, height, width(, channels)], bytes or floats; a list of texts; or a pandas DataFrame.
     Of a DataFrame, numbers and dates are scaled, categories and texts are encoded, missing cells are filled, and columns of
     ids are ignored. The texts of a list are encoded like those of a column.
@@ -205,9 +208,13 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         max_error
             Percent of the answers that may be wrong: rows that are too uncertain for that get `not_sure`. Needs `measure`.
         not_sure
-            What these rows get.
+            What these rows get; only with `max_error`.
         """
         check_is_fitted(self)
+        if max_error is None and not_sure is not UNLABELED:
+            raise ConfigError(
+                "not_sure was given without max_error, which says when a row gets it; give both or neither."
+            )
         if max_error is not None:
             check_type("max_error", max_error, Real, "percent of the answers")
             if not 0 < max_error < 100:
@@ -410,7 +417,7 @@ def _known(y: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[Any]]:
 def _warn_of_sentiment(labeled: NDArray[np.bool_], labels: NDArray[Any]) -> None:
     """Warn if -1 may be meant as a class: beside 0 and 1, and on fewer than half of the rows."""
     count = int((~labeled).sum())
-    if 0 < count < len(labeled) / 2 and {*labels.tolist()} in ({0, 1}, {"0", "1"}):
+    if len(labeled) >= FEW and 0 < count < len(labeled) / 2 and {*labels.tolist()} in ({0, 1}, {"0", "1"}):
         rest = "of labels -1, 0 and 1 count as unlabeled; if -1 is a class, give the classes names, such as 'negative'."
         warnings.warn(f"{count:,} of {len(labeled):,} rows {rest}", stacklevel=4)
 

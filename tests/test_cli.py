@@ -113,19 +113,17 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     done = selfens("train", npz, "--run", "run", *TINY, cwd=npz.parent)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) == 13
+    assert len(lines) == 15
     assert lines.pop(2).startswith("chosen: method committee; ")
     assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labeled, 30 to test on; run in run")
     assert lines[0].startswith("committee, committee (")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ rows/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
     assert re.fullmatch(f"{RESULT} in run", lines[3])
-    assert sorted(line.split()[0] for line in lines[4:9]) == ["chance", "error", "logistic", "self-training", "this"]
-    assert lines[9].startswith("This model misclassifies ")
-    assert lines[9].endswith(
-        "30 rows are too few to tell whether self-training with logistic regression is better or worse."
-    )
-    assert lines[10] == "to predict: selfens predict run INPUT -o out.csv"
+    names = ["boosted", "chance", "error", "logistic", "random", "self-training", "this"]
+    assert sorted(line.split()[0] for line in lines[4:11]) == names
+    assert re.search(r"^This model misclassifies .*; logistic regression on the same .*30 rows are too few", lines[11])
+    assert lines[12] == "to predict: selfens predict run INPUT -o out.csv"
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout
 
@@ -265,7 +263,9 @@ def test_rows_that_would_be_answered_wrongly_too_often_are_not_sure(typed, train
             row["class"] if answered else "not sure" for row, answered in zip(every, sure, strict=True)
         ]
         assert [row | {"class": ""} for row in rows] == [row | {"class": ""} for row in every]
-        said = f"{100 * sure.mean():.0f} % of the rows are answered; about {most} % of the answers may be wrong.\n"
+        certain = [float(row["probability"]) for row, answered in zip(rows, sure, strict=True) if answered]
+        estimate = f", about {100 * (1 - np.mean(certain)):.1f} % of these wrongly" if certain else ""
+        said = f"{100 * sure.mean():.0f} % of the rows are answered{estimate}; --max-error allows {most} %.\n"
         assert (code, err) == (0, said)
         shares.append(sure.mean())
     assert shares == sorted(shares)

@@ -512,6 +512,13 @@ def test_resume_makes_the_comparison_and_page_that_a_complete_run_lacks(typed, t
     assert "logistic" in (tmp_path / "run/report.html").read_text()
     assert (tmp_path / "run/checkpoint.safetensors").read_bytes() == weights
     assert typed("resume", "run")[1].startswith("run is complete; there is nothing to resume.\n")
+    page, target = tmp_path / "run/report.html", tmp_path / "elsewhere.html"
+    page.rename(target)
+    page.symlink_to(target)
+    before = target.read_bytes()
+    assert "report in run/report.html" not in typed("resume", "run", "--no-report")[1]
+    assert typed("resume", "run")[1].startswith("run is complete; writing what is missing.\n")
+    assert (page.is_symlink(), target.read_bytes() == before) == (False, True)
     (tmp_path / "run/report.html").unlink()
     (tmp_path / "my.npz").rename(tmp_path / "moved.npz")
     code, out, err = typed("resume", "run")

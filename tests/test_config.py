@@ -33,6 +33,7 @@ BETWEEN = {  # settings that depend on others, or are parsed further
     "training.batch_size": st.integers(100, 10**5),
     "training.labeled_per_batch": st.none() | st.integers(1, 99),
     "optimizer.multipliers": st.sampled_from(["", "body:0.1", "body.1:0.1, head:1"]),
+    "method.class_shares": st.sampled_from(["auto", "equal", "no=0.9,yes=0.1"]),
     "encoder.model": st.sampled_from(["", "timm:lite", "my.module:factory"]),
     "source.extra": st.sampled_from([None, "svhn", "/folder/more=rows.npz"]),
     "source.id": st.sampled_from([None, "number", "a=b"]),

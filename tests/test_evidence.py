@@ -39,7 +39,7 @@ from selfens.auto import config_for_dataset
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.errors import ConfigError, DataError
 from selfens.files.scratch import scratch_folder
-from selfens.runs.evidence import FEWEST, FILE, SPREAD, TRUST, Evidence
+from selfens.runs.evidence import FEWEST, FILE, FINAL, SPREAD, TRUST, Evidence
 from selfens.runs.statistics import answered, fit_temperature, tempered
 from selfens.tools import measure
 from selfens.tools.folds import default_folds, evidence_by_folds, hurried
@@ -166,9 +166,11 @@ def test_the_temperature_is_fitted_to_the_counted_rows_only():
 
 def test_rows_are_answered_by_the_lowest_confidence_that_keeps_the_expected_error():
     evidence = made(rows=400)
+    assert evidence.model_temperature == FINAL * evidence.temperature
+    assert replace(evidence, folds=0).model_temperature == evidence.temperature
     known = np.sort(tempered(evidence.probabilities, evidence.cautious_temperature).max(axis=1))[::-1]
     new = np.random.default_rng(1).dirichlet([0.3, 0.3, 0.3], 200)
-    confidence = tempered(new, evidence.cautious_temperature).max(axis=1)
+    confidence = tempered(new, FINAL * evidence.cautious_temperature).max(axis=1)
     for max_error in (0.5, 2, 5, 10, 40):
         kept = [count for count in range(1, 401) if 100 * np.mean(1 - known[:count]) <= max_error]
         least = known[kept[-1] - 1] if kept else 2
@@ -626,7 +628,8 @@ def test_predictions_are_calibrated_and_not_sure_where_more_would_be_wrong(typed
         second = np.argsort(-raw, axis=1)[:, 1]
         assert [line["runner_up"] for line in lines] == np.array(run.classes)[second].tolist()
         if words:
-            share = f"{100 * sure.mean():.0f} % of the rows are answered; about 20 % of the answers may be wrong."
+            about = f", about {100 * (1 - found[sure].max(axis=1).mean()):.1f} % of these wrongly" if sure.any() else ""
+            share = f"{100 * sure.mean():.0f} % of the rows are answered{about}; --max-error allows 20 %."
             assert complained.splitlines() == [share]
 
 

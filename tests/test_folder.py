@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from selfens.data.images import decode
 from selfens.data.sources import SOURCES, load
 from selfens.errors import DataError, SelfensWarning
 from selfens.report.page import write_report
+from selfens.runs.evidence import Evidence
 from selfens.tools.predict import predict_file
 from selfens.training.loop import train
 
@@ -383,6 +385,16 @@ def test_a_csv_names_files_and_labels(tmp_path):
     assert folder(tmp_path / "d" / "TWICE.CSV").ids == data.ids
 
 
+def test_a_csv_may_name_files_with_backslashes_or_in_another_case(tmp_path):
+    for name in ("Sub/A.png", "Sub/b.PNG", "twice/x.png", "twice/X.png"):
+        picture(tmp_path / name)
+    (tmp_path / "l.csv").write_text("file,label\nsub\\a.PNG,cat\nSUB/B.png,dog\n")
+    assert [Path(name).name for name in folder(tmp_path / "l.csv").ids] == ["A.png", "b.PNG"]
+    (tmp_path / "l.csv").write_text("file,label\nsub\\a.PNG,cat\nTwice/x.PNG,dog\n")
+    with pytest.raises(DataError, match="1 files that do not exist, the first .*Twice/x.PNG"):
+        folder(tmp_path / "l.csv")
+
+
 @pytest.mark.parametrize("mark", [";", "\t"])
 def test_a_csv_may_come_from_a_spreadsheet_that_separates_otherwise(tmp_path, mark):
     for name in ("a, b.png", "c.png"):
@@ -509,20 +521,64 @@ def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_p
 # Names that may be a class or not
 
 
-@pytest.mark.parametrize("name", ["unsorted", "_unlabeled", "Unknown", "todo"])
+@pytest.mark.parametrize("name", ["unsorted", "_unlabeled", "Unknown", "to do", "No label", "none"])
 def test_a_folder_that_may_be_a_class_or_not_is_asked_about(tmp_path, typed, name):
     root = photos(tmp_path / "photos")
     (root / "unlabeled").rename(root / name)
     code, _, err = typed("train", "photos", "--run", "run", *QUICKLY)
     assert (code, err.count("\n"), (tmp_path / "run").exists()) == (1, 1, False)
     assert f"photos holds a folder '{name}', which may be a class or hold images without a class; add" in err
-    without, with_it = f"--set source.unlabeled={name}", "--set source.unlabeled="
+    without, with_it = (
+        f"--set source.unlabeled={shlex.quote({'none': 'none,'}.get(name, name))}",
+        "--set source.unlabeled=",
+    )
     assert f"{without} if they have none, or {with_it} if it is a class." in err
     for words, classes in ((without, 3), (with_it, 4)):
-        assert typed("train", "photos", "--run", f"run{classes}", *QUICKLY, *words.split())[0] == 0
+        assert typed("train", "photos", "--run", f"run{classes}", *QUICKLY, *shlex.split(words))[0] == 0
         assert len(load_run(f"run{classes}").classes) == classes
     code, _, err = typed("predict", "run3", "photos", "-o", "out.csv")
     assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["other", "background"])
+def test_a_folder_that_is_usually_a_class_is_one(tmp_path, name):
+    (photos(tmp_path / "photos") / "unlabeled").rename(tmp_path / "photos" / name)
+    assert name in folder(tmp_path / "photos").classes
+
+
+def test_a_class_of_a_list_that_may_mean_no_label_is_counted_with_the_remedy(tmp_path, typed):
+    root = photos(tmp_path / "photos")
+    files = sorted(path for path in root.glob("*/*"))
+    lines = [f"{file.relative_to(tmp_path)},{file.parent.name.replace('unlabeled', 'To do')}" for file in files]
+    (tmp_path / "list.csv").write_text("\n".join(["file,label", *lines]))
+    remedy = "--set source.unlabeled='To do'"
+    code, _, err = typed("train", "list.csv", "--run", "run4", *QUICKLY)
+    assert (code, len(load_run("run4").classes)) == (0, 4)
+    count = sum(line.endswith("To do") for line in lines)
+    assert f"rows {count} of class 'To do': if this means that they have no label, add {remedy}." in err
+    code, _, err = typed("train", "list.csv", "--run", "run3", *QUICKLY, *shlex.split(remedy))
+    assert (code, len(load_run("run3").classes), "To do" in err) == (0, 3, False)
+
+
+def test_the_next_step_is_what_the_verdict_says_if_a_simple_method_is_better(tmp_path, typed):
+    photos(tmp_path / "my photos")
+    assert typed("train", "my photos", "--run", "run", *QUICKLY, "--no-baselines")[0] == 0
+    run = load_run("run")
+    rows, labels = run.labels.rows, run.labels.labels
+    wrong, chosen = np.eye(3, dtype=np.float32)[(labels + 1) % 3], np.zeros(len(rows), bool)
+    others = {"logistic regression": labels}
+    run.keep_evidence(
+        Evidence.of(rows=rows, labels=labels, probabilities=wrong, others=others, suggested=chosen, folds=5)
+    )
+    assert typed("report", "run", "-o", "page.html")[0] == 0
+    page = html.unescape((tmp_path / "page.html").read_text())
+    assert "Logistic regression is better by 100.00 points: try features of a pretrained backbone" in page.replace(
+        "\xa0", " "
+    )
+    command = f"selfens train '{tmp_path / 'my photos'}' --backbone timm:tf_efficientnet_lite0"
+    assert f"Next, try features of a pretrained network: <code>{command}</code>" in page
+    assert "More labels make it better" not in page
+    assert f"after calibration, on the 18 rows that the temperature, {run.temperature:.2f}, was fitted to" in page
 
 
 # Files that were moved after training
@@ -533,7 +589,10 @@ def test_a_file_that_was_moved_is_named_with_the_remedy(tmp_path, typed):
     assert typed("train", "photos", "--run", "run", *QUICKLY)[0] == 0
     assert typed("suggest", "run", "-n", "2")[0] == 0
     (root / "unlabeled" / "red0.jpg").rename(root / "unlabeled" / "aaa.jpg")
-    said = "1 file missing (unlabeled/red0.jpg) and 1 file new (unlabeled/aaa.jpg); restore the original data, or train again"
+    said = (
+        "1 file missing (unlabeled/red0.jpg) and 1 file new (unlabeled/aaa.jpg); put back what is missing and take what is "
+        "new out of the folder, or name a copy of the folder as it was (--data PATH), or train again; predict and export work"
+    )
     for words in (["suggest", "run", "-n", "2"], ["audit", "run"], ["evaluate", "run", "--folds", "2"]):
         code, _, err = typed(*words)
         assert (code, err.count("\n"), said in err) == (1, 1, True), err
@@ -541,7 +600,9 @@ def test_a_file_that_was_moved_is_named_with_the_remedy(tmp_path, typed):
     (root / "unlabeled" / "aaa.jpg").rename(root / "unlabeled" / "red0.jpg")
     assert typed("suggest", "run", "-n", "2")[0] == 0
     picture(root / "red" / "added.png")
-    assert "was trained on: 1 file new (red/added.png); restore" in typed("suggest", "run")[2]
+    assert (
+        "was trained on: 1 file new (red/added.png); take what is new out of the folder" in typed("suggest", "run")[2]
+    )
 
 
 # Pictures in a report

@@ -32,6 +32,7 @@ from selfens.report.gallery import MAX_ENTRIES, MAX_SIDE, pictures
 from selfens.report.page import write_audit_page, write_report_or_warn, write_suggestions_page
 from selfens.runs.directory import RunDirectory
 from selfens.tools import audit, selection
+from selfens.tools.comparison import comparison_of
 
 CHARTS = [
     "Error, %",
@@ -163,7 +164,8 @@ def test_the_page_of_a_run_says_its_result_and_shows_everything(trained, page):
     assert f"arrays, 12 of 60 rows labeled, temporal: {error} after 3 of 3 epochs." in page.text
     found = f"{trained.test_error:.1f} % of rows that it has not seen are misclassified: {low:.0f} to {high:.0f} % with 90 %"
     assert f"{found} certainty, measured on 20 test rows." in page.text.replace("\u00a0", " ")
-    assert f"Next, predict: selfens predict {trained.path} INPUT -o out.csv" in page.text
+    assert comparison_of(trained).is_worse
+    assert f"Next, try {comparison_of(trained).advice}." in page.text
     order = [
         "certainty, measured",
         "this model",

@@ -554,9 +554,29 @@ def test_what_cannot_be_read_as_it_seems_to_be_meant_is_said(typed, tmp_path):
     assert "column 'fare': 1 cell (not a number) taken as missing." in err
     assert "column 'fare': 1 cell (infinite or too large) taken as missing." in err
     assert (
-        "warning: classes that differ only in case, spaces or invisible characters: 'FIRST', 'SECOND', 'THIRD', 'first'"
-        in err
+        "warning: classes that differ only in case, spaces or invisible characters: 'FIRST' and 'first'; 'SECOND' and "
+        "'second'; 'THIRD' and 'third'; are they the same class?" in err
     )
+
+
+def test_classes_that_look_alike_are_grouped_with_what_cannot_be_seen(typed, tmp_path):
+    names = ["cat", "c\u200bat", "ca\u0301t", "c\u00e1t", "dog", "d\uff4fg", "cow", "do\u00a0g"]
+    write(tmp_path / "t.csv", "a,y\n" + "".join(f"{row},{name}\n" for row, name in enumerate(names * 3)))
+    code, _, err = typed("train", "t.csv", "--label", "y", "--run", "run", *QUICK)
+    said = r"signs: 'cat' and 'c\u200bat'; 'ca\u0301t' and 'cát'; 'dog' and 'd\uff4fg'; are they"
+    assert (code, said in err) == (0, True), err
+
+
+def test_classes_that_may_mean_no_label_are_counted_with_the_remedy(typed, tmp_path):
+    words = [*"uv"] * 10 + ["Unknown"] * 6 + ["None"] * 2
+    write(tmp_path / "t.csv", "a,y\n" + "".join(f"{number},{word}\n" for number, word in enumerate(words)))
+    command = ("train", "t.csv", "--label", "y", *QUICK, "--run")
+    said = "warning: rows 2 of class 'None', 6 of class 'Unknown': if this means that they have no label, add "
+    code, _, err = typed(*command, "run4")
+    assert (code, err.count(said + "--set source.unlabeled=None,Unknown.")) == (0, 1)
+    code, _, err = typed(*command, "run2", "--set", "source.unlabeled=None,Unknown")
+    assert (code, said in err, load_run("run2").classes) == (0, False, ("u", "v"))
+    assert said not in typed(*command, "again", "--set", "source.unlabeled=")[2]
 
 
 def test_lines_with_too_few_cells_are_said(tmp_path):

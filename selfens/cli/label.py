@@ -76,10 +76,10 @@ def suggest(
         result = projects.suggest(encoded, usable, count, way="random" if at_random else "cover")
     auditing.write_suggestions(output, result, encoded.dataset, novelty)
     write_suggestions_page(page, result, encoded)
-    if not at_random:
-        try:
-            auditing.note_suggestions(result, encoded.dataset)
-        except RunError as error:
+    try:
+        auditing.note_suggestions(result, encoded.dataset, at_random=at_random)
+    except RunError as error:
+        if not at_random:
             complain(f"warning: errors will also be measured on these rows, which are harder than others: {error}")
     all_rows = ", all that differ," if len(result.rows) < count else ""
     say(f"{plural(len(result.rows), 'row')} to label next{all_rows} written to {output}; {page} shows them")

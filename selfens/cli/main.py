@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from selfens.cli import about, label, train, use
+from selfens.cli import about, compare, label, train, use
 from selfens.console import complain, say
 from selfens.errors import SelfensError
 from selfens.experiments.command import reproduce, with_ray_address
@@ -18,7 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    *(train.train, train.resume),
+    *(train.train, train.resume, compare.compare),
     *(use.evaluate, use.predict, use.report, use.export, use.audit),
     *(label.suggest, label.label),
     *(about.presets, about.methods, about.demo, about.bench),

@@ -37,6 +37,7 @@ from selfens.settings import parse, seconds
 
 if TYPE_CHECKING:
     from selfens.config import Config
+    from selfens.runs.run import Run
 
 STARTUP = 1.0  # seconds that a process takes to start and to exit
 MIN_REPORT, REPORT_SHARE = 6.0, 0.1  # time for baselines and report: at least 6 s, or a tenth of the limit
@@ -57,6 +58,10 @@ def train(
         list[Path] | None, typer.Option(help="File of more labels, such as labeled suggestions; may be repeated.")
     ] = None,
     method: Annotated[str | None, typer.Option(help="See 'selfens methods'.")] = None,
+    class_shares: Annotated[
+        str | None,
+        typer.Option(metavar="SHARES", help="Of all rows: such as no=90,yes=10, or labels, equal, auto."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for labels, split and training.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Train several runs in parallel, such as 0-9 or 0,3.")] = None,
     epochs: Annotated[int | None, typer.Option(metavar="N", help="Number of epochs; ramps scale with it.")] = None,
@@ -76,6 +81,9 @@ def train(
     ray: RayOption = None,
     gpus: GpusOption = None,
     baselines: BaselinesOption = None,
+    use_best: Annotated[
+        bool, typer.Option("--use-best", help="If a simple method is clearly better, keep it as a run of its own too.")
+    ] = False,
     report: ReportOption = True,
     tensorboard: TensorBoardOption = False,
     quiet: QuietOption = False,
@@ -91,6 +99,8 @@ def train(
         {"--seed": seed, "--seeds": seeds},
         {"--seeds or --ray": several, "--time-limit": limit},
         {"--seeds or --ray": several, "--tensorboard": tensorboard or None},
+        {"--seeds or --ray": several, "--use-best": use_best or None},
+        {"--no-baselines": True if baselines is False else None, "--use-best": use_best or None},
         {"a time limit": limit, "a number of epochs": fields.get("schedule.epochs", epochs)},
         {"--labels": labels, "--labels-file": labels_file},
         {"--labels-file": labels_file, "--add-labels": add_labels or None},
@@ -126,6 +136,10 @@ def train(
     for choice, files in (("file", labels_file and [labels_file]), ("added", add_labels)):
         if files:
             config = config.with_values("labels", choice=choice, file=tuple(map(str, files)))
+    if class_shares is not None:
+        if not hasattr(config.method, "class_shares"):
+            raise ConfigError(f"--class-shares is for the method committee; {config.method.name} does not use them.")
+        config = config.with_values("method", class_shares=class_shares)
     config = config if epochs is None else config.with_epochs(epochs)
     config = config if device is None else config.with_values("training", device=device)
     config = config if seed is None else config.with_values("seed", base=seed)
@@ -149,7 +163,31 @@ def train(
     with _directory_for(config, run) as directory, console.interruptible(directory):
         show = console.display(directory, tensorboard, quiet)
         trained = loop.train(config, directory, progress=show, time_limit=limit, note=note)
-    console.finish(trained, show, baselines, report, quiet, None if limit is None else afterward)
+    console.finish(trained, show, True if use_best else baselines, report, quiet, None if limit is None else afterward)
+    if use_best:
+        _keep_best(trained, report, quiet)
+
+
+def _keep_best(run: Run, report: bool, quiet: bool) -> None:
+    """Train the simple method that is clearly better than a run as a run of its own, beside it."""
+    from selfens.runs.directory import free_directory
+    from selfens.tools.comparison import comparison_of, config_of_best
+    from selfens.training import loop
+
+    comparison = comparison_of(run)
+    if comparison is None:
+        raise ConfigError(f"--use-best needs measured errors, but those of {run.path} could not be measured.")
+    found = config_of_best(run, comparison)
+    if found is None:
+        say("--use-best: no simple method that can be kept is clearly better; use this run.")
+        return
+    name, config = found
+    directory = free_directory(run.path.with_name(f"{run.path.name}-best"))
+    show = console.display(directory, False, quiet)
+    with console.interruptible(directory):
+        best = loop.train(config, directory, progress=show, note=f"{name}, which was better than {run.path}")
+    say(f"--use-best: {name} is clearly better, so it is kept as {directory}; use that run.")
+    console.finish(best, show, True, report, quiet)
 
 
 def resume(
@@ -163,7 +201,6 @@ def resume(
 ) -> None:
     """Continue a run from its last checkpoint."""
     from selfens import load_run
-    from selfens.runs.directory import REPORT
     from selfens.training import loop
 
     before = load_run(run, trust_code=trust_code)
@@ -174,7 +211,7 @@ def resume(
             finished = loop.resume(run, dataset=moved, progress=show, trust_code=trust_code)
         console.finish(finished, show, baselines, report, quiet)
         return
-    lacks = report and not (before.path / REPORT).is_file() and not before.was_passed_data  # the report is written last
+    lacks = report and not before.has_report and not before.was_passed_data  # the report is written last
     if not quiet:
         say(f"{run} is complete; {'writing what is missing' if lacks else 'there is nothing to resume'}.")
     if lacks:

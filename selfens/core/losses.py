@@ -54,6 +54,24 @@ def soft_cross_entropy(logits: Tensor, targets: Tensor, counted: Tensor) -> Tens
     return _sum(counted, -(targets * logits.float().log_softmax(dim=1)).sum(dim=1)) / logits.shape[0]
 
 
+def divergence(probabilities: Tensor, logits: Tensor) -> Tensor:
+    """Return the mean Kullback-Leibler divergence of the predictions `logits` from `probabilities`."""
+    return functional.kl_div(logits.float().log_softmax(dim=1), probabilities, reduction="batchmean")
+
+
+def mutual_exclusivity(probabilities: Tensor) -> Tensor:
+    """Return 1 - sum_k z_k prod_(l != k) (1 - z_l), summed over rows, over rows times classes: 0 if all rows are one-hot."""
+    others = (1 - probabilities).clamp_min(1e-7).log()
+    alone = (others.sum(dim=1, keepdim=True) - others).exp()
+    return (1 - (probabilities * alone).sum(dim=1)).sum() / probabilities.numel()
+
+
+def beta_draw(alpha: float, device: torch.device) -> Tensor:
+    """Return a 0-d draw from Beta(alpha, alpha)."""
+    first, second = torch._standard_gamma(torch.full((2,), alpha, device=device)).clamp_min(1e-30).unbind()
+    return first / (first + second)
+
+
 def _sum(counted: Tensor | None, per_row: Tensor) -> Tensor:
     return (per_row if counted is None else torch.where(counted, per_row, 0.0)).sum()
 

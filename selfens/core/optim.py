@@ -45,6 +45,8 @@ class Optimizer(ABC):
 
     Parameters
     ----------
+    also
+        A module whose parameters are trained with the network's, under names that begin with "method".
     weight_decay
         Applied to weights with two or more dimensions, not to biases and gains.
     multipliers
@@ -52,9 +54,15 @@ class Optimizer(ABC):
     """
 
     def __init__(
-        self, network: nn.Module, *, weight_decay: float = 0.0, multipliers: Mapping[str, float] | None = None
+        self,
+        network: nn.Module,
+        *,
+        also: nn.Module | None = None,
+        weight_decay: float = 0.0,
+        multipliers: Mapping[str, float] | None = None,
     ) -> None:
-        trainable = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+        named = [*network.named_parameters(), *(also.named_parameters(prefix="method") if also is not None else ())]
+        trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
         self.parameters = [parameter for _, parameter in trainable]
         self.flat = flatten(self.parameters)
         self.rates: dict[str, Tensor] = {"learning_rate": self.flat.new_zeros(())}

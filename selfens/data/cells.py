@@ -15,6 +15,7 @@ DATES = ("ISO8601", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
 MOSTLY = 0.9  # a column holds numbers, or dates, if at least this share of its nonempty cells does
 IDENTIFIER = re.compile(r"(.*[\W_])?(?i:id)|.*[a-z]I[dD]|(Unnamed: 0)?")  # the last is an index written by pandas
 WITH_UNIT = r"[-+]?([^\w\s.,+-]|[A-Z]{3}\s)\s?[-+]?\d[\d.,']*|[-+]?\d[\d.,']*\s?([^\w\s.,:;/+-]\w?|[a-zA-Zµ²³/]{1,5})"
+FEWEST_COUNTED, MAX_GAPS = 30, 3  # a column numbers only so many rows; and how many times as far its numbers may reach
 MAX_UNITS = 3  # if there are more, they are not units but codes
 
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff]{2}|[^\s\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff]+")
@@ -108,8 +109,24 @@ def words_in(cells: Any) -> float:
     return float(np.median([len(WORD.findall(text[:1000])) for text in some]))
 
 
+def numbers_rows(cells: Any) -> bool:
+    """Return True for different whole numbers in the order of the rows, or without large gaps: row names, counters, ids.
+
+    Measurements are seldom so; if a file is sorted, such a column tells the order, and so the class.
+    """
+    numbers, known = as_numbers(cells, "", False)
+    if len(numbers) < FEWEST_COUNTED or not known.all() or (numbers % 1 != 0).any():
+        return False
+    steps = np.diff(numbers)
+    in_order = (steps > 0).all() or (steps < 0).all()
+    is_dense = len(np.unique(numbers)) == len(numbers) and np.ptp(numbers) < MAX_GAPS * len(numbers)
+    return bool(in_order or is_dense)
+
+
 def is_identifier(cells: Any, kind: Kind) -> bool:
-    """Return True if the cells all differ, and the column is named like an id or holds strings."""
+    """Return True if the cells all differ, and the column is named like an id, numbers the rows, or holds strings."""
+    if kind == "number" and numbers_rows(cells):
+        return True
     if not IDENTIFIER.fullmatch(cells.name) and kind != "category":
         return False
     text = as_text(cells)

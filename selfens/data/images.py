@@ -3,7 +3,6 @@
 import io
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.core import memory
+from selfens.data.folders import counts_of_others, kinds
 from selfens.data.rows import Array, LazyRows, Rows, take
 from selfens.errors import DataError
 from selfens.files import check_regular
@@ -36,6 +36,19 @@ OTHER_SUFFIXES = {
     ".rw2",
     ".pef",
     ".psd",
+    ".jxl",
+    ".jp2",
+    ".svg",
+    ".nrw",
+    ".srw",
+    ".sr2",
+    ".rwl",
+    ".x3f",
+    ".3fr",
+    ".erf",
+    ".kdc",
+    ".mrw",
+    ".iiq",
 }
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "WEBP")  # Pillow runs another program for some others
 AT_ONCE = 128  # images decoded between two updates of the progress bar
@@ -47,15 +60,18 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def note_on_others(folder: Path) -> tuple[str, ...]:
-    """Return a note on photos in formats that cannot be read, if a folder holds any."""
-    suffixes = Counter(Path(name).suffix.lower() for _, _, names in os.walk(folder) for name in names)
-    found = [f"{suffixes[suffix]:,} {suffix}" for suffix in sorted(OTHER_SUFFIXES & suffixes.keys())]
-    return (
-        (f"left out {', '.join(found)} files, whose formats cannot be read; convert them to JPEG or PNG.",)
-        if found
-        else ()
-    )
+def notes_on_others(folder: Path) -> tuple[str, ...]:
+    """Return notes on the files of a folder that are not read: photos in other formats, and anything else in its folders."""
+    found = counts_of_others(folder, is_image)
+    photos = {kind: count for kind, count in found.items() if kind in OTHER_SUFFIXES}
+    others = {
+        kind: count for (kind, count) in counts_of_others(folder, is_image, below=True).items() if kind not in photos
+    }
+    reasons = {
+        "whose formats cannot be read; convert them to JPEG or PNG": photos,
+        "which are not images": others,
+    }
+    return tuple(f"left out {kinds(counts)} files, {why}." for why, counts in reasons.items() if counts)
 
 
 class ImageFiles(LazyRows):

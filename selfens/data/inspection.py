@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import adaptive_avg_pool2d
 
-from selfens.data.cells import as_text
+from selfens.data.cells import TEXT_WORDS, as_text, words_in
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.frames import is_frame
+from selfens.data.frames import is_frame, named_texts
 from selfens.data.rows import Rows, pieces
 from selfens.errors import plural
 from selfens.files import check_regular
@@ -33,6 +34,8 @@ ALIKE = 0.15  # the largest difference of two look-alikes, relative to the contr
 NEAREST = 0.4  # the same, relative to the median distance of an image from its third nearest
 NEIGHBOR = 3  # not 1, because each image may exist in several sizes
 BLANK = 1.0  # of 255; images with a smaller standard deviation show nothing
+NAMED, LONG = 3, 300  # conflicts that are said, and characters of each
+SOME = 50  # cells of a column
 GRAY = (0.299, 0.587, 0.114)
 
 Group = tuple[int, ...]
@@ -45,15 +48,24 @@ class Inspection:
     copies: tuple[Group, ...] = ()
     """Rows with the same content."""
     alike: tuple[Group, ...] = ()
-    """Images that are nearly the same: resized, or compressed again. Of exact copies, only one is included."""
+    """Images that are nearly the same: resized, or compressed again; texts that differ only in case, spaces and punctuation.
+    Of exact copies, only one is included."""
     blank: Group = ()
     """Images of one color."""
     conflicts: tuple[Group, ...] = ()
     """Groups of copies and look-alikes with different labels."""
     across: tuple[Group, ...] = ()
     """Groups of copies and look-alikes that have both training and test rows."""
+    far: Group = ()
+    """Training rows that are far from all others."""
     compared: int = 0
-    """How many rows were compared with each other to find look-alikes; 0 if rows are not images."""
+    """How many rows were compared with each other to find look-alikes; 0 if rows are neither images nor texts."""
+    named: tuple[str, ...] = ()
+    """The rows of each conflict as a person knows them, with their labels."""
+    skipped: tuple[str, ...] = ()
+    """Files that could not be read, and why."""
+    notes: tuple[str, ...] = ()
+    """How the data were read, and which files were left out."""
     files: tuple[str, ...] = ()
     """The file of each row, relative to the folder of the data; empty if rows are not files."""
 
@@ -67,9 +79,10 @@ class Inspection:
             check_regular(folder / FILE)
             raw = json.loads((folder / FILE).read_text())
             kinds = ("copies", "alike", "conflicts", "across")
-            groups = {name: tuple(_group(group, rows) for group in raw[name]) for name in kinds}
-            files = tuple(map(str, raw["files"]))
-            return cls(**groups, blank=_group(raw["blank"], rows), compared=int(raw["compared"]), files=files)
+            fields: dict[str, Any] = {name: tuple(_group(group, rows) for group in raw[name]) for name in kinds}
+            fields |= {name: _group(raw[name], rows) for name in ("blank", "far")}
+            fields |= {name: tuple(map(str, raw[name])) for name in ("named", "skipped", "notes", "files")}
+            return cls(**fields, compared=int(raw["compared"]))
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return None
 
@@ -83,9 +96,9 @@ class Inspection:
         lines = []
         if self.conflicts:
             count = plural(len(self.conflicts), "group")
-            lines.append(
-                f"{count} of copies or look-alikes with different labels; correct them ({example(self.conflicts)})."
-            )
+            shown = "; ".join(name if len(name) <= LONG else f"{name[:LONG]}..." for name in self.named[:NAMED])
+            every = f"; {FILE} of the run names all" if len(self.named) > NAMED else ""
+            lines.append(f"{count} of copies or look-alikes with different labels; correct them: {shown}{every}.")
         if self.across:
             count = plural(len(self.across), "group")
             lines.append(
@@ -96,12 +109,18 @@ class Inspection:
             count = plural(sum(len(group) - 1 for group in self.copies), "copy", "copies")
             lines.append(f"{count} of other rows ({example(self.copies)}).")
         if self.alike:
+            what = "images" if _are_images(dataset) else "texts"
             lines.append(
-                f"{plural(len(self.alike), 'group')} of images that are nearly the same ({example(self.alike)})."
+                f"{plural(len(self.alike), 'group')} of {what} that are nearly the same ({example(self.alike)})."
             )
         if self.blank:
             lines.append(f"{plural(len(self.blank), 'image')} of one color ({example([self.blank])}).")
-        return lines
+        if self.far:
+            lines.append(f"{plural(len(self.far), 'row')} far from all others ({example([self.far])}).")
+        if self.skipped:
+            files = plural(len(self.skipped), "file")
+            lines.append(f"left out {files} that could not be read, the first {self.skipped[0]}; run.json lists them.")
+        return [*lines, *self.notes]
 
 
 def _group(raw: Iterable[Any], rows: int) -> Group:
@@ -132,33 +151,75 @@ def file_names(dataset: Dataset) -> tuple[str, ...]:
 
 
 def inspect(dataset: Dataset) -> Inspection:
-    """Look for copies, look-alikes and blank images in a dataset."""
-    files = file_names(dataset)
+    """Compare the rows of a dataset with each other."""
+    about = Inspection(files=file_names(dataset), skipped=dataset.skipped, notes=dataset.notes)
     if getattr(dataset.raw, "nbytes", 0) > MOST_BYTES:
-        return Inspection(files=files)
+        return about
     copies = groups_of(dataset.row_hashes())
     repeated = [row for group in copies for row in group[1:]]
     rows = _sample(dataset, np.delete(np.arange(len(dataset.labels)), repeated))
     alike = [tuple(rows[list(group)].tolist()) for group in find_look_alikes(dataset, rows)]
     groups = connected((group[0], other) for group in (*copies, *alike) for other in group[1:])
-    return Inspection(
+    conflicts = tuple(group for group in groups if len(_known(dataset.labels[list(group)])) > 1)
+    return replace(
+        about,
         copies=tuple(copies),
         alike=tuple(alike),
         blank=tuple(rows[_contrast(dataset, rows) < BLANK].tolist()),
-        conflicts=tuple(group for group in groups if len(_known(dataset.labels[list(group)])) > 1),
+        conflicts=conflicts,
+        named=tuple(_with_labels(dataset, group) for group in conflicts),
         across=tuple(group for group in groups if len(set(dataset.is_test[list(group)].tolist())) > 1),
-        compared=len(rows) if _are_images(dataset) else 0,
-        files=files,
+        compared=len(rows) if _are_images(dataset) or _texts_of(dataset) else 0,
     )
 
 
+def _with_labels(dataset: Dataset, group: Group) -> str:
+    labels = [dataset.classes[label] if label != UNLABELED else "unlabeled" for label in dataset.labels[list(group)]]
+    return " = ".join(f"{name} ('{label}')" for name, label in zip(row_names(dataset, group), labels, strict=True))
+
+
 def find_look_alikes(dataset: Dataset, rows: Rows) -> list[Group]:
-    """Return groups of these rows whose images are nearly the same, as positions in `rows`; none if they are not images."""
+    """Return groups of these rows whose images or texts are nearly the same, as positions in `rows`; none of other rows."""
+    if texts := _texts_of(dataset):
+        cells = dataset.raw.iloc[rows].apply(as_text, missing=())
+        for name in texts:
+            cells[name] = cells[name].map(_plain)
+        return groups_of(["\0".join(line) for line in cells.itertuples(index=False, name=None)])
     if not _are_images(dataset):
         return []
     small = _small_gray(dataset, rows)
     shown = np.flatnonzero(small.std(axis=1) >= BLANK)
     return [tuple(shown[list(group)].tolist()) for group in look_alikes(small[shown])]
+
+
+def _texts_of(dataset: Dataset) -> list[str]:
+    """Return the columns of text, if rows are those of a table."""
+    if not is_frame(dataset.raw):
+        return []
+
+    def is_text(cells: Any) -> bool:
+        some = [cell for cell in cells.iloc[:SOME] if isinstance(cell, str)]
+        return max(map(len, some), default=0) >= 2 * TEXT_WORDS and words_in(cells) >= TEXT_WORDS  # the first is fast
+
+    named = named_texts(dataset.raw)
+    return [name for name in dataset.raw.columns if name in named or is_text(dataset.raw[name])]
+
+
+def _plain(text: str) -> str:
+    """Return a text without case, spaces, punctuation and Unicode's other forms of a letter, if anything is left then."""
+    plain = unicodedata.normalize("NFKC", text).casefold().translate(_IGNORED)
+    return plain or text
+
+
+class _Ignored(dict[int, int | None]):
+    """What `str.translate` does with a letter: it leaves out spaces, punctuation and what cannot be seen."""
+
+    def __missing__(self, letter: int) -> int | None:
+        self[letter] = None if unicodedata.category(chr(letter))[0] in "PZC" else letter
+        return self[letter]
+
+
+_IGNORED = _Ignored()
 
 
 def _are_images(dataset: Dataset) -> bool:

@@ -1,4 +1,5 @@
-"""The journal: a file beside the data with the labels given on the page of `selfens label`, and how rows were chosen.
+"""The journal: a file beside the data with the labels given on the page of `selfens label`, how rows were chosen, and which
+labeled rows are for testing.
 
 Rows are named by a hash of their content, and by their file if they are files, so they may be moved or renamed. Lines are only
 added; the last one about a row counts; lines that cannot be read are passed over. A line that a person writes may name just
@@ -9,7 +10,8 @@ the file.
 
     {"row": "9f…", "file": "1.jpg", "label": "cat", "chosen": "at random", "seconds": 1.2}     null: no label after all
     {"row": "9f…", "mark": "junk"}                                                             never trained on; or "skipped"
-    {"row": "9f…", "chosen": "by a model"}                                                     suggested
+    {"row": "9f…", "chosen": "by a model"}                                                     suggested; or "at random"
+    {"row": "9f…", "split": "test"}                                                            or "train": it stays there
     {"labels": 40, "error": 12.5, "low": 8.1, "high": 18.0}                                    what was measured
 
 Rows that a model chose are not like the others, so errors measured on them are corrected.
@@ -35,6 +37,7 @@ from selfens.files import check_regular
 NAME = ".selfens.jsonl"
 BY_MODEL, AT_RANDOM = "by a model", "at random"
 JUNK, SKIPPED = "junk", "skipped"
+TRAIN, TEST = "train", "test"
 
 Line = Mapping[str, Any]
 
@@ -52,7 +55,9 @@ class Noted:
     marks: dict[str, str] = field(default_factory=dict)
     suggested: set[str] = field(default_factory=set)
     drawn: set[str] = field(default_factory=set)
-    """Rows that were labeled at random."""
+    """Rows that were drawn at random."""
+    is_test: dict[str, bool] = field(default_factory=dict)
+    """On which side of the split a labeled row is."""
     files: dict[str, str] = field(default_factory=dict)
     measured: list[dict[str, float]] = field(default_factory=list)
     lines: int = 0
@@ -80,10 +85,12 @@ class Noted:
                 self.damaged += 1
 
     def _note(self, key: str, entry: dict[str, Any]) -> None:
-        if entry.get("chosen") == BY_MODEL:
-            self.suggested.add(key)
-        if entry.get("chosen") == AT_RANDOM and isinstance(entry.get("label"), str):
-            self.drawn.add(key)
+        for how, rows, others in ((BY_MODEL, self.suggested, self.drawn), (AT_RANDOM, self.drawn, self.suggested)):
+            if entry.get("chosen") == how:
+                rows.add(key)
+                others.discard(key)
+        if entry.get("split") in (TRAIN, TEST):
+            self.is_test[key] = entry["split"] == TEST
         if "label" in entry:
             label = entry["label"]
             known = label.strip() if isinstance(label, str) else str(label) if type(label) is int else ""
@@ -111,9 +118,14 @@ def suggested(path: Path) -> set[str]:
     return read(path).suggested
 
 
-def add_suggested(path: Path, rows: Iterable[str]) -> None:
-    """Note that a model chose these rows; OSError if the file cannot be written."""
-    add(path, [{"row": row, "chosen": BY_MODEL} for row in rows])
+def add_chosen(path: Path, rows: Iterable[str], how: str) -> None:
+    """Note how these rows were chosen; OSError if the file cannot be written."""
+    add(path, [{"row": row, "chosen": how} for row in rows])
+
+
+def add_split(path: Path, is_test: Mapping[str, bool]) -> None:
+    """Note on which side of the split rows are; OSError if the file cannot be written."""
+    add(path, [{"row": row, "split": TEST if tested else TRAIN} for row, tested in is_test.items()])
 
 
 def add(path: Path, entries: Iterable[Line]) -> None:

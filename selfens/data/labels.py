@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from selfens.core.randomness import CORRUPTION, HELD_OUT, stream
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.label_files import label_names, read_labels
+from selfens.data.label_files import label_names, read_several
 from selfens.data.rows import Labels, Rows
 from selfens.errors import ConfigError, DataError, listed
 from selfens.settings import Section, setting
@@ -161,11 +161,7 @@ def _chosen(dataset: Dataset, options: LabelsConfig, seed: int) -> tuple[Rows, L
     labels = np.full(dataset.num_train, UNLABELED)
     labels[drawn] = known[drawn]
     if options.file is not None:
-        given: dict[int, int] = {}
-        for path in map(Path, options.file):
-            for row, label in read_labels(path, dataset).items():
-                if given.setdefault(row, label) != label:
-                    raise DataError(f"{path} and an earlier labels file give a row different labels; keep one.")
+        given = read_several(map(Path, options.file), dataset)
         if all(labels[row] == label == UNLABELED for row, label in given.items()):
             raise DataError(f"the labels file {listed(options.file)} has no labels; fill in the column 'label'.")
         labels[list(given)] = list(given.values())

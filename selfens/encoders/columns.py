@@ -286,6 +286,11 @@ class ColumnsEncoder(Encoder):
         return tuple(column.name for column in self.columns)
 
     @property
+    def has_features(self) -> bool:  # type: ignore[override]
+        """See `Encoder.has_features`."""
+        return bool(self.text_columns)
+
+    @property
     def text_columns(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns if column.kind == "text")
 

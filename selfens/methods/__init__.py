@@ -15,6 +15,13 @@ METHODS = Registry(
         "fixmatch": "selfens.methods.fixmatch:FixMatch",
         "committee": "selfens.methods.committee:Committee",
         "temporal-teacher": "selfens.methods.temporal_teacher:TemporalTeacher",
+        "pseudo-label": "selfens.methods.pseudo_label:PseudoLabel",
+        "bootstrapping": "selfens.methods.bootstrapping:Bootstrapping",
+        "elr": "selfens.methods.elr:Elr",
+        "stability": "selfens.methods.stability:Stability",
+        "ict": "selfens.methods.ict:Ict",
+        "gamma": "selfens.methods.gamma:Gamma",
+        "vat": "selfens.methods.vat:Vat",
     },
 )
 """Maps each method's name to "module:Class"."""

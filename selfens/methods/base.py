@@ -67,6 +67,10 @@ class TrainingRows(NamedTuple):
     device: torch.device
     inputs: Callable[[], Iterable[Tensor]]
     """Yields the preprocessed inputs of all rows, without views, on the device, a few thousand rows at a time."""
+    labeled: Callable[[], tuple[Tensor, Tensor]]
+    """Returns the preprocessed inputs and the class numbers of the labeled rows of all processes, at most some thousand."""
+    is_mixed: bool = False
+    """Inputs with two values, as categories have, beside others: they have no common scale, so distances say little."""
 
     @property
     def num_classes(self) -> int:
@@ -90,8 +94,8 @@ class Method(ABC):
     """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
-    views: ClassVar[tuple[str, ...]] = ("weak",)
-    """The names of the views of each input that a step needs (see `selfens.core.views`)."""
+    views: tuple[str, ...] = ("weak",)
+    """The names of the views of each input that a step needs (see `selfens.core.views`); `__init__` may set them by options."""
     parts: ClassVar[tuple[str, ...]] = ("supervised", "unsupervised")
     """The names of the parts of the loss."""
     labeled_share: ClassVar[float] = 0.0
@@ -99,10 +103,14 @@ class Method(ABC):
     set. With 0, batches are drawn from all rows, as in the paper."""
     uses_unlabeled: ClassVar[bool] = True
     """The method learns from rows without a label."""
+    remark: str = ""
+    """What a person should know about what was set up; the run shows it and keeps it."""
     ensemble: EnsembleTargets | None = None
     """Targets kept by row: each epoch's predictions are written to it and committed at the end."""
     teacher: EmaTeacher | None = None
     """An average of the network's weights, updated after each step; its network is the one evaluated."""
+    learned: nn.Module | None = None
+    """A module of the method's own, made in `setup`, whose parameters are trained with the network's."""
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.Options() if options is None else options

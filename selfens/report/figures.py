@@ -168,7 +168,8 @@ def reliability_chart(evidence: Evidence) -> Chart:
         axes.legend()
 
     errors = f"{100 * before[2]:.1f} % before and {100 * after[2]:.1f} % after calibration"
-    note = f"Expected calibration error {errors}, on {len(labels):,} rows; temperature {evidence.temperature:.2f}."
+    same = f"on the {len(labels):,} rows that the temperature, {evidence.temperature:.2f}, was fitted to"
+    note = f"Expected calibration error {errors}, {same}; on other rows it is a little larger."
     return Chart("Calibration", svg(draw, "Calibration"), note)
 
 

@@ -23,7 +23,7 @@ from selfens.data.rows import Rows, take
 from selfens.encoders.base import Encoder
 from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import DataError, RunError, listed, plural
-from selfens.runs.directory import RunDirectory
+from selfens.runs.directory import REPORT, RunDirectory
 from selfens.runs.evidence import Evidence
 from selfens.runs.history import Record
 from selfens.runs.info import RunInfo
@@ -87,6 +87,12 @@ class Run:
     def was_passed_data(self) -> bool:
         """The dataset was passed in Python, so it cannot be loaded again."""
         return self.config.source.name == "memory"
+
+    @property
+    def has_report(self) -> bool:
+        """Its page was written; a link is none, which may lead anywhere."""
+        page = self.path / REPORT
+        return page.is_file() and not page.is_symlink()
 
     # Parts
 
@@ -170,7 +176,7 @@ class Run:
     @property
     def temperature(self) -> float:
         """Logits are divided by this to calibrate probabilities; 1 if errors were not measured."""
-        return 1.0 if self.evidence is None else self.evidence.temperature
+        return 1.0 if self.evidence is None else self.evidence.model_temperature
 
     @cached_property
     def inspection(self) -> Inspection | None:
@@ -232,8 +238,8 @@ class Run:
         data = EncodedDataset.make(dataset, self.encoder)
         if (data.fingerprint, data.num_rows) != (self.info.fingerprint, self.info.rows):
             raise RunError(
-                f"the data of {dataset.name} are not what {self.path} was trained on: {self._what_changed(dataset)}; restore "
-                "the original data, or train again."
+                f"the data of {dataset.name} are not what {self.path} was trained on: {self._what_changed(dataset)}, or train "
+                "again; predict and export work all the same."
             )
         self._data = data
         return data
@@ -242,8 +248,11 @@ class Run:
         before, now = set(self.inspection.files if self.inspection else ()), set(file_names(dataset))
         changes = {"missing": sorted(before - now), "new": sorted(now - before)}
         if not before or before == now:
-            return "rows, labels or extra rows have changed"
-        return " and ".join(f"{plural(len(x), 'file')} {word} ({listed(x, 3)})" for word, x in changes.items() if x)
+            return "rows, labels or extra rows have changed; put them back, say where they are now (--data PATH)"
+        found = " and ".join(f"{plural(len(x), 'file')} {word} ({listed(x, 3)})" for word, x in changes.items() if x)
+        what = {"missing": "put back what is missing", "new": "take what is new out of the folder"}
+        how = " and ".join(words for word, words in what.items() if changes[word])
+        return f"{found}; {how}, or name a copy of the folder as it was (--data PATH)"
 
     def _load(self, source: str | Path | None) -> Dataset:
         options = self.config.source

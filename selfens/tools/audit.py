@@ -131,15 +131,15 @@ def suggest_run(run: Run, count: int, dataset: Dataset | None = None, *, at_rand
     )
 
 
-def note_suggestions(suggestions: Suggestions, dataset: Dataset) -> None:
-    """Write into the journal beside the data that a model chose these rows; RunError if it cannot be written."""
+def note_suggestions(suggestions: Suggestions, dataset: Dataset, *, at_random: bool = False) -> None:
+    """Write into the journal beside the data how these rows were chosen; RunError if it cannot be written."""
     source = dataset.source
     if not isinstance(source, PathOptions):
         return
     path = journal.path_for(Path(str(source.path)))
     hashes = dataset.row_hashes(dataset.train_rows[suggestions.rows])
     with write_errors(path):
-        journal.add_suggested(path, hashes)
+        journal.add_chosen(path, hashes, journal.AT_RANDOM if at_random else journal.BY_MODEL)
 
 
 def run_labels(run: Run) -> Labels:

@@ -138,7 +138,7 @@ def _measured(evidence: Evidence) -> dict[str, Any]:
         "interval_90_percent": [low, high],
         "rows": len(evidence.wrong),
         "measured_on": f"{evidence.folds} folds" if evidence.folds else "test rows",
-        "temperature": evidence.temperature,
+        "temperature": evidence.model_temperature,
     }
 
 

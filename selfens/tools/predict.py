@@ -77,9 +77,10 @@ def _columns(
     if max_error is not None and run.evidence is not None and len(predicted):
         sure = run.evidence.is_sure(probabilities, max_error)
         predicted = np.where(sure, predicted, NOT_SURE)
-        notes = [
-            f"{100 * sure.mean():.0f} % of the rows are answered; about {max_error:g} % of the answers may be wrong."
-        ]
+        notes = [f"{100 * sure.mean():.0f} % of the rows are answered"]
+        if sure.any():
+            notes[0] += f", about {100 * (1 - calibrated[sure].max(axis=1).mean()):.1f} % of these wrongly"
+        notes[0] += f"; --max-error allows {max_error:g} %."
     columns = {"class": predicted, "probability": cells(calibrated.max(axis=1)), "runner_up": names[ranked[:, 1]]}
     if run.novelty is not None:
         columns["novelty"] = cells(run.novelty.score(inputs))

@@ -1,18 +1,25 @@
 """Messages about a run: its title, and warnings if training is unlikely to work as intended."""
 
 import unicodedata
-from collections import Counter
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from selfens.core.device import environment
 from selfens.core.views import VIEWS
 from selfens.data import sources
 from selfens.data.arrays import same_scale, value_range
-from selfens.data.inspection import inspect
+from selfens.data.dataset import Dataset
+from selfens.data.folders import is_ambiguous, unlabeled_advice
+from selfens.data.inspection import LARGEST, Group, Inspection, inspect
+from selfens.data.rows import take
 from selfens.data.sources.base import PathOptions
-from selfens.errors import plural, visible
+from selfens.encoders.dataset import EncodedDataset
+from selfens.errors import listed, plural, visible
 from selfens.methods.base import WeightedOptions
 from selfens.runs.directory import RunDirectory
+from selfens.runs.novelty import Novelty
 from selfens.training.components import Components
 from selfens.training.progress import Progress
 
@@ -43,22 +50,20 @@ def warn_about_data(components: Components, directory: RunDirectory, progress: P
     """Warn about surprises in the data of a new run, such as copies, or files that were left out."""
     config, data = components.config, components.prepared.data
     dataset = data.dataset
+    inspection = Inspection(skipped=dataset.skipped)
     if isinstance(config.source, PathOptions) and components.group.is_first:
-        inspection = inspect(dataset)
+        inspection = replace(inspect(dataset), far=_far_rows(data))
         inspection.save(directory.path)
-        for line in inspection.lines(dataset):
-            progress.warn(line)
-    if dataset.skipped:
-        files = plural(len(dataset.skipped), "file")
-        progress.warn(f"left out {files} that could not be read, the first {dataset.skipped[0]}; run.json lists them.")
-    for note in data.notes:
-        progress.warn(note)
-    spelled = Counter(map(_plain, data.classes))
-    if alike := [f"'{name}'" for name in data.classes if spelled[_plain(name)] > 1]:
-        names = ", ".join(alike[:8])
-        progress.warn(
-            f"classes that differ only in case, spaces or invisible characters: {names}; are they the same class?"
-        )
+    for line in dict.fromkeys([*inspection.lines(dataset), *data.notes]):
+        progress.warn(line)
+    if getattr(config.source, "unlabeled", None) is None:
+        _warn_of_ambiguous(dataset, hasattr(config.source, "unlabeled"), progress)
+    spelled: dict[str, list[str]] = {}
+    for name in data.classes:
+        spelled.setdefault(_plain(name), []).append(_escaped(name))
+    if alike := [" and ".join(f"'{name}'" for name in names) for names in spelled.values() if len(names) > 1]:
+        differ = "classes that differ only in case, spaces or invisible characters"
+        progress.warn(f"{differ}: {'; '.join(alike[:8])}{'; ...' * (len(alike) > 8)}; are they the same class?")
     if data.is_images and len(data.test_inputs):
         limits, test = value_range(data.inputs), value_range(data.test_inputs)
         if not same_scale(limits, test):
@@ -72,10 +77,42 @@ def warn_about_data(components: Components, directory: RunDirectory, progress: P
         progress.warn("every image has a class; put images without a class into unlabeled/.")
 
 
+def _far_rows(data: EncodedDataset) -> Group:
+    """Return the rows that are far from all others, of an even sample if there are very many."""
+    main = data.dataset.num_main
+    rows = np.linspace(0, main - 1, min(main, LARGEST)).astype(np.int64)
+    inputs = take(data.inputs, rows)
+    is_far = Novelty.fit(inputs, standardize=not data.encoder.is_scaled).remoteness(inputs) > 1
+    return tuple(data.dataset.train_rows[rows[is_far]].tolist())
+
+
+def _warn_of_ambiguous(dataset: Dataset, has_option: bool, progress: Progress) -> None:
+    """Warn of classes whose names may say that there is no label; `has_option`: an option of the source says that they do."""
+    words = [name for name in dataset.classes if is_ambiguous(name)]
+    if not words:
+        return
+    counts = [f"{int((dataset.labels == dataset.classes.index(word)).sum()):,} of class '{word}'" for word in words]
+    how = f"add {unlabeled_advice(words)}" if has_option else "give them -1 as a label"
+    progress.warn(f"rows {listed(counts)}: if this means that they have no label, {how}.")
+
+
 def _plain(name: str) -> str:
     """Normalize case, spaces and Unicode compatibility forms of a name, and remove its zero-width characters."""
     folded = unicodedata.normalize("NFKC", name).casefold()
     return " ".join("".join(letter for letter in folded if unicodedata.category(letter) != "Cf").split())
+
+
+def _escaped(name: str) -> str:
+    """Return a name in which every letter that is invisible, or of another form than usual, is written by its number."""
+    usual = unicodedata.normalize("NFKC", name) == name
+
+    def shown(letter: str) -> str:
+        is_unseen = not letter.isprintable() or (letter.isspace() and letter != " ")
+        is_odd = not usual and unicodedata.normalize("NFKC", f"x{letter}") != f"x{letter}"
+        is_mark = not usual and bool(unicodedata.combining(letter))
+        return letter.encode("unicode_escape").decode() if is_unseen or is_odd or is_mark else letter
+
+    return "".join(map(shown, name))
 
 
 def warn_before(components: Components, progress: Progress) -> None:

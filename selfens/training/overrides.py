@@ -83,6 +83,9 @@ def check_state(method: Method, rows: TrainingRows) -> None:
     """Refuse state that would not be saved (in a list or dict), or an ensemble for other rows or another device."""
     owner = type(method).__name__
     check_type(f"{owner}.teacher", method.teacher, EmaTeacher | None, "an EmaTeacher; give it another name")
+    check_type(f"{owner}.learned", method.learned, nn.Module | None, "a module; give it another name")
+    if method.learned is not None and method.teacher is not None:
+        raise ConfigError(f"{owner} has both `teacher` and `learned`; a teacher follows the network's parameters only.")
     for name, value in vars(method).items():
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
         if any(isinstance(part, Tensor) or hasattr(part, "state_dict") for part in inside):

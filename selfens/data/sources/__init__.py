@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,13 @@ def load(options: SourceOptions, *, seed: int = 0, side: int | None = None, prog
     data = build(options).load(seed=seed, side=side, progress=progress)
     if isinstance(options, PathOptions):
         data, noted = with_journal(data, options)
-        data = split.hold_out(data) if options.hold_out else data
+        if options.hold_out:
+            data, decided = split.hold_out(data, noted.is_test)
+            if options.journal is None and (
+                new := {row: side for row, side in decided.items() if row not in noted.is_test}
+            ):
+                with suppress(OSError):  # where nothing can be written, the content of rows decides each time
+                    journal.add_split(journal.path_for(Path(str(options.path))), new)
     if options.extra is None:
         return data
     if len(data.raw.shape) == 4:

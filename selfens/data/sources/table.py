@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from selfens.data import journal
 from selfens.data.cells import MISSING, as_text, find_identifier, unit_notes
 from selfens.data.dataset import Dataset
-from selfens.data.folders import TEST, TRAIN, VALIDATION
+from selfens.data.folders import TEST, TRAIN, VALIDATION, unlabeled_names
 from selfens.data.frames import NOTES, TEXT, Frame, TextColumns, column_names, count_rows, is_table, read_frame
 from selfens.data.rows import Rows
 from selfens.data.sources.base import PathOptions, Peek, Source
@@ -33,6 +33,12 @@ class Table(Source):
         name: ClassVar[str] = "table"
         label: str | None = setting(None, "The column that holds the labels; empty cells are unlabeled.")
         id: str | None = setting(None, "The column that identifies rows; none: one that differs in each row, if any.")
+        unlabeled: str | None = setting(
+            None,
+            "Labels that mean none, besides empty cells and words such as NA, separated by commas. ask: say it if there are "
+            "some such as unknown.",
+            none="ask",
+        )
         text: tuple[str, ...] = setting((), "Columns of text, beside those that look like it.")
 
         def __post_init__(self) -> None:
@@ -83,6 +89,7 @@ class Table(Source):
         labels: list[int | str | None] = [None] * len(frame)
         if label is not None:
             words = as_text(frame[label], missing=UNLABELED_WORDS)
+            words = words.mask(words.str.lower().isin(unlabeled_names(self.options.unlabeled)), "")
             labels = parse_labels(words, f"column '{label}' of {path}")
             notes = [*unlabeled_notes(frame[label], label), *notes]
         inputs, identifier = self._inputs(frame), self.options.id

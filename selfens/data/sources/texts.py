@@ -13,7 +13,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from selfens.data.dataset import Dataset
-from selfens.data.folders import FolderOptions, all_files, list_folder, number_files
+from selfens.data.folders import FolderOptions, all_files, counts_of_others, kinds, list_folder, number_files
 from selfens.data.frames import text_frame
 from selfens.data.images import is_image
 from selfens.data.sources.base import Peek, Source
@@ -52,7 +52,9 @@ class Texts(Source):
         files = [*train, *test]
         data = self._read(files)
         classes, labels, is_test = number_files(train, test, [Path(name) for name in data.ids], "text")
-        return replace(data, labels=labels, is_test=is_test, classes=classes)
+        others = kinds(counts_of_others(Path(self.options.path), is_text, below=True))
+        notes = (*data.notes, *([f"left out {others} files, which are not .txt files."] if others else []))
+        return replace(data, labels=labels, is_test=is_test, classes=classes, notes=notes)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
         """Read every text, whatever the name of its folder."""
