@@ -67,7 +67,7 @@ class Server:
 
     def kill(self) -> None:
         os.killpg(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        self.process.wait()
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
@@ -91,6 +91,10 @@ class Forked(Server):
         with open(reading, "rb") as pipe:
             self.address = pipe.readline().decode().strip()
         self._found()
+
+    def kill(self) -> None:
+        os.killpg(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
 
 
 def read(answer):
