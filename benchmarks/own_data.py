@@ -4,6 +4,9 @@
     python benchmarks/own_data.py features --images cifar10.npz --features lite0.npz
     python benchmarks/own_data.py chosen [--features lite0.npz]     # the tasks on which the recipe was chosen
     python benchmarks/own_data.py once                              # the tasks that were run once, at the end
+    python benchmarks/own_data.py mixed-chosen --tables TABLES      # mixed tables; see mixed_tables.py
+    python benchmarks/own_data.py mixed-once --tables TABLES
+    python benchmarks/own_data.py growth --tables TABLES            # the error by the number of unlabeled rows
     python benchmarks/own_data.py report                            # results/own-data.json, docs/own-data.md, its picture
 
 Each result is kept in a file of its own under --cache, so a battery that was stopped goes on from there, and several can run
@@ -39,15 +42,18 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: every classifier gets one core
 
+import mixed_tables
 import numpy as np
 import sklearn
 import torch
 from sklearn import datasets
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 from sklearn.svm import SVC
 
@@ -168,7 +174,7 @@ class Task:
         random = np.random.default_rng([number, 16])
         rows = random.permutation(len(y))[: self.rows]
         tested = random.permutation(len(y_test))[: self.test_rows]
-        x, y = x[rows], y[rows]
+        x, y, x_test = _rows(x, rows), y[rows], _rows(x_test, tested)
         by_class = [np.flatnonzero(y == each) for each in np.unique(y)]
         chosen = np.concatenate([each[: self.labels if self.per_class else 1] for each in by_class])
         if not self.per_class:
@@ -176,7 +182,11 @@ class Task:
             chosen = np.concatenate([chosen, random.permutation(others)[: self.labels - len(chosen)]])
         partial = np.full(len(y), -1)
         partial[chosen] = y[chosen]
-        return x, partial, x_test[tested], y_test[tested]
+        return x, partial, x_test, y_test[tested]
+
+
+def _rows(x, rows):
+    return x[rows] if isinstance(x, np.ndarray) else x.iloc[rows].reset_index(drop=True)
 
 
 def chosen_tasks(options) -> list[Task]:
@@ -236,14 +246,35 @@ def once_tasks(options) -> list[Task]:
     return tasks
 
 
-LISTS = {"chosen": chosen_tasks, "once": once_tasks}
+def mixed_tasks(names: list[str]) -> Callable:
+    """10 labels per class, and 40 at random."""
+
+    def tasks(options) -> list[Task]:
+        loads = {name: lambda name=name: mixed_tables.load(name, options.tables) for name in names}
+        return [Task(name, load, *how) for name, load in loads.items() for how in ((10,), (40, False))]
+
+    return tasks
+
+
+LISTS = {
+    "chosen": chosen_tasks,
+    "once": once_tasks,
+    "mixed-chosen": mixed_tasks(mixed_tables.CHOSEN),
+    "mixed-once": mixed_tasks(mixed_tables.ONCE),
+}
 
 
 # Classifiers
 
 
 def scaled(model):
-    return make_pipeline(StandardScaler(), model)
+    """Numbers are standardized, and missing ones are the median; strings become an input per value."""
+    numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
+    strings = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    of_tables = make_column_transformer(
+        (numbers, make_column_selector(dtype_include="number")), (strings, make_column_selector(dtype_exclude="number"))
+    )
+    return lambda x: make_pipeline(StandardScaler() if isinstance(x, np.ndarray) else of_tables, model)
 
 
 CLASSIFIERS: dict[str, Callable] = {
@@ -252,10 +283,13 @@ CLASSIFIERS: dict[str, Callable] = {
     "self-training": lambda seed: scaled(SelfTrainingClassifier(LogisticRegression(C=1, max_iter=2000))),
     "label spreading": lambda seed: scaled(LabelSpreading(kernel="knn", n_neighbors=15, max_iter=200)),
     "random forest": lambda seed: scaled(RandomForestClassifier(random_state=seed)),
-    "temporal (0.2)": lambda seed: SelfEnsemblingClassifier("temporal", random_state=seed, device="cpu"),
-    OURS: lambda seed: SelfEnsemblingClassifier(random_state=seed, device="cpu"),
+    "boosted trees": lambda seed: scaled(
+        HistGradientBoostingClassifier(random_state=seed, min_samples_leaf=3, max_iter=60)
+    ),
+    OURS: lambda seed: lambda x: SelfEnsemblingClassifier(random_state=seed, device="cpu"),
 }
-SUPERVISED = {LINEAR, "SVC", "random forest"}
+FOREST = "random forest"
+SUPERVISED = {LINEAR, "SVC", FOREST, "boosted trees"}
 
 
 def measure(task: Task, classifier: str, draw: int) -> dict:
@@ -263,11 +297,20 @@ def measure(task: Task, classifier: str, draw: int) -> dict:
     if classifier in SUPERVISED:
         x, y = x[y >= 0], y[y >= 0]
     began = time.perf_counter()
-    model = CLASSIFIERS[classifier](draw).fit(x, y)
+    model = CLASSIFIERS[classifier](draw)(x).fit(x, y)
     seconds = time.perf_counter() - began
-    error = 100 * float(np.mean(model.predict(x_test) != y_test))
+    wrong = model.predict(x_test) != y_test
+    error = 100 * float(np.mean(wrong))
+    sure = 100 * float(model.predict_proba(x_test).max(axis=1).mean()) if classifier == OURS else None
     chance = 100 * (1 - float(np.bincount(y_test).max()) / len(y_test))
-    return {"error": error, "seconds": seconds, "chance": chance, "rows": len(x), "features": x.shape[1]}
+    return {
+        "error": error,
+        "confidence": sure,
+        "seconds": seconds,
+        "chance": chance,
+        "rows": len(x),
+        "features": x.shape[1],
+    }
 
 
 def run(which: str, options) -> None:
@@ -507,6 +550,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=ROOT / "runs/own-data")
     parser.add_argument("--features", help="an .npz file with x_train, y_train, x_test, y_test")
     parser.add_argument("--images", help="an .npz file of CIFAR-10, of which `features` makes --features")
+    parser.add_argument("--tables", help="a folder of packages that ship data; see mixed_tables.py")
     parser.add_argument("--fashion", default="/usr/share/datasets/fashion-mnist", help="the folder of its four files")
     parser.add_argument("--classifiers", nargs="*", choices=[*CLASSIFIERS])
     parser.add_argument("--tasks", nargs="*", default=[""], help="only those whose names begin so")

@@ -99,7 +99,11 @@ def training_rows(inputs: Tensor, labels: Tensor, num_classes: int = CLASSES) ->
     """What a method's `setup` gets, outside of a run."""
     counts = torch.bincount(labels[labels >= 0], minlength=num_classes).float()
     names = tuple(map(str, range(num_classes)))
-    return TrainingRows(len(inputs), names, labels, counts, torch.device("cpu"), lambda: inputs.split(7))
+
+    def labeled() -> tuple[Tensor, Tensor]:
+        return inputs[labels >= 0], labels[labels >= 0]
+
+    return TrainingRows(len(inputs), names, labels, counts, torch.device("cpu"), lambda: inputs.split(7), labeled)
 
 
 SMALL_IMAGES = ("network.name=small", "network.width=4", "views.flip=true", "views.translation=1")

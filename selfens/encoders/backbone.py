@@ -49,6 +49,7 @@ class BackboneEncoder(Encoder):
             return None if self.model.startswith(TIMM) else self.model or None
 
     needs_images = True
+    has_features = True
     learns = False
 
     def __init__(self, options: Any = None, device: torch.device | str = "cpu") -> None:

@@ -73,6 +73,8 @@ class Encoder(ABC):
     Options: ClassVar[type[EncoderOptions]]
     is_scaled: ClassVar[bool] = False
     """The inputs are on one scale, so preprocessing and baselines leave them as they are."""
+    has_features: bool = False
+    """Some inputs are features that a model computes, such as those of texts."""
     learns: ClassVar[bool] = True
     """`fit` depends on the rows, so cross-validation repeats it in every fold."""
     needs_images: ClassVar[bool] = False

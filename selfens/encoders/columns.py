@@ -263,6 +263,11 @@ class ColumnsEncoder(Encoder):
         return tuple(column.name for column in self.columns)
 
     @property
+    def has_features(self) -> bool:  # type: ignore[override]
+        """See `Encoder.has_features`."""
+        return bool(self.text_columns)
+
+    @property
     def first(self) -> str:  # type: ignore[override]
         """See `Encoder.first`."""
         code = "encoder = ColumnsEncoder(); encoder.restore(card['encoder']); encoder.transform(frame).inputs"

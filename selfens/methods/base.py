@@ -67,6 +67,10 @@ class TrainingRows(NamedTuple):
     device: torch.device
     inputs: Callable[[], Iterable[Tensor]]
     """Yields the preprocessed inputs of all rows, without views, some thousand rows at a time on the device."""
+    labeled: Callable[[], tuple[Tensor, Tensor]]
+    """Returns the preprocessed inputs and the class numbers of the labeled rows of all processes, at most some thousand."""
+    is_mixed: bool = False
+    """Inputs with two values, as categories have, beside others: they have no common scale, so distances say little."""
 
     @property
     def num_classes(self) -> int:
@@ -91,6 +95,8 @@ class Method(ABC):
     With 0, batches are drawn from all rows, as in the paper."""
     uses_unlabeled: ClassVar[bool] = True
     """The method learns from rows without a label."""
+    remark: str = ""
+    """What a person should know about what was set up; the run shows it and keeps it."""
     ensemble: EnsembleTargets | None = None
     """Targets kept by row: each epoch's predictions are written to it and committed at the end."""
     teacher: EmaTeacher | None = None

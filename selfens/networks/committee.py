@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from selfens.config import NetworkConfig
+from selfens.networks.advisors import Advisors
 
 LENGTH = 16.0  # norm of a typical input of a head; that of standardized features is the root of their number
 DRAWS = 16
@@ -58,7 +59,8 @@ class RandomFourierFeatures(nn.Module):
 class Committee(nn.Module):
     """A linear head, a wide one and, if there are few features, one on random cosines; for standardized features.
 
-    `options.width` hidden units (128), and four times as many cosines. Images are flattened.
+    `options.width` hidden units (128), and four times as many cosines. Images are flattened. Advisors vote with the heads if
+    the method has fitted them.
     """
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> None:
@@ -70,6 +72,7 @@ class Committee(nn.Module):
         if features <= MANY_FEATURES:
             waves = RandomFourierFeatures(features, 4 * width)
             self.members.append(nn.Sequential(waves, dropout, zero(4 * width, num_classes)))
+        self.advisors = Advisors(features, num_classes)
 
     def heads(self, x: Tensor) -> list[Tensor]:
         """Return the logits of each head."""
@@ -78,9 +81,17 @@ class Committee(nn.Module):
             return [member(x) for member in self.members]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logarithm of the heads' mean probabilities."""
+        """Return the logarithm of the probabilities that all members vote for."""
         heads = torch.stack([logits.log_softmax(dim=1) for logits in self.heads(x)])
-        return heads.logsumexp(dim=0) - math.log(len(heads))
+        mean = heads.logsumexp(dim=0) - math.log(len(heads))
+        if not self.advisors.can_vote:
+            return mean
+        return self.advisors.vote(mean.exp(), self.advise(x)).log()
+
+    def advise(self, x: Tensor) -> Tensor:
+        """Return [rows, classes] what the advisors predict."""
+        with torch.autocast(x.device.type, enabled=False):
+            return self.advisors(x.float().flatten(1))  # type: ignore[no-any-return]
 
 
 def zero(features: int, num_classes: int) -> nn.Linear:

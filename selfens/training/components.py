@@ -23,7 +23,7 @@ from selfens.core.views import Views
 from selfens.data import prefetch, preprocess
 from selfens.data.dataset import UNLABELED
 from selfens.data.loader import Loader
-from selfens.data.rows import LazyRows, pieces
+from selfens.data.rows import LazyRows, Rows, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError
 from selfens.methods import METHODS
@@ -33,6 +33,11 @@ from selfens.training.distributed import Group
 from selfens.training.overrides import Overrides, check_output, check_shareable, check_state
 from selfens.training.prepare import Prepared
 from selfens.training.step import Step, start_compiler
+
+MAX_NUMBERS = 2_000_000  # in the inputs of these rows
+MIXED = 0.1  # share of inputs with two values that makes a table mixed
+SAMPLE = 2000  # rows that show how many values an input has
+MAX_LABELED = 5000  # labeled rows that a method may ask for at once; evenly spaced ones if there are more
 
 
 class Components:
@@ -130,7 +135,7 @@ class Components:
     def info(self) -> RunInfo:
         """Return what run.json records."""
         data, overrides = self.prepared.data, self.overrides
-        notes = (overrides.note, "epochs that fit into the time limit" * bool(overrides.deadline))
+        notes = (overrides.note, self.method.remark, "epochs that fit into the time limit" * bool(overrides.deadline))
         return RunInfo(
             data=data.dataset.name,
             fingerprint=data.fingerprint,
@@ -214,7 +219,9 @@ class Components:
             labels=self.loader.labels,
             class_counts=torch.from_numpy(counts).float().to(device),
             device=device,
-            inputs=self._all_inputs,
+            inputs=lambda: self._inputs_of(self.owned),
+            labeled=self._labeled,
+            is_mixed=data.inputs.ndim == 2 and not data.encoder.has_features and self._is_mixed(),
         )
         method.setup(self.network, own)
         check_state(method, own)
@@ -224,9 +231,24 @@ class Components:
         if method.teacher is not None:
             group.broadcast([*method.teacher.network.state_dict().values()])
 
-    def _all_inputs(self) -> Iterable[Tensor]:
-        for piece in pieces(self.prepared.data.inputs, preprocess.CHUNK, self.owned):
+    def _inputs_of(self, rows: Rows) -> Iterable[Tensor]:
+        for piece in pieces(self.prepared.data.inputs, preprocess.CHUNK, rows):
             yield preprocess.transform(self.prepared.preprocess, torch.from_numpy(piece).to(self.prepared.device))
+
+    def _is_mixed(self) -> bool:
+        """Return True if at least a tenth of the inputs have two values, and others more; judged by some rows."""
+        data = self.prepared.data
+        some = np.sort(
+            data.inputs[np.linspace(0, data.num_rows - 1, min(data.num_rows, SAMPLE)).astype(np.int64)], axis=0
+        )
+        values = 1 + (np.diff(some, axis=0) != 0).sum(axis=0)
+        return bool((values == 2).mean() >= MIXED and (values > 2).any())
+
+    def _labeled(self) -> tuple[Tensor, Tensor]:
+        rows = np.sort(self.visited[self.labels[self.visited] != UNLABELED])
+        most = min(MAX_LABELED, max(MAX_NUMBERS // int(np.prod(self.prepared.data.input_shape)), 100), len(rows))
+        some = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
+        return torch.cat([*self._inputs_of(some)]), torch.from_numpy(self.labels[some])
 
 
 def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:

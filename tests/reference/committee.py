@@ -61,3 +61,22 @@ def losses(heads, labels, wanted):
 
 def log_softmax(row):
     return row - row.max() - math.log(sum(math.exp(value - row.max()) for value in row))
+
+
+def leaf(forest, tree, row):
+    """The distribution of the leaf of a tree that a row falls into."""
+    node = 0
+    while tree.children_left[node] != -1:
+        goes_left = row[tree.feature[node]] <= tree.threshold[node]
+        node = tree.children_left[node] if goes_left else tree.children_right[node]
+    return tree.value[node][0] / tree.value[node][0].sum()
+
+
+def estimated_shares(probabilities, labels_per_class):
+    """Expectation maximization, with equal shares counted as 10 / labels per class of all rows."""
+    classes = probabilities.shape[1]
+    shares, weight = np.full(classes, 1 / classes), 10 / labels_per_class
+    for _ in range(500):
+        posteriors = [row * shares / (row * shares).sum() for row in probabilities]
+        shares = (np.mean(posteriors, axis=0) + weight / classes) / (1 + weight)
+    return shares
