@@ -113,6 +113,9 @@ class ScheduleConfig(Section):
     weight_rampup_epochs: float | None = setting(
         None, "Ramp-up of w; none: as rampup_epochs, with w = 0 in the first epoch; 0: none.", at_least=0
     )
+    prior: float = setting(
+        0.3, "Share of the epochs over which targets go from the prior to the method's own.", at_least=0, at_most=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,6 +49,9 @@ def train(
     add_labels: Annotated[
         list[Path] | None, typer.Option(help="More labels, such as suggestions filled in; may be repeated.")
     ] = None,
+    prior: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What another model says about the training rows (CSV, npz).")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="See 'selfens methods'.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed for labels, split and training.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several runs, such as 0-9 or 0,3; beside each other.")] = None,
@@ -124,6 +127,7 @@ def train(
     for choice, files in (("file", labels_file and [labels_file]), ("added", add_labels)):
         if files:
             config = config.with_values("labels", choice=choice, file=tuple(map(str, files)))
+    config = config if prior is None else config.with_values("labels", prior=str(prior))
     config = config if epochs is None else config.with_epochs(epochs)
     config = config if device is None else config.with_values("training", device=device)
     config = config if seed is None else config.with_values("seed", base=seed)

@@ -38,6 +38,7 @@ class TemporalTeacher(Method):
     views = ("weak", "strong")
     parts = ("supervised", "unsupervised", "kept")
     labeled_share = 0.2
+    uses_prior = True
     teacher: EmaTeacher
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
@@ -45,6 +46,7 @@ class TemporalTeacher(Method):
         self.teacher.network.eval()
         if self.options.memory:
             self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes, self.options.memory, rows.device)
+        self.prior = rows.prior
         self.alignment = Alignment(self.options.alignment, rows.class_counts, rows.class_without_label)
 
     def targets(self, rows: Tensor) -> Targets | None:
@@ -55,6 +57,8 @@ class TemporalTeacher(Method):
         logits = network(torch.cat([weak[:half], strong[half:]]))
         taught = self.teacher.probabilities(weak[u])
         average = taught if targets is None else with_latest(targets, taught, self.options.memory)
+        if self.prior is not None:
+            average = self.prior.blend(batch.rows[u], average)
         average = self.alignment.align(average)
         kept = average.amax(dim=1) >= self.options.threshold
         sharp = terms.sharpen(average, self.options.temperature)

@@ -4,6 +4,7 @@
     run.json                 what it ran on: data, encoder, versions, hardware (`RunInfo`)
     labels.json              which rows were labeled, and how
     preprocess.safetensors   the fitted preprocessing
+    prior.safetensors        what another model said about the training rows, if that was given
     history.jsonl            one line per epoch
     checkpoint.safetensors   the state of every part: network, method, targets, optimizer, step, random numbers
     evidence.safetensors     what was predicted for labeled rows that it had not seen (`Evidence`)
@@ -30,7 +31,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from selfens.config import Config
@@ -45,6 +48,7 @@ from selfens.runs.info import RunInfo
 FORMAT = "3"
 NOT_JSON = (ValueError, RecursionError)  # what json.loads may raise
 REPORT = "report.html"
+PRIOR = "prior.safetensors"
 PARTS = ("network", "optimizer", "step", "random")  # what a checkpoint must hold
 
 
@@ -66,7 +70,13 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, path: str | Path, config: Config, labels: LabelChoice, preprocess: nn.Module, info: RunInfo
+        cls,
+        path: str | Path,
+        config: Config,
+        labels: LabelChoice,
+        preprocess: nn.Module,
+        info: RunInfo,
+        prior: NDArray[np.float32] | None = None,
     ) -> RunDirectory:
         """Create the directory of a new run, complete or not at all."""
         path = Path(path)
@@ -81,6 +91,8 @@ class RunDirectory:
                 write_atomically(draft / "run.json", info.to_json(FORMAT).encode())
                 write_atomically(draft / "labels.json", labels.to_json().encode())
                 save_preprocess(draft / "preprocess.safetensors", config.preprocess.kind, preprocess)
+                if prior is not None:
+                    save_tensors(draft / PRIOR, {"prior": torch.from_numpy(prior)})
                 write_atomically(draft / "config.json", config.to_json().encode())
                 _move_into_place(draft, path)
             finally:
@@ -150,6 +162,16 @@ class RunDirectory:
         if made.shape != row.shape or made.dtype != row.dtype or not made.isfinite().all():
             raise RunError(f"{path} does not fit the inputs of the run; it is damaged, or of another run.")
         return found
+
+    def prior(self) -> NDArray[np.float32] | None:
+        """Return [training rows, classes], NaN for rows without a prior; None if the run was given none."""
+        path, info = self.path / PRIOR, self.info()
+        if not path.exists():
+            return None
+        found = load_tensors(path)[0].get("prior", torch.empty(0))
+        if found.dtype != torch.float32 or found.shape != (info.rows, len(info.classes)):
+            raise RunError(f"{path} is damaged, or of another run; put back the file.")
+        return np.asarray(found)
 
     # History
 
@@ -255,8 +277,8 @@ def _move_into_place(draft: Path, path: Path) -> None:
     if not path.exists():
         os.rename(draft, path)
         return
-    for name in ("run.json", "labels.json", "preprocess.safetensors", "config.json"):
-        os.rename(draft / name, path / name)
+    for file in sorted(draft.iterdir(), key=lambda file: file.name == "config.json"):
+        os.rename(file, path / file.name)
 
 
 def free_directory(path: Path) -> Path:

@@ -222,6 +222,9 @@ class Run:
             advice = "put them back, or say where they are now (--data PATH)"
             reason = str(error).rstrip(".")
             raise RunError(f"the data of {self.path} cannot be loaded: {reason}; {advice}.") from None
+        prior = self.directory.prior()
+        if prior is not None and len(prior) == dataset.num_train:
+            dataset = dataset.with_prior(prior)
         data = EncodedDataset.make(dataset, self.encoder)
         if (data.fingerprint, data.num_rows) != (self.info.fingerprint, self.info.rows):
             raise RunError(

@@ -20,6 +20,7 @@ from selfens.core.randomness import FOLDS, stream
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inspection import find_look_alikes, groups_of
 from selfens.data.labels import choose_labels
+from selfens.data.prior import with_prior
 from selfens.data.rows import Labels, take
 from selfens.encoders import ENCODERS
 from selfens.errors import DataError, check_type, listed, plural
@@ -64,6 +65,8 @@ def evidence_by_folds(
     each
         Like the built-in map, which trains one fold after another; it may do them elsewhere, in processes of their own.
     """
+    if dataset.prior is None and config.labels.prior is not None:
+        dataset = with_prior(dataset, config.labels.prior)
     labels, fold_of, remarks = _divide(config, dataset, folds)
     standardize = not ENCODERS.find(config.encoder.name).is_scaled
     config = hurried(config) if hurry else config
@@ -202,7 +205,9 @@ def _fold(
     is_hidden = fold_of == fold
     rows, hidden = np.flatnonzero(is_hidden), np.flatnonzero(is_hidden & (labels != UNLABELED))
     partly = dataset.with_split(np.flatnonzero(~is_hidden), hidden, labels)
-    config = config.with_values("labels", count=None, choice="balanced", file=None, noise=0.0, validation=0.0)
+    config = config.with_values(
+        "labels", count=None, choice="balanced", file=None, prior=None, noise=0.0, validation=0.0
+    )
     show = Progress()
     warnings: list[str] = []
     show.warn = warnings.append  # type: ignore

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import ArrayLike
 from torch import nn
 
 from selfens.config import Config
@@ -49,6 +50,7 @@ def train(
     progress: Progress | None = None,
     time_limit: float | str | None = None,
     note: str = "",
+    prior: ArrayLike | str | Path | None = None,
 ) -> Run:
     """Train as `config` says and leave everything in `run_dir`, which must be new.
 
@@ -67,10 +69,13 @@ def train(
         ramps are scaled with it.
     note
         A line on how the config was chosen; it is shown and kept in run.json.
+    prior
+        What another model says about the training rows: [rows, classes] probabilities, NaN for rows it says nothing about, a
+        label for each row, or a file of these. A method that keeps targets begins with it. The run keeps it.
     """
     deadline = None if time_limit is None else time.perf_counter() + seconds("time_limit", time_limit)
     check_type("config", config, Config, "a Config, such as presets.get('digits')")
-    overrides, path = Overrides(dataset, network, method, deadline, note), Path(run_dir)
+    overrides, path = Overrides(dataset, network, method, deadline, note, prior), Path(run_dir)
     overrides.check(config)
     if dataset is not None:
         config = replace(config, source=SOURCES.options("memory", dataset=dataset.name))
@@ -126,7 +131,7 @@ def _run(
         else:
             if group.is_first:
                 check_free(path)
-            prepared = prepare(config, device, overrides.dataset, progress=show.has_bars)
+            prepared = prepare(config, device, overrides.dataset, overrides.prior, progress=show.has_bars)
         if group.is_first:
             group.barrier()
         group.broadcast([*prepared.preprocess.state_dict().values()])
@@ -159,7 +164,8 @@ def _create(path: Path, components: Components) -> None:
     """Create the directory of a new run. The first process writes it; all must see it, because all read it later."""
     group, prepared = components.group, components.prepared
     if group.is_first:
-        RunDirectory.create(path, components.config, prepared.labels, prepared.preprocess, components.info())
+        parts = (prepared.labels, prepared.preprocess, components.info(), prepared.data.dataset.train_prior)
+        RunDirectory.create(path, components.config, *parts)
     group.barrier()
     if group.any(not (path / "config.json").is_file()):
         if group.is_first:
