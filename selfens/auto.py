@@ -118,6 +118,15 @@ def encoder_for(names: Sequence[str]) -> EncoderOptions:
     return texts
 
 
+def backbone_for(names: Sequence[str], *, weights: str | None = None, **common: Any) -> EncoderOptions:
+    """Return the options of the encoder that computes the features of one backbone, or of several."""
+    if len(names) == 1:
+        one: EncoderOptions = ENCODERS.options("backbone", model=names[0], weights=weights, **common)
+        return one
+    several: EncoderOptions = ENCODERS.options("backbones", models=tuple(names), **common)
+    return several
+
+
 def settings_for(
     source: SourceOptions,
     peek: Peek,

@@ -60,6 +60,21 @@ class NetworkConfig(Section):
     width: int | None = setting(
         None, "Channels (or units) of the first layers; none: each network's own.", at_least=1, at_most=2**16
     )
+    groups: str = setting(
+        "", "committee: numbers of features that have heads of their own, such as 1280,2048; set by the encoder."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.feature_groups
+
+    @property
+    def feature_groups(self) -> tuple[int, ...]:
+        """`groups` as numbers."""
+        numbers = [parse("network.groups", part.strip(), int) for part in self.groups.split(",") if self.groups]
+        if not all(number > 0 for number in numbers):
+            raise ConfigError(f"network.groups is '{self.groups}'; expected numbers above 0, such as 1280,2048.")
+        return tuple(numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,8 @@ def train(
     data_dir: Annotated[Path | None, typer.Option(help="Where the official files are, or are downloaded to.")] = None,
     size: Annotated[int | None, typer.Option(help="Side in pixels that a folder's images are scaled to.")] = None,
     backbone: Annotated[
-        str | None, typer.Option(metavar="NAME", help="timm:NAME or module:factory: train on features.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="timm:NAME or module:factory: train on features; may be repeated."),
     ] = None,
     weights: Annotated[str | None, typer.Option(metavar="FILE", help="The backbone's weights, if not its own.")] = None,
     encoder: Annotated[
@@ -91,7 +92,7 @@ def train(
         {"a time limit": limit, "a number of epochs": fields.get("schedule.epochs", epochs)},
         {"--labels": labels, "--labels-file": labels_file},
         {"--labels-file": labels_file, "--add-labels": add_labels or None},
-        {"--backbone": backbone, "--encoder": encoder or None},
+        {"--backbone": backbone or None, "--encoder": encoder or None},
     ):
         if None not in pair.values():
             raise ConfigError(f"{' and '.join(pair)} were both given; leave one of them out.")
@@ -102,18 +103,18 @@ def train(
         raise ConfigError("--gpus is for runs on a Ray cluster; add --ray.")
     if several and launcher.world_size() > 1:
         raise ConfigError("torchrun starts several processes for one run; leave it out, or --seeds and --ray.")
-    if backbone is None and (weights is not None or not cache):
+    if not backbone and (weights is not None or not cache):
         raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
     if labels is not None and labels.lower() == "none":
         raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
     from selfens import auto
-    from selfens.encoders import ENCODERS
     from selfens.training import loop
 
     chosen_encoder = auto.encoder_for(encoder) if encoder else None
-    if backbone is not None:
-        chosen_encoder = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
-        size = None
+    if backbone:
+        if weights is not None and len(backbone) > 1:
+            raise ConfigError("--weights is for one backbone, but several were named; name one, or leave it out.")
+        chosen_encoder, size = auto.backbone_for(backbone, weights=weights, size=size, cache=cache), None
     named = {"label": label, "id": id_column, "text": tuple(text or ()) or None}
     options: dict[str, Any] = {**named, "folder": data_dir and str(data_dir), "size": size}
     of_source = {name.removeprefix("source."): given.partition("=")[2].strip() for name, given in fields.items()

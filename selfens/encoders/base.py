@@ -85,6 +85,8 @@ class Encoder(ABC):
     """The side in pixels that images must have; None if images of any size are used as they are."""
     module: nn.Module | None = None
     """The network from images to inputs, if the encoder is one: exported in one file with the rest."""
+    widths: tuple[int, ...] = ()
+    """If the inputs are features of several models: how many are of each. A committee has heads on each model's."""
     key: str = ""
     """A hash of what determines the inputs besides the raw rows, such as weights."""
     notes: tuple[str, ...] = ()

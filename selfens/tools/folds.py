@@ -133,6 +133,8 @@ def _encode_once(config: Config, dataset: Dataset, *, always: bool = False) -> t
     encoder = encoders.build(config.encoder, resolve_device(config.training.device))
     encoder.fit(dataset.raw, dataset.train_rows)
     inputs = encoder.transform(dataset.raw).inputs
+    if encoder.widths and not config.network.groups:
+        config = config.with_values("network", groups=",".join(map(str, encoder.widths)))
     return replace(config, encoder=ENCODERS.options("identity")), replace(dataset, raw=inputs)
 
 

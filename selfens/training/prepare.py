@@ -55,6 +55,8 @@ def prepare(
     labels = choose_labels(dataset, config.labels, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
     main = np.setdiff1d(np.arange(dataset.num_main), labels.validation)
     encoder.fit(dataset.raw, dataset.train_rows[main])
+    if encoder.widths and not config.network.groups:
+        config = config.with_values("network", groups=",".join(map(str, encoder.widths)))
     data = EncodedDataset.make(dataset, encoder, progress=progress)
     kind, rows = config.preprocess.kind, None if len(main) == data.num_rows else main
     if config.preprocess.rows == "labeled":
