@@ -64,6 +64,10 @@ class NetworkConfig(Section):
         "", "committee: numbers of features that have heads of their own, such as 1280,2048; set by the encoder."
     )
 
+    backbone: str = setting("", "backbone: what is fine-tuned, timm:NAME or package.module:factory.")
+    weights: str | None = setting(None, "backbone: file of its weights; none: the model's own.", is_path=True)
+    size: int | None = setting(None, "backbone: side of its input images; none: what its own config says.", at_least=1)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.feature_groups

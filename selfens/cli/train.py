@@ -64,6 +64,9 @@ def train(
         list[str] | None,
         typer.Option(metavar="NAME", help="timm:NAME or module:factory: train on features; may be repeated."),
     ] = None,
+    finetune: Annotated[
+        bool, typer.Option("--finetune", help="Train the whole backbone, from what its frozen features teach.")
+    ] = False,
     weights: Annotated[str | None, typer.Option(metavar="FILE", help="The backbone's weights, if not its own.")] = None,
     encoder: Annotated[
         list[str] | None,
@@ -93,6 +96,7 @@ def train(
         {"--labels": labels, "--labels-file": labels_file},
         {"--labels-file": labels_file, "--add-labels": add_labels or None},
         {"--backbone": backbone or None, "--encoder": encoder or None},
+        {"--method": method, "--finetune": finetune or None},
     ):
         if None not in pair.values():
             raise ConfigError(f"{' and '.join(pair)} were both given; leave one of them out.")
@@ -105,6 +109,8 @@ def train(
         raise ConfigError("torchrun starts several processes for one run; leave it out, or --seeds and --ray.")
     if not backbone and (weights is not None or not cache):
         raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
+    if finetune and len(backbone or []) != 1:
+        raise ConfigError("--finetune is for one backbone; name it with --backbone.")
     if labels is not None and labels.lower() == "none":
         raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
     from selfens import auto
@@ -120,7 +126,13 @@ def train(
     of_source = {name.removeprefix("source."): given.partition("=")[2].strip() for name, given in fields.items()
                  if name.startswith("source.") and "=" in given and name != "source.name"}  # fmt: skip
     chosen, peek = auto.config_for(
-        source, method=method, device=device or "auto", encoder=chosen_encoder, as_text=of_source, **options
+        source,
+        method=method,
+        device=device or "auto",
+        encoder=chosen_encoder,
+        as_text=of_source,
+        finetune=finetune,
+        **options,
     )
     config = chosen
     if labels is not None:

@@ -20,10 +20,16 @@ class Prior:
     """
 
     def __init__(self, probabilities: Tensor) -> None:
-        self.known = probabilities.isfinite().all(dim=1)
-        self.probabilities = torch.where(self.known[:, None], probabilities, 0.0)
+        self.known = torch.zeros(len(probabilities), dtype=torch.bool, device=probabilities.device)
+        self.probabilities = torch.zeros_like(probabilities)
         self.share = torch.ones((), device=probabilities.device)
         """Of the prior in a target; the schedule lowers it to 0."""
+        self.set(probabilities)
+
+    def set(self, probabilities: Tensor) -> None:
+        """Replace the distributions, in place."""
+        self.known.copy_(probabilities.isfinite().all(dim=1))
+        self.probabilities.copy_(probabilities.nan_to_num(0.0))
 
     def blend(self, rows: Tensor, own: Tensor, seen: Tensor | None = None) -> Tensor:
         """Return the targets of `rows`, [rows, classes], from the method's own. Those not `seen` yet have only the prior."""

@@ -32,6 +32,11 @@ class TemporalTeacher(Method):
         # Closer to 1, float32 has no digits left for the share of one prediction.
         memory: float = setting(0.0, "Momentum of each row's average; 0: no average.", at_least=0, at_most=0.9999)
         alignment: Literal["labels", "uniform", "none"] = setting("labels", ALIGNMENT)
+        slack: float = setting(
+            1.0,
+            "A class is not rescaled if it is at most so many times as frequent, or as rare, as wanted.",
+            at_least=1,
+        )
         temperature: float = setting(0.5, "Targets are raised to the power 1/temperature.", above=0, at_most=1)
         threshold: float = setting(0.0, "Least confidence, before sharpening, of a target.", at_least=0, below=1)
 
@@ -47,7 +52,9 @@ class TemporalTeacher(Method):
         if self.options.memory:
             self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes, self.options.memory, rows.device)
         self.prior = rows.prior
-        self.alignment = Alignment(self.options.alignment, rows.class_counts, rows.class_without_label)
+        self.alignment = Alignment(
+            self.options.alignment, rows.class_counts, rows.class_without_label, self.options.slack
+        )
 
     def targets(self, rows: Tensor) -> Targets | None:
         return None if self.ensemble is None else self.ensemble.get(rows)

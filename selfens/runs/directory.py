@@ -10,6 +10,7 @@
     evidence.safetensors     what was predicted for labeled rows that it had not seen (`Evidence`)
     novelty.safetensors      training rows that new ones are compared with
     inspection.json          copies and look-alikes in the data
+    frozen/                  the first stage of fine-tuning, a run of its own
     report.html              the report
     lock                     held by the process that is training
 

@@ -17,6 +17,7 @@ from selfens.data.rows import Labels
 from selfens.runs.evidence import Evidence
 from selfens.runs.run import Run
 from selfens.tools.baselines import CHANCE, LOGISTIC, SELF_TRAINING
+from selfens.tools.frozen import COMMITTEE
 
 OURS = "this model"
 SUBJECTS = {CHANCE: "always predicting the largest class", SELF_TRAINING: f"self-training with {LOGISTIC}"}
@@ -95,12 +96,17 @@ class Comparison:
 
         def better(result: Result, points: float, measure: str = "") -> str:
             advice = f"try {other}, more epochs or more labels"
+            if COMMITTEE in self.evidence.others:
+                advice = "fine-tuning did not help, so use the committee, which is the run in the folder frozen"
             return f"{subject(result).capitalize()} is better by {points:.2f} points{measure}: {advice}."
 
         if best.differs and best.error < ours.error:
             return better(best, ours.error - best.error)
         if self.is_uneven and fairest.balanced_differs and fairest.balanced_error < ours.balanced_error:
             return better(fairest, ours.balanced_error - fairest.balanced_error, " of the balanced error")
+        if not best.differs and COMMITTEE in self.evidence.others and best.error <= ours.error:
+            rows = f"{len(self.evidence.wrong):,} rows are too few to tell"
+            return f"Fine-tuning is not better than {subject(best)}, as far as can be seen: {rows}."
         if best.differs:
             return f"It is better than {subject(best)} by {best.error - ours.error:.2f} points."
         if best.error == ours.error == 0:

@@ -28,6 +28,7 @@ from selfens.files.scratch import scratch_folder
 from selfens.runs.evidence import Evidence
 from selfens.tools.audit import Audit, audit_evidence
 from selfens.tools.baselines import CHANCE, predictions
+from selfens.tools.frozen import compared_data, frozen_predictions
 from selfens.training.loop import train
 from selfens.training.progress import Progress, WarningsOnly, duration
 
@@ -222,5 +223,7 @@ def _fold(
         data = run.data()
         inputs = run.encoder.transform(take(dataset.raw, dataset.train_rows[rows])).inputs
         probabilities = run.model.predict_inputs(inputs)
-    predicted, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
-    return _Fold(probabilities, predicted | data.baselines(), tuple(notes), warnings)
+        compared = compared_data(run)
+        predicted, notes = predictions(compared.inputs, data.labels, compared.test_inputs, standardize=standardize)
+        predicted |= data.baselines() | frozen_predictions(run)
+    return _Fold(probabilities, predicted, tuple(notes), warnings)

@@ -71,7 +71,12 @@ class Components:
         kinds[self.visited] = self.labels[self.visited] == UNLABELED
         self.owned = group.share(kinds)
         """The rows of this process."""
-        self.prior = None if prior is None else Prior(torch.from_numpy(prior[self.owned]).to(device))
+        given = None if prior is None else torch.from_numpy(prior[self.owned]).to(device)
+        if (
+            config.network.name == networks.BACKBONE
+        ):  # the first stage makes the prior, perhaps from the one that was given
+            given = torch.full((len(self.owned), data.num_classes), torch.nan, device=device)
+        self.prior = None if given is None else Prior(given)
         self.loader = self._loader(self._sampler())
         self._set_up_network()
         self.optimizer = _optimizer(config, self.network)

@@ -22,12 +22,12 @@ from selfens.core.device import TORCH_GLOBALS_LOCK, resolve_device, torch_settin
 from selfens.core.randomness import PROCESS, stream
 from selfens.data.dataset import Dataset
 from selfens.data.sources import SOURCES
-from selfens.errors import DivergedError, RunError, check_type
+from selfens.errors import ConfigError, DivergedError, RunError, check_type
 from selfens.methods.base import Method
 from selfens.runs.directory import RunDirectory, check_free
 from selfens.runs.run import Run
 from selfens.settings import seconds
-from selfens.training import distributed, notices
+from selfens.training import distributed, finetune, notices
 from selfens.training.checkpoint import Checkpointer, average_over_processes
 from selfens.training.components import Components
 from selfens.training.interrupt import StopRequest
@@ -141,20 +141,29 @@ def _run(
         if not group.is_first:
             seed = int(stream(seed, PROCESS, group.rank).integers(2**62))
         stack.enter_context(torch_settings(config.training.precision, threads, device, seed))
+        if finetune.is_finetuned(config) and group.size > 1:
+            raise ConfigError("a backbone is fine-tuned by one process; start it without torchrun.")
         components = Components(prepared, overrides, group, show.warn)
         checkpointer = Checkpointer(components)
         start = (0, 0, 0.0)  # epoch, step, seconds
+        limit: float | None = None  # seconds for the first stage of fine-tuning
         if resumed:
             notices.warn_about_changes(resumed.info.environment, components, show)
             if directory.has_checkpoint():
                 start = checkpointer.load(directory.load_checkpoint())
         else:
             if overrides.deadline is not None:
-                fit_schedule(components, checkpointer, overrides.deadline)
+                left = overrides.deadline - time.perf_counter()
+                first = finetune.LIMIT_SHARE * left if finetune.is_finetuned(config) else 0.0
+                fit_schedule(components, checkpointer, overrides.deadline - first)
+                limit = first or None
             _create(path, components)
             notices.warn_about_data(components, directory, show)
             if group.is_first:
                 stack.enter_context(directory.locked())
+        if finetune.is_finetuned(config):
+            finetune.begin(components, directory, show, train, resume, limit)
+            show.deadline = overrides.deadline
         _train_epochs(components, checkpointer, directory, show, start)
     # Trusted, because its code has just run.
     return Run(path, network=overrides.network, device=device.type, data=prepared.data, trust_code=True)
