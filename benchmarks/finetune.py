@@ -261,7 +261,7 @@ def speed(arguments: argparse.Namespace) -> None:
     arguments.set = [*(arguments.set or []), "schedule.epochs=3"]
     with tempfile.TemporaryDirectory() as folder:
         run = train(settings(arguments, data, 0), Path(folder) / "run", dataset=data)
-    ours = run.history[-1]["images_per_second"]
+        ours = run.history[-1]["images_per_second"]
     print(f"plain loop {plain:,.0f} images/s, ours {ours:,.0f}: {ours / plain:.2f} times as many; must reach 3, hope 6")
 
 
