@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from selfens import presets
-from selfens.bench import build, made_up, settings, write_json
+from selfens.bench import build, random_images, settings, write_json
 from selfens.core.device import environment
 from selfens.training.distributed import process_group
 
@@ -30,7 +30,7 @@ def work(rank: int, size: int, port: int, answers: multiprocessing.Queue) -> Non
     """One process: its share of the training; the first one reports how many images per second all of them trained on."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    data = made_up(ROWS)
+    data = random_images(ROWS)
     config = presets.get("digits-temporal").with_overrides(["training.threads=1", "preprocess.kind=channel"])
     with process_group(CPU) as group, settings(config, CPU, seed=rank):
         parts = build(config, data, CPU, [], group)

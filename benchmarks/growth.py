@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from selfens.bench import build, conditions, config_for, made_up, settings, synchronize, write_json
+from selfens.bench import build, conditions, config_for, random_images, settings, synchronize, write_json
 from selfens.core.device import resolve_device
 from selfens.data.dataset import Dataset
 from selfens.training.components import Components
@@ -61,7 +61,7 @@ def main() -> None:
     print("| rows | classes | s per epoch | µs per row | last epoch / first |\n|---:|---:|---:|---:|---:|")
     results = []
     for rows, classes in GPU_SIZES if on_gpu else CPU_SIZES:
-        data = made_up(rows, classes, shape)
+        data = random_images(rows, classes, shape)
         results.append(result := measure(data, device, options.epochs))
         print(
             f"| {rows:,} | {classes:,} | {result['seconds_per_epoch']:.3f} | {result['microseconds_per_row']:.2f} | "

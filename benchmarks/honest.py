@@ -112,7 +112,7 @@ def one(data, draw: int) -> dict:
     first = labeled(y, LABELS, draw)
     model, trained, spent = fitted(x, first, draw)
     record = {"first": measured(model, x_true, y_true), "seconds": trained, "seconds_measuring": spent}
-    rows = suggest(first, model.label_distributions_, SUGGESTED).rows
+    rows = suggest(x, SUGGESTED, first, model.label_distributions_).rows
     chosen = np.zeros(len(y), bool)
     chosen[rows] = True
     second = np.where(chosen, y, first)

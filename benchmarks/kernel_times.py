@@ -20,7 +20,7 @@ from selfens.bench import (
     conditions,
     config_for,
     endless_rows,
-    made_up,
+    random_images,
     settings,
     synchronize,
     time_steps,
@@ -87,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
     device = resolve_device("cuda")
     cifar = sources.options_for("cifar10", folder=options.data_dir)
-    data = sources.load(cifar) if options.data_dir else made_up(50_000)
+    data = sources.load(cifar) if options.data_dir else random_images(50_000)
     profiles = [time_kernels(options.method, mode, data, device) for mode in PROFILED]
     print(markdown(profiles))
     about = conditions(config_for(options.method, data, device), device)

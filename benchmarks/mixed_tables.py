@@ -5,7 +5,7 @@
         scikit-multiflow==0.4.1
 
 The archives are read as they are. Columns that tell the class, and row numbers, are left out. Which tables the recipe is
-chosen on, and which are run once, was fixed before anything was tuned, and before any was looked at: in the order of their
+chosen on, and which are run once, was fixed before anything was tuned or trained on them: in the order of their
 names, every second one is run once.
 """
 

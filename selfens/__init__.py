@@ -1,6 +1,6 @@
 """selfens: semi-supervised classification by self-ensembling.
 
-The names below are imported when they are first used, so `import selfens` is quick.
+The names below are imported on first use, so `import selfens` is fast.
 """
 
 import pkgutil

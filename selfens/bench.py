@@ -1,8 +1,8 @@
-"""selfens bench: the speed of a training step on this machine, in each mode.
+"""selfens bench: time training steps on this machine, in each mode.
 
-The steady state is timed after start-up, with the device synchronized before and after. Start-up (preprocessing, building,
-compiling, capturing) is reported separately; it is short if the compiler's cache has what an earlier measurement compiled. An
-image counts once per step, whatever the number of views.
+Steps are timed after start-up, with the device synchronized before and after. Start-up (preprocessing, building, compiling,
+capturing) is reported separately; it is short if the compiler's cache is warm. An image counts once per step, however many
+views it has.
 """
 
 import gc
@@ -41,7 +41,7 @@ BATCH = 100
 WARM_UP = 10  # untimed steps
 TIMINGS = 3  # the median is reported
 GPU_STEPS, CPU_STEPS = 500, 60
-FIGURES = {  # title and format
+FIGURES = {  # title and number format
     "images_per_second": ("images/s", ",.0f"),
     "microseconds_per_step": ("µs/step", ",.0f"),
     "peak_memory_gib": ("peak GiB", ".2f"),
@@ -59,12 +59,12 @@ def bench(
     batch: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measure conv13 on CIFAR-10 on a GPU, or the small network on digits on a CPU; return plain data.
+    """Time conv13 on CIFAR-10 on a GPU, or the small network on digits on a CPU. Return a dict for JSON.
 
-    By default every mode that makes sense on the device is measured, and on a GPU random images of CIFAR-10's shape are used.
+    By default, every mode that the device supports is timed, and a GPU gets random images of CIFAR-10's shape.
     """
     if steps is not None and steps < 1:
-        raise ConfigError(f"bench was asked to time {steps} steps; expected at least 1.")
+        raise ConfigError(f"--steps is {steps}; expected at least 1.")
     for kind, names, known in (("method", methods, METHODS), ("mode", modes or (), MODES)):
         for name in names:
             if name not in known:
@@ -72,9 +72,9 @@ def bench(
     device = resolve_device(device_name)
     on_gpu = device.type == "cuda"
     if data_dir is not None and not on_gpu:
-        raise ConfigError(f"CIFAR-10's files were given ({data_dir}), but a CPU is measured on digits; leave them out.")
+        raise ConfigError(f"--data-dir is {data_dir}, but a CPU is measured on digits; leave it out.")
     source = sources.options_for("cifar10", folder=data_dir) if on_gpu else sources.options_for("digits")
-    data = made_up(50_000) if on_gpu and data_dir is None else sources.load(source)
+    data = random_images(50_000) if on_gpu and data_dir is None else sources.load(source)
     results = []
     for method in methods:
         config = config_for(method, data, device, batch)
@@ -99,18 +99,18 @@ def measure(config: Config, mode: str, data: Dataset, device: torch.device, step
         torch.cuda.reset_peak_memory_stats(device)
     with settings(config, device):
         began = time.perf_counter()
-        parts = build(with_mode(config, mode), data, device, notes)
-        rows = endless_rows(parts)
-        time_steps(parts, rows, WARM_UP)
+        components = build(with_mode(config, mode), data, device, notes)
+        rows = endless_rows(components)
+        time_steps(components, rows, WARM_UP)
         startup = time.perf_counter() - began
-        seconds = statistics.median(time_steps(parts, rows, steps) for _ in range(TIMINGS))
-        parts.method.end_epoch()
-        parts.errors()
+        seconds = statistics.median(time_steps(components, rows, steps) for _ in range(TIMINGS))
+        components.method.end_epoch()
+        components.errors()
     return {
         "method": config.method.name,
         "mode": mode,
-        "batch_size": parts.loader.batch_size,
-        "images_per_second": parts.loader.batch_size / seconds,
+        "batch_size": components.loader.batch_size,
+        "images_per_second": components.loader.batch_size / seconds,
         "microseconds_per_step": seconds * 1e6,
         "peak_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None,
         "startup_seconds": startup,
@@ -119,7 +119,7 @@ def measure(config: Config, mode: str, data: Dataset, device: torch.device, step
 
 
 def config_for(method: str, data: Dataset, device: torch.device, batch: int = BATCH) -> Config:
-    """Return the preset of CIFAR-10 on a GPU and of digits on a CPU, with this method."""
+    """Return the preset of this method for CIFAR-10 (on a GPU) or digits (on a CPU)."""
     name = "cifar10" if device.type == "cuda" else "digits"
     config = presets.get(name, method).with_values("training", device=device.type, batch_size=batch)
     if data.name == name and not any(VIEWS[view].has_colors for view in METHODS.find(method).views):
@@ -133,8 +133,8 @@ def with_mode(config: Config, mode: str) -> Config:
     return config.with_values("training", **{key: "on" if word in mode else "off" for key, word in switches.items()})
 
 
-def made_up(rows: int, classes: int = 10, shape: tuple[int, ...] = (3, 32, 32)) -> Dataset:
-    """Return random images of every class, by default of CIFAR-10's shape."""
+def random_images(rows: int, classes: int = 10, shape: tuple[int, ...] = (3, 32, 32)) -> Dataset:
+    """Return a dataset of random images, by default of CIFAR-10's shape."""
     images = np.random.default_rng(0).integers(0, 256, (rows, *shape), dtype=np.uint8)
     names = [str(number) for number in range(classes)]
     return Dataset.from_arrays(images, np.arange(rows) % classes, classes=names, layout="NCHW", name="made-up")
@@ -143,16 +143,16 @@ def made_up(rows: int, classes: int = 10, shape: tuple[int, ...] = (3, 32, 32)) 
 def build(
     config: Config, data: Dataset, device: torch.device, notes: list[str], group: Group | None = None
 ) -> Components:
-    """Build the components of a run and set rates as in the middle of it; warnings go to `notes`."""
-    parts = Components(prepare(config, device, data), Overrides(), group or Group(), notes.append)
-    parts.step.set(**parts.rates(0) | {"learning_rate": 1e-4, "weight": parts.weight_max})
-    return parts
+    """Build the components of a run, with rates as in the middle of training. Warnings go to `notes`."""
+    components = Components(prepare(config, device, data), Overrides(), group or Group(), notes.append)
+    components.step.set(**components.rates(0) | {"learning_rate": 1e-4, "weight": components.weight_max})
+    return components
 
 
-def endless_rows(parts: Components) -> Iterator[Tensor]:
+def endless_rows(components: Components) -> Iterator[Tensor]:
     """Yield the rows of each step, epoch after epoch."""
     for epoch in itertools.count():
-        yield from parts.visit(epoch)
+        yield from components.visit(epoch)
 
 
 def settings(config: Config, device: torch.device, seed: int = 0) -> AbstractContextManager[None]:
@@ -171,8 +171,8 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def time_steps(parts: Components, rows: Iterator[Tensor], steps: int) -> float:
-    return seconds_per_call(lambda: parts.step(next(rows)), steps, parts.prepared.device)
+def time_steps(components: Components, rows: Iterator[Tensor], steps: int) -> float:
+    return seconds_per_call(lambda: components.step(next(rows)), steps, components.prepared.device)
 
 
 def seconds_per_call(work: Callable[[], object], times: int, device: torch.device) -> float:
@@ -186,7 +186,7 @@ def seconds_per_call(work: Callable[[], object], times: int, device: torch.devic
 
 def print_table(result: dict[str, Any]) -> None:
     about = result["environment"]
-    console = Console(width=max(Console().width, 90))  # a narrow terminal wraps lines; rich would truncate figures
+    console = Console(width=max(Console().width, 90))  # a narrow terminal wraps lines, but rich would truncate numbers
     console.print(
         f"{result['network']}, batch {result['batch_size']}, {result['data']}; {about['device']}, "
         f"torch {about['torch']}, {about['precision']}, threads: {about['threads']}",

@@ -1,8 +1,8 @@
 """Config: everything that decides a run, as frozen dataclasses that convert to JSON and back.
 
-A section checks its values when it is made, so a Config that exists can run. Overrides written as `section.field=value` are
-parsed by the type of the field. The sections `source`, `encoder` and `method` are the options of one source, encoder and
-method, which are defined in its file.
+A section checks its values when it is created, so every Config is valid. Overrides written as `section.field=value` are parsed
+by the type of the field. The sections `source`, `encoder` and `method` are the options of a source, an encoder and a method,
+each defined in the file of its class.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from selfens.errors import ConfigError, check_type, unknown_name
 from selfens.methods import METHODS, MethodOptions
 from selfens.settings import Registry, Section, field_types, parse, setting
 
-MAX_THREADS = 1024  # torch crashes with very many
+MAX_THREADS = 1024  # torch crashes with many more
 Switch = Literal["auto", "on", "off"]
 FRACTION: dict[str, Any] = {"at_least": 0, "below": 1}
 SEED: dict[str, Any] = {"at_least": 0, "at_most": 2**32 - 1}
 
 REGISTRIES: dict[str, Registry] = {"source": SOURCES, "encoder": ENCODERS, "method": METHODS}
-"""The sections that are the options of one of several classes."""
+"""The sections that are the options of a class, and the registries of these classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +37,12 @@ class PreprocessConfig(Section):
     )
     rows: Literal["all", "labeled"] = setting("all", "Fit on all rows of the main set, or only on the labeled ones.")
     after_views: Switch = setting(
-        "auto", "Preprocess each view, so that colors change on pixels; auto: channel, and a view that changes colors."
+        "auto",
+        "Preprocess views, not inputs, so that colors change on pixels; auto: if kind is channel and a view changes colors.",
     )
 
     def is_after_views(self, views: Iterable[str]) -> bool:
-        """Return True if each of a method's views is preprocessed, rather than the whole set before."""
+        """Return True if each view of a method is preprocessed, rather than the whole set once."""
         if self.after_views != "auto":
             return self.after_views == "on"
         return self.kind == "channel" and any(VIEWS[name].has_colors for name in views)
@@ -50,7 +51,7 @@ class PreprocessConfig(Section):
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig(Section):
     section: ClassVar[str] = "network"
-    name: str = setting("conv13", "A name of `selfens.networks`, or a module:factory of (input_shape, num_classes).")
+    name: str = setting("conv13", "A built-in network, or module:factory, a function of (input_shape, num_classes).")
     noise: float = setting(0.15, "Standard deviation of the noise added to the inputs in training.", at_least=0)
     dropout: float = setting(0.5, "Probability of dropping a unit.", **FRACTION)
     normalization: Literal["mean", "full"] = setting(
@@ -58,7 +59,7 @@ class NetworkConfig(Section):
     )
     mean_momentum: float = setting(0.999, "Momentum of batch normalization's running means and variances.", **FRACTION)
     width: int | None = setting(
-        None, "Channels (or units) of the first layers; none: each network's own.", at_least=1, at_most=2**16
+        None, "Channels (or units) of the first layers; none: the network's default.", at_least=1, at_most=2**16
     )
     groups: str = setting(
         "", "committee: numbers of features that have heads of their own, such as 1280,2048; set by the encoder."
@@ -86,13 +87,13 @@ class OptimizerConfig(Section):
     section: ClassVar[str] = "optimizer"
     name: Literal["adam", "sgd", "adamw"] = setting("adam", "The authors' Adam, SGD with Nesterov momentum, or AdamW.")
     learning_rate: float = setting(0.003, "The largest learning rate, lambda_max.", above=0, at_most=1e38)
-    weight_decay: float = setting(0.0, "Weight decay, for weights with two or more dimensions.", at_least=0)
+    weight_decay: float = setting(0.0, "Weight decay of weights with two or more dimensions.", at_least=0)
     momentum: float = setting(0.9, "sgd: momentum of the gradient.", **FRACTION)
     beta1: float = setting(0.9, "adam, adamw: momentum of the gradient until the ramp-down.", **FRACTION)
     beta1_end: float = setting(0.5, "adam: momentum of the gradient at the end of the paper's ramp-down.", **FRACTION)
     beta2: float = setting(0.999, "adam, adamw: momentum of the squared gradient.", **FRACTION)
     epsilon: float = setting(1e-8, "adam, adamw: added to the root of the second moment.", above=0)
-    multipliers: str = setting("", "Relative learning rates by the prefix of parameters' names: backbone:0.1,head:1.")
+    multipliers: str = setting("", "Factors of the learning rate by prefix of parameter names: backbone:0.1,head:1.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +101,7 @@ class OptimizerConfig(Section):
 
     @property
     def learning_rate_multipliers(self) -> dict[str, float]:
-        """`multipliers` by the prefix of parameters' names."""
+        """`multipliers` as a dict, by prefix of parameter names."""
         found: dict[str, float] = {}
         for entry in filter(None, (part.strip() for part in self.multipliers.split(","))):
             name, colon, number = entry.rpartition(":")
@@ -119,7 +120,7 @@ class ScheduleConfig(Section):
     name: Literal["paper", "cosine"] = setting(
         "paper", "Learning rate: the paper's ramps, by epochs; or a linear warm-up and a cosine to 0, by steps."
     )
-    epochs: int = setting(300, "How often the training set is visited.", at_least=1, at_most=10**9)
+    epochs: int = setting(300, "Number of passes over the training set.", at_least=1, at_most=10**9)
     rampup_epochs: float | None = setting(
         None, "Ramp-up of w (paper: also of the learning rate); none: 80/300 of the epochs.", at_least=0
     )
@@ -130,7 +131,7 @@ class ScheduleConfig(Section):
     rampdown_constant: float = setting(12.5, "c of the ramp-down exp(-c T^2).", at_least=0)
     warmup_epochs: float = setting(0.0, "cosine: length of the warm-up.", at_least=0)
     weight_rampup_epochs: float | None = setting(
-        None, "Ramp-up of w; none: as rampup_epochs, with w = 0 in the first epoch; 0: none.", at_least=0
+        None, "Ramp-up of w; none: as rampup_epochs, with w = 0 in the first epoch; 0: no ramp-up.", at_least=0
     )
     prior: float = setting(
         0.3, "Share of the epochs over which targets go from the prior to the method's own.", at_least=0, at_most=1
@@ -143,9 +144,9 @@ class ScheduleConfig(Section):
                 raise ConfigError(f"schedule.{name} is {length!r}; expected 0 to {self.epochs}, the number of epochs.")
 
     def scaled(self, epochs: int) -> ScheduleConfig:
-        """Return the same shape with another number of epochs: ramps keep their proportion."""
+        """Return this schedule with another number of epochs. Ramps scale with it."""
         if epochs == self.epochs:
-            return self  # to the last digit
+            return self  # without rounding
         names = ("rampup_epochs", "rampdown_epochs", "warmup_epochs", "weight_rampup_epochs")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         # Check the new number of epochs before computing with it; the old ramps may be longer than it.
@@ -168,23 +169,25 @@ class ScheduleConfig(Section):
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(Section):
     section: ClassVar[str] = "training"
-    batch_size: int = setting(100, "Rows per step; an incomplete last batch is left out.", at_least=2)
-    labeled_per_batch: int | None = setting(None, "Labeled rows that begin each batch; none: by method.", at_least=1)
+    batch_size: int = setting(100, "Rows per step; an incomplete last batch is dropped.", at_least=2)
+    labeled_per_batch: int | None = setting(
+        None, "Labeled rows at the beginning of each batch; none: by method.", at_least=1
+    )
     unlabeled_per_epoch: int | None = setting(
         None, "Draw this many unlabeled rows for each epoch, extra ones included; none: all of them.", at_least=1
     )
     min_steps_per_epoch: int = setting(
-        1, "If batches begin with labeled rows: the fewest steps of an epoch.", at_least=1, at_most=100_000
+        1, "If batches begin with labeled rows: minimum number of steps of an epoch.", at_least=1, at_most=100_000
     )
     rows: Literal["all", "labeled"] = setting("all", "Visit all rows, or only the labeled ones.")
     residence: Literal["auto", "device", "ram", "file"] = setting(
-        "auto", "Where the inputs are; auto: on the device if they fit.", affects_result=False
+        "auto", "Where the inputs are kept; auto: on the device if they fit.", affects_result=False
     )
     device: Literal["auto", "cpu", "cuda"] = setting(
-        "auto", "Where to train; auto: a GPU if there is one.", affects_result=False
+        "auto", "Device to train on; auto: a GPU if there is one.", affects_result=False
     )
     precision: Literal["auto", "bf16", "tf32", "fp32"] = setting(
-        "auto", "Arithmetic of the network; auto: bf16 on GPUs that have it, else fp32.", affects_result=False
+        "auto", "Precision of the network; auto: bf16 on GPUs that support it, else fp32.", affects_result=False
     )
     compile: Switch = setting("auto", "Compile the step with torch.compile; auto: on a GPU.", affects_result=False)
     capture: Switch = setting("auto", "Replay the step from a CUDA graph; auto: on a GPU.", affects_result=False)
@@ -203,19 +206,21 @@ class TrainingConfig(Section):
             return
         if self.labeled_per_batch >= self.batch_size:
             given = f"{self.labeled_per_batch} and training.batch_size {self.batch_size}"
-            raise ConfigError(f"training.labeled_per_batch is {given}; expected fewer labeled rows than rows.")
+            raise ConfigError(
+                f"training.labeled_per_batch is {given}; expected fewer labeled rows than rows in a batch."
+            )
         if self.rows == "labeled":
-            raise ConfigError("training.labeled_per_batch needs unlabeled rows; leave training.rows at all.")
+            raise ConfigError("training.labeled_per_batch needs unlabeled rows; set training.rows to 'all'.")
         if self.unlabeled_per_epoch is not None:
             raise ConfigError("training.labeled_per_batch and unlabeled_per_epoch are both set; leave one out.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedConfig(Section):
-    """One seed governs everything; each part can be set separately."""
+    """One seed for everything; each part can have its own."""
 
     section: ClassVar[str] = "seed"
-    base: int = setting(0, "The seed of everything that is not set below.", **SEED)
+    base: int = setting(0, "Seed of every part that has none of its own.", **SEED)
     labels: int | None = setting(None, "Seed of the choice and corruption of labels; none: base.", **SEED)
     split: int | None = setting(None, "Seed of the split, if the data set has none of its own; none: base.", **SEED)
     training: int | None = setting(None, "Seed of weights, order, views, noise and dropout; none: base.", **SEED)
@@ -227,6 +232,8 @@ class SeedConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
+    """The settings of a run, one attribute per section. Immutable: `with_values` and `with_overrides` return copies."""
+
     source: SourceOptions = field(default_factory=lambda: SOURCES.options("digits"))
     encoder: EncoderOptions = field(default_factory=lambda: ENCODERS.options("identity"))
     labels: LabelsConfig = field(default_factory=LabelsConfig)
@@ -252,7 +259,7 @@ class Config:
             raise ConfigError("training.rows is 'labeled', which visits no unlabeled rows; leave out source.extra.")
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return sections of fields; those in `REGISTRIES` begin with their name."""
+        """Return the fields by section. Sections in `REGISTRIES` begin with the name of their class."""
         raw = {section.name: asdict(getattr(self, section.name)) for section in fields(self)}
         return raw | {name: {"name": getattr(self, name).name, **raw[name]} for name in REGISTRIES}
 
@@ -267,7 +274,7 @@ class Config:
     def with_overrides(self, overrides: Iterable[str]) -> Config:
         """Return this config with `section.field=value` applied, each value parsed by its field's type.
 
-        If the number of epochs changes, ramps that are not set too keep their proportion.
+        If the number of epochs changes, ramps scale with it, unless they are set too.
 
         >>> Config().with_overrides(["method.decay=0.999", "method.name=mean-teacher"]).method.decay
         0.999
@@ -285,7 +292,7 @@ class Config:
         return config._changed(changes, are_text=True)
 
     def with_epochs(self, epochs: int) -> Config:
-        """Return this config with another number of epochs; ramps keep their proportion."""
+        """Return this config with another number of epochs. Ramps scale with it."""
         return replace(self, schedule=self.schedule.scaled(epochs))
 
     def with_values(self, section: str, **values: Any) -> Config:
@@ -313,7 +320,7 @@ SECTIONS: dict[str, type[Section]] = field_types(Config)
 
 
 def decisive_fields(config: Config, *, with_seed: bool = True) -> str:
-    """Return the settings that affect the result, as text to compare. Hardware is left out, and where official files are."""
+    """Return the settings that affect the result, as text to compare: no hardware, and no folder of official files."""
     sections = config.to_dict()
     if not with_seed:
         del sections["seed"]

@@ -1,10 +1,10 @@
-"""Load, train and finish runs for the command line, and say what happened. Imports torch only when needed."""
+"""Load and finish runs for the command line, and print what happened. torch is imported only when needed."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def loaded(path: Path, trust_code: bool, device: str = "auto", *, again: bool = False) -> Run:
-    """Load a run, and print a note if it is not finished. With `again`, it must be possible to repeat it from its config."""
+    """Load a run, and print a note if it is not finished. With `again`, raise unless its config is enough to repeat it."""
     from selfens import load_run
 
     run = load_run(path, device=device, trust_code=trust_code)
     if again:
-        run.check_code()  # new runs trust the config that they are given
+        run.check_code()  # because new runs trust their config
         if run.info.custom_network or run.info.custom_method:
             raise ConfigError(f"{path} has a network or method of your own; cross-validate it in Python.")
     done, epochs = run.directory.position()[0], run.config.schedule.epochs
@@ -33,12 +33,12 @@ def loaded(path: Path, trust_code: bool, device: str = "auto", *, again: bool = 
 
 
 def _command(name: str, run: Run, rest: str = "") -> str:
-    """Return a command to run next on this run."""
+    """Return the command `selfens NAME` for this run."""
     return f"selfens {name} {shlex.quote(str(run.path))}{rest}{' --trust-code' if run.code else ''}"
 
 
 def fold_command(run: Run) -> str:
-    """Return the command that cross-validates a run; empty if there are too few labels, or its data cannot be loaded."""
+    """Return the command that cross-validates a run, or "" if it has too few labels or its data were passed in Python."""
     from selfens.tools.folds import default_folds
 
     folds = 0 if run.was_passed_data else default_folds(run.labels.labels)
@@ -56,9 +56,9 @@ def display(directory: Path, tensorboard: bool, quiet: bool) -> Progress:
 def finish(
     run: Run, show: Progress, baselines: bool | None, report: bool, quiet: bool, limit: float | None = None
 ) -> None:
-    """Measure a complete run, whose data are in memory, write its page and print the result.
+    """Measure the error of a complete run, write its report and print the result. Its data are in memory.
 
-    `limit` is how many seconds folds may take, if there is a limit.
+    `limit` is the number of seconds that cross-validation may take.
     """
     from selfens.report.page import write_report_or_warn
     from selfens.tools.comparison import one_class_of
@@ -82,7 +82,7 @@ def finish(
 
 @contextmanager
 def interruptible(resumable: Path | None = None) -> Iterator[None]:
-    """On an interrupt, print one sentence, which typer would swallow, and exit with code 130."""
+    """On Ctrl-C, print one sentence and exit with code 130. (typer would exit without the sentence.)"""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -96,7 +96,7 @@ def interruptible(resumable: Path | None = None) -> Iterator[None]:
 
 
 def say_result(run: Run, quiet: bool, warnings: list[str]) -> None:
-    """Print the error of a run, and what to do with it next."""
+    """Print the error of a run, and what can be done next."""
     from selfens.runs.directory import REPORT
     from selfens.runs.history import total_seconds
     from selfens.tools.comparison import comparison_of
@@ -106,7 +106,7 @@ def say_result(run: Run, quiet: bool, warnings: list[str]) -> None:
     result = f"trained {spent}; its error was not measured"
     if evidence is not None:
         low, high = evidence.error_interval
-        how = f"by {evidence.folds} folds of" if evidence.folds else "on"
+        how = f"by {evidence.folds}-fold cross-validation on" if evidence.folds else "on"
         rows = f"{len(evidence.wrong):,} {'labeled' if evidence.folds else 'test'} rows"
         result = f"error {evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), {how} {rows}; trained {spent}"
     elif run.test_error is not None:
@@ -124,9 +124,20 @@ def say_result(run: Run, quiet: bool, warnings: list[str]) -> None:
     are_photos = run.config.views.flip and not run.config.source.is_public and run.frozen is None
     if are_photos and run.device.type == "cpu":
         say("features of a pretrained network usually do better on photos: --backbone timm:tf_efficientnet_lite0")
-    if (run.path / REPORT).is_file():
+    if run.has_report:
         say(f"report in {run.path / REPORT}")
     say(f"to predict: {_command('predict', run, ' INPUT -o out.csv')}")
+
+
+@contextmanager
+def progress(words: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal; yield what to call with the number of rows that are done."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(words, total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def say(text: str) -> None:
@@ -135,6 +146,6 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print one line on stderr, with control characters escaped: the terminal would obey them."""
+    """Print one line to stderr, with control characters escaped, so that they cannot control the terminal."""
     name = f"process {launcher.rank()}: " if launcher.rank() else ""
     print(visible(f"{name}{text}"), file=sys.stderr)  # noqa: T201

@@ -1,6 +1,6 @@
 """The demo: several methods on scikit-learn's digits with the same 50 labels, over several seeds.
 
-The settings are those of the digits presets. They were chosen on seeds from 100 on, none of which the demo uses.
+The settings are those of the digits presets, which were chosen on seeds from 100 on, not on the demo's.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typer import echo
 
 from selfens import presets
 from selfens.config import Config
-from selfens.errors import ConfigError, plural
+from selfens.errors import ConfigError
 from selfens.report.page import write_report
 from selfens.report.render import mean_and_deviation
 from selfens.runs.directory import REPORT
@@ -33,11 +33,11 @@ METHODS = {
 
 
 def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5) -> None:
-    """Train the runs that `directory` lacks, print a table and write a page."""
+    """Train the runs missing in `directory`, print a table and write a report."""
     if jobs is not None and jobs < 1:
-        raise ConfigError(f"the demo was asked for {jobs} processes; expected at least 1.")
+        raise ConfigError(f"--jobs is {jobs}; expected at least 1.")
     if num_seeds < 2:
-        raise ConfigError(f"the demo was asked for {plural(num_seeds, 'seed')}; a deviation needs at least 2.")
+        raise ConfigError(f"--seeds is {num_seeds}; expected at least 2, for a standard deviation.")
     wanted = [(preset, seed) for seed in range(num_seeds) for preset in METHODS]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes, began = min(jobs or cores, len(wanted)), time.monotonic()
@@ -52,8 +52,8 @@ def run_demo(directory: Path, *, jobs: int | None = None, num_seeds: int = 5) ->
     runs = {preset: [found[preset, seed] for seed in range(num_seeds)] for preset in METHODS}
     _print_table({preset: [run.test_error or 0.0 for run in each] for preset, each in runs.items()})
     page = write_report([run.path for each in runs.values() for run in each], directory / REPORT)
-    echo(f"done in {time.monotonic() - began:.0f} s; the runs are in {directory}, and are not repeated next time")
-    echo(f"all of them compared, to open in a browser: {page}")
+    echo(f"done in {time.monotonic() - began:.0f} s; the runs in {directory} will not be repeated")
+    echo(f"comparison of the runs, to open in a browser: {page}")
 
 
 def demo_config(preset: str, seed: int) -> Config:
@@ -63,7 +63,7 @@ def demo_config(preset: str, seed: int) -> Config:
 
 def _train_one(directory: Path, preset: str, seed: int) -> Path:
     config = demo_config(preset, seed)
-    version = hashlib.sha256(config.to_json().encode()).hexdigest()[:8]  # leaves runs with other settings alone
+    version = hashlib.sha256(config.to_json().encode()).hexdigest()[:8]  # runs with other settings have other names
     path = directory / f"{preset}-seed{seed}-{version}"
     if not (path / "config.json").exists():
         train(config, path)

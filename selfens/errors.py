@@ -25,6 +25,7 @@ EXTRAS = {
     "ray": ("ray",),
     "timm": ("timm", "torchvision"),
     "text": ("wordllama", "tokenizers", "pandas"),
+    "label": ("starlette", "uvicorn"),
     "sentence-transformers": ("sentence-transformers", "pandas"),
 }
 
@@ -42,7 +43,7 @@ class DataError(SelfensError, ValueError):
 
 
 class RunError(SelfensError):
-    """A run that is in use, incomplete, damaged, of another config, not trusted, or that lost one of its processes."""
+    """A run that is in use, incomplete, damaged, with a different config, not trusted, or that lost one of its processes."""
 
 
 class MissingPackageError(SelfensError, ImportError):
@@ -64,11 +65,11 @@ def check_type(name: str, given: object, kind: type | UnionType, expected: str) 
 
 
 def require(extra: str, purpose: str, *packages: str) -> None:
-    """Raise if one of the packages (by default all of the extra) cannot be imported."""
+    """Raise a MissingPackageError if one of the packages (default: those of the extra) cannot be imported."""
     for package in packages or EXTRAS[extra]:
         try:
             importlib.import_module(package)
-        except Exception as error:  # ImportError, or anything that a torchvision built for another torch raises
+        except Exception as error:  # a torchvision built for another torch may raise anything
             what = "it" if isinstance(error, ImportError) else "matching versions"
             found = f"{purpose} needs the package {package}, which cannot be imported ({root_cause(error)})"
             raise MissingPackageError(f"{found}; install {what} with: pip install 'selfens[{extra}]'") from None
@@ -99,7 +100,7 @@ def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(given: str, known: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: a suggestion, or a period."""
+    """Return the end of a message about an unknown name: a suggestion if a name is close, or just a period."""
     names = {name.lower(): name for name in known}
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.5)
     return f"; did you mean '{names[near[0]]}'?" if near else "."
@@ -116,7 +117,7 @@ def plural(count: int, noun: str, plural_noun: str = "") -> str:
 
 
 def listed(names: Sequence[object], limit: int = 20) -> str:
-    """Return names separated by commas; "..." stands for those after `limit`."""
+    """Join names with commas; "..." replaces those after the first `limit`."""
     return ", ".join([*map(str, names[:limit]), *(["..."] if len(names) > limit else [])])
 
 

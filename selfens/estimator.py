@@ -25,29 +25,34 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from selfens import auto
+from selfens import auto, encoders
 from selfens.config import Config
 from selfens.core import launcher
 from selfens.core.device import keep_random_state, resolve_device
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.data.frames import TEXT, TextColumns, check_frame, is_frame, text_frame
 from selfens.data.prior import with_prior
+from selfens.encoders import ENCODERS
 from selfens.errors import ConfigError, DataError, check_type
 from selfens.files.scratch import scratch_folder
 from selfens.runs.directory import free_directory
 from selfens.runs.novelty import Novelty
 from selfens.runs.run import Run
 from selfens.settings import seconds
+from selfens.tools import selection
 from selfens.tools.comparison import comparison_of
 from selfens.tools.folds import default_folds, evidence_by_folds
 from selfens.training.loop import train
 from selfens.training.progress import for_terminal
 
+FEW = 20  # rows, of which one label may be missing by chance
+
 
 class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """A network trained on labeled and unlabeled rows together, by self-ensembling.
 
-    Rows labeled -1 (as in `sklearn.semi_supervised`), None or "" are unlabeled. X is a matrix of features, which are
+    Rows labeled -1 (as in `sklearn.semi_supervised`), None or "" are unlabeled. Any other label is a class, also "NA" and
+    "unlabeled", which mean no label in a file; a warning counts them. X is a matrix of features, which are
     standardized; an array of images [rows, height, width(, channels)], bytes or floats; a list of texts; or a pandas DataFrame.
     Of a DataFrame, numbers and dates are scaled, categories and texts are encoded, missing cells are filled, and columns of
     ids are ignored. The texts of a list are encoded like those of a column.
@@ -211,9 +216,13 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         max_error
             Percent of the answers that may be wrong: rows that are too uncertain for that get `not_sure`. Needs `measure`.
         not_sure
-            What these rows get.
+            What these rows get; only with `max_error`.
         """
         check_is_fitted(self)
+        if max_error is None and not_sure is not UNLABELED:
+            raise ConfigError(
+                "not_sure was given without max_error, which says when a row gets it; give both or neither."
+            )
         if max_error is not None:
             check_type("max_error", max_error, Real, "percent of the answers")
             if not 0 < max_error < 100:
@@ -234,6 +243,32 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         encoder = self.model_.encoder
         raw = encoder.accept(self._checked_inputs(X), "this classifier", "X's rows")
         return self.novelty_.score(encoder.transform(raw).inputs)
+
+    def suggest(self, X: ArrayLike, count: int, y: ArrayLike | None = None) -> NDArray[np.int64]:
+        """Return the numbers of up to `count` rows of X to label next: before `fit` typical ones, then uncertain ones.
+
+        They differ from each other and from the rows that are labeled in y (default: none). See `selfens.tools.selection`.
+        """
+        probabilities, is_fitted = None, hasattr(self, "model_")
+        if is_fitted:
+            encoder, probabilities = self.model_.encoder, self.predict_proba(X)
+            raw = encoder.accept(self._checked_inputs(X), "this classifier", "X's rows")
+        else:
+            texts = _texts(X)
+            raw = check_frame(X) if is_frame(X) else X if texts is None else text_frame(texts)
+            if not is_frame(raw):
+                raw = Dataset.from_arrays(x := check_array(X, allow_nd=True), np.full(len(x), UNLABELED)).raw
+            encoder = encoders.build(ENCODERS.options("columns" if is_frame(raw) else "identity"))
+            encoder.fit(raw, np.arange(len(raw)))
+        labels = np.full(len(raw), UNLABELED)
+        if y is not None and len(given := column_or_1d(_without_missing(y))) != len(labels):
+            raise DataError(f"X has {len(labels):,} rows and y {len(given):,}; expected a label or -1 for each row.")
+        if y is not None:
+            labels[_known(given)[0]] = 0
+        scaled = encoder.is_scaled
+        return selection.suggest(
+            encoder.transform(raw).inputs, count, labels, probabilities, standardize=not scaled
+        ).rows
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the accuracy over the rows that have a label; those labeled -1 are left out."""
@@ -334,10 +369,17 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
 
 def _texts(X: Any) -> list[Any] | None:
     """Return the texts of a list, an array or a pandas Series of strings, in which None is missing; None for anything else."""
-    if isinstance(X, str | bytes) or is_frame(X):
+    if isinstance(X, str | bytes):
+        raise DataError("X is a single text; expected a list of texts.")
+    if is_frame(X):
         return None
+    if (first := _first_word(X)) is not None:
+        found = f"X holds rows of strings such as {first[:40]!r}"
+        raise DataError(f"{found}; expected a list with one string per row, or a pandas DataFrame.")
     given = [*X] if isinstance(X, list | tuple) or getattr(X, "ndim", 0) == 1 else []
     texts = [None if is_missing(each) else each for each in given if not isinstance(each, np.ndarray | list | tuple)]
+    if texts and all(isinstance(each, bytes) for each in texts):
+        raise DataError("X holds bytes; expected strings, so decode them: text.decode().")
     if len(texts) < len(given) or not any(isinstance(each, str) for each in texts):
         return None
     if strange := [each for each in texts if not isinstance(each, str | None)]:
@@ -345,6 +387,18 @@ def _texts(X: Any) -> list[Any] | None:
             f"X holds strings and {strange[0]!r} of type {type(strange[0]).__name__}; expected strings only."
         )
     return [each if each is None else str(each) for each in texts]
+
+
+def _first_word(X: Any) -> str | None:
+    """Return the first cell of rows if it is a string and no number."""
+    row = X[0] if isinstance(X, list | tuple | np.ndarray) and len(X) else None
+    cell = row[0] if isinstance(row, list | tuple | np.ndarray) and np.ndim(row) and len(row) else None
+    try:
+        if isinstance(cell, str):
+            float(cell)
+        return None
+    except ValueError:
+        return str(cell)
 
 
 def _without_missing(y: Any) -> Any:
@@ -371,7 +425,7 @@ def _known(y: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[Any]]:
 def _warn_of_sentiment(labeled: NDArray[np.bool_], labels: NDArray[Any]) -> None:
     """Warn if -1 may be meant as a class: beside 0 and 1, and on fewer than half of the rows."""
     count = int((~labeled).sum())
-    if 0 < count < len(labeled) / 2 and {*labels.tolist()} in ({0, 1}, {"0", "1"}):
+    if len(labeled) >= FEW and 0 < count < len(labeled) / 2 and {*labels.tolist()} in ({0, 1}, {"0", "1"}):
         rest = "of labels -1, 0 and 1 count as unlabeled; if -1 is a class, give the classes names, such as 'negative'."
         warnings.warn(f"{count:,} of {len(labeled):,} rows {rest}", stacklevel=4)
 

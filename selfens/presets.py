@@ -13,14 +13,15 @@ DEFAULT_METHOD = "temporal"
 
 
 class Preset(NamedTuple):
-    """A method on a data set: overrides besides those of `DATA_SETS`, and what to expect."""
+    """A method on a data set: its overrides on top of those of `DATA_SETS`, its time and its error."""
 
     overrides: tuple[str, ...]
     time: str
-    """Times on an H200 follow from the measured images/s."""
+    """Training time; on an H200, computed from the measured images/s."""
     ours: str = ""
-    """The test error, if it was measured."""
+    """Our test error, if it was measured."""
     paper: str = ""
+    """The paper's test error."""
 
 
 DIGITS = (
@@ -39,7 +40,7 @@ DATA_SETS: dict[str, tuple[str, tuple[str, ...]]] = {
 WEIGHT_30, WEIGHT_60, WEIGHT_100 = ((f"method.weight_max={weight}",) for weight in (30, 60, 100))
 NO_RAMPUP = "schedule.weight_rampup_epochs=0"
 FIXMATCH = ("method.decay=0.99", "views.cutout=0.25", "training.labeled_per_batch=20")
-TEACHER = (  # what goes with the temporal teacher on images; docs/modern.md says how it was chosen
+TEACHER = (  # settings for the temporal teacher on images; docs/modern.md says how they were chosen
     "network.normalization=full",
     "network.noise=0",
     "network.dropout=0",
@@ -65,7 +66,7 @@ SVHN_MODERN = (
 DIGITS_MODERN = (
     *MODERN,
     *("views.translation=1", "views.cutout=0.25", "schedule.epochs=60", "training.batch_size=100"),
-    *("network.mean_momentum=0.95", "method.decay=0.99"),  # slower averages would lag behind in so few steps
+    *("network.mean_momentum=0.95", "method.decay=0.99"),  # slower averages would lag behind in a short run
 )
 
 PRESETS: dict[str, Preset] = {
@@ -75,6 +76,19 @@ PRESETS: dict[str, Preset] = {
     "digits-mean-teacher": Preset((*WEIGHT_100, "method.decay=0.9"), "14 s on one CPU core", "7.1 ± 1.8 % (seeds 0-4)"),
     "digits-fixmatch": Preset((*FIXMATCH, NO_RAMPUP), "20 s on one CPU core", "4.4 ± 0.4 % (seeds 0-4)"),
     "digits-modern": Preset(DIGITS_MODERN, "16 s on one CPU core", "3.3 ± 1.1 % (seeds 0-4)"),
+    "digits-pseudo-label": Preset((), "15 s on one CPU core", "10.6 ± 3.1 % (seeds 0-1)"),
+    "digits-bootstrapping": Preset((), "15 s on one CPU core"),
+    "digits-elr": Preset((NO_RAMPUP,), "12 s on one CPU core", "8.1 ± 1.6 % (seeds 0-1)"),
+    "digits-stability": Preset(
+        ("method.weight_max=10", "method.exclusivity=0.1"), "35 s on one CPU core", "5.0 ± 0.3 % (seeds 0-1)"
+    ),
+    "digits-ict": Preset((*WEIGHT_100, "method.decay=0.9"), "25 s on one CPU core", "6.3 ± 0.7 % (seeds 0-1)"),
+    "digits-gamma": Preset(
+        ("network.noise=0", "network.dropout=0", "training.labeled_per_batch=20"),
+        "26 s on one CPU core",
+        "7.6 ± 1.1 % (seeds 0-1)",
+    ),
+    "digits-vat": Preset(("method.entropy=1",), "38 s on one CPU core", "5.5 ± 3.3 % (seeds 0-1)"),
     "cifar10-supervised": Preset((), "4 min on an H200", "17.44 % (seed 0; see docs/methods.md)", "34.85 ± 1.65 %"),
     "cifar10-pi": Preset(WEIGHT_100, "7 min on an H200", "12.68 ± 0.40 % (seeds 0-1)", "12.36 ± 0.31 %"),
     "cifar10-temporal": Preset(WEIGHT_30, "4 min on an H200", "12.21 ± 0.30 % (seeds 0-5)", "12.16 ± 0.24 %"),
@@ -93,20 +107,27 @@ PRESETS: dict[str, Preset] = {
 }
 
 STRONG_METHODS = ("temporal-teacher", "fixmatch")
-"""Methods that the settings in `TEACHER` suit."""
+"""Methods for which the settings in `TEACHER` are suitable."""
 
 
 def full_name(name: str) -> str | None:
-    """Return the name of a preset in full: digits means digits-temporal. None if there is no such preset."""
+    """Return the full name of a preset (digits means digits-temporal), or None if there is no such preset."""
     return next((full for full in (name, f"{name}-{DEFAULT_METHOD}") if full in PRESETS), None)
 
 
 def get(name: str, method: str | None = None) -> Config:
     """Return the config of a preset.
 
-    Another `method` gives the config of its preset on the same data set. If it has none, the other settings are kept
-    where they suit both methods.
+    Parameters
+    ----------
+    name
+        Such as "cifar10-pi"; "cifar10" means "cifar10-temporal".
+    method
+        Train this method instead, with the settings of its preset on the same data set. If it has none, the settings of
+        `name` are kept if they suit both methods; otherwise only those of the data set are.
 
+    Examples
+    --------
     >>> get("digits", "mean-teacher") == get("digits-mean-teacher")
     True
     >>> get("cifar10-modern", "fixmatch").optimizer == get("cifar10-modern").optimizer

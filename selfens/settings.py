@@ -35,10 +35,12 @@ def setting(
 
     Parameters
     ----------
+    doc
+        A description, for help and docs.
     none
         The word for None on the command line, such as "all".
     is_path
-        The value is the path of a file or folder; it is made absolute.
+        The value is the path of a file or folder, and is made absolute.
     affects_result
         False if two runs that differ only in this setting compute the same result, up to rounding.
     bounds
@@ -60,7 +62,7 @@ class Section:
             _check(self, item, hints[item.name])
 
     def changed(self, values: Mapping[str, Any], *, are_text: bool = False) -> Self:
-        """Return a copy with other values. Text is parsed by the type of its setting."""
+        """Return a copy with these values. If they `are_text`, each is parsed by the type of its setting."""
         hints, items = field_types(type(self)), {item.name: item for item in fields(self)}
         for name in values:
             if name not in hints:
@@ -92,7 +94,7 @@ class NamedOptions(Section):
 
 
 class Registry(dict[str, str]):
-    """Classes by name, as "module:Class"; a module is imported when its class is used.
+    """Maps names to classes, as "module:Class". A module is imported when its class is first used.
 
     Each class has an inner class `Options` (a `NamedOptions`) and is built from an instance of it.
     """
@@ -169,7 +171,7 @@ def _check(section: Section, item: Field[Any], hint: Any) -> None:
     kinds, choices = _alternatives(hint), _choices(hint)
     if choices and isinstance(value, str) and value not in choices:
         raise ConfigError(unknown_name(f"choice for {path}", value, choices))
-    if float in kinds and type(value) is int:  # so that 30 and 30.0 print alike
+    if float in kinds and type(value) is int:  # so that 30 and 30.0 are the same
         value = float(value) if abs(value) <= sys.float_info.max else math.inf
         object.__setattr__(section, item.name, value)
     if value not in choices and type(value) not in [typing.get_origin(kind) or kind for kind in kinds]:

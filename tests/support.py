@@ -109,9 +109,9 @@ def training_rows(inputs: Tensor, labels: Tensor, num_classes: int = CLASSES) ->
 SMALL_IMAGES = ("network.name=small", "network.width=4", "views.flip=true", "views.translation=1")
 
 
-def encoded(dataset: Dataset, encoder: str = "identity") -> EncodedDataset:
+def encoded(dataset: Dataset, encoder: str = "identity", **options: Any) -> EncodedDataset:
     """A dataset as it is trained on."""
-    fitted = encoders.build(ENCODERS.options(encoder))
+    fitted = encoders.build(ENCODERS.options(encoder, **options))
     fitted.fit(dataset.raw, dataset.train_rows)
     return EncodedDataset.make(dataset, fitted)
 

@@ -7,14 +7,15 @@ from reference import committee as twin
 from sklearn.datasets import load_wine, make_classification
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from support import training_rows
+from support import differences, left_behind, training_rows
 
-from selfens import SelfEnsemblingClassifier, load_run, networks
+from selfens import SelfEnsemblingClassifier, auto, encoders, load_run, networks, resume, train
 from selfens.config import NetworkConfig
 from selfens.core.alignment import estimated_shares, look_chosen, wanted_shares
 from selfens.errors import ConfigError
 from selfens.methods import METHODS
 from selfens.networks.advisors import Advisors, Trees
+from selfens.training.progress import Progress
 
 
 def rows_of(seed=0, count=300, features=7, classes=4):
@@ -48,7 +49,7 @@ def test_thresholds_keep_their_side_in_float32():
 def test_advisors_average_trees_and_a_linear_model():
     x, y = rows_of(classes=3)
     advisors = Advisors(7, 3)
-    advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy(y[:60]), with_trees=True)
+    advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy(y[:60]))
     forest, bagged = (
         RandomForestClassifier(100, max_features=m, random_state=0).fit(x[:60], y[:60]) for m in ("sqrt", None)
     )
@@ -61,9 +62,8 @@ def test_advisors_average_trees_and_a_linear_model():
 def test_a_class_without_a_label_does_not_confuse_the_linear_model(classes):
     x, y = rows_of(classes=3)
     advisors = Advisors(7, classes)
-    advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy((y[:60] > 0).astype(int)), with_trees=False)
-    linear = LogisticRegression(C=0.1, max_iter=300).fit(x[:60], y[:60] > 0)
-    assert not advisors.can_vote
+    advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy((y[:60] > 0).astype(int)), "linear")
+    linear = LogisticRegression(max_iter=300).fit(x[:60], y[:60] > 0)
     np.testing.assert_allclose(advisors(torch.from_numpy(x)).numpy()[:, :2], linear.predict_proba(x), atol=1e-3)
 
 
@@ -71,7 +71,7 @@ def test_a_network_takes_the_size_of_its_trees_from_a_state_and_refuses_what_are
     x, y = rows_of(classes=3)
     build = lambda: networks.build(NetworkConfig(name="committee"), (7,), 3).eval()  # noqa: E731
     first, second = build(), build()
-    first.advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy(y[:60]), with_trees=True)
+    first.advisors.fit(torch.from_numpy(x[:60]), torch.from_numpy(y[:60]))
     before, state = first(torch.from_numpy(x)), first.state_dict()
     second.load_state_dict(state)
     assert second.advisors.can_vote
@@ -145,7 +145,7 @@ def test_shares_are_taken_from_the_labels_given_or_estimated():
             wanted_shares(wrong, ("no", "yes"), equal)
     for wrong in ("no", "no=x,yes=1", "no=-1,yes=2", "no=1,no=2"):
         with pytest.raises(ConfigError, match="a share for each class"):
-            wanted_shares(wrong, ("no", "yes"), equal)
+            METHODS.options("committee", class_shares=wrong)
 
 
 # The whole
@@ -188,7 +188,80 @@ def test_a_run_with_advisors_predicts_the_same_when_it_is_read_again(tmp_path):
     assert np.mean(model.predict(x) != y) < 0.1
 
 
+def test_a_run_with_advisors_is_the_same_after_a_resume(tmp_path):
+    x, _, partial = wine()
+    table = x.assign(kind=[str(label) if label >= 0 else "" for label in partial])
+    table.to_csv(tmp_path / "wine.csv", index=False)
+    config, _ = auto.config_for(str(tmp_path / "wine.csv"), label="kind", device="cpu")
+    config = config.with_epochs(4).with_values("training", checkpoint_every=1, threads=1)
+    train(config, tmp_path / "whole")
+
+    class Stop(Progress):
+        def epoch(self, record):
+            if record["epoch"] == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "resumed", progress=Stop())
+    resume(tmp_path / "resumed")
+    assert load_run(tmp_path / "resumed").network.advisors.can_vote
+    assert not differences(left_behind(tmp_path / "whole"), left_behind(tmp_path / "resumed"))
+
+
 def test_without_advisors_only_heads_vote():
     x, _, partial = wine()
     model = SelfEnsemblingClassifier(epochs=1, device="cpu", config={"method.advisors": 0}).fit(x, partial)
     assert not model.network_.advisors.can_vote
+
+
+# The columns that number the rows
+
+
+@pytest.mark.parametrize(
+    ("values", "is_counter"),
+    [
+        (np.arange(1, 41), True),
+        (np.arange(40)[::-1] * 7 + 1000, True),  # gaps, in order
+        (np.random.default_rng(0).permutation(40) + 500, True),  # shuffled
+        (np.random.default_rng(0).permutation(4000)[:40], False),  # a measurement without ties
+        (np.arange(40) / 2, False),
+        (np.r_[np.arange(39), 38], False),
+    ],
+)
+def test_row_numbers_are_left_out_and_named(values, is_counter):
+    from pandas import DataFrame
+
+    frame = DataFrame({"rownames": values, "x": np.tile([0.5, 1.5, 2.5, 3.5], 10)})
+    encoder = encoders.build(encoders.ENCODERS.options("columns"))
+    encoder.fit(frame, np.arange(40))
+    assert encoder.unused == ({"rownames": "differs in each row"} if is_counter else {})
+
+
+# The command
+
+
+def test_a_forest_that_is_clearly_better_is_kept_as_a_run_that_can_do_everything(typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    x = random.normal(size=(300, 4)).astype(np.float32)
+    y = (np.abs(x[:, 0]) > 0.67).astype(int)  # no line divides the classes
+    np.savez("rows.npz", x_train=x, y_train=np.where(np.arange(300) < 90, y, -1))
+    words = ["--epochs", "1", "--set", "optimizer.learning_rate=1e-6", "--no-report", "--run", "run", "--use-best"]
+    code, out, err = typed("train", "rows.npz", *words)
+    assert code == 0, err
+    assert "--use-best: random forest is clearly better, so it is kept as run-best; use that run." in out
+    best = load_run("run-best", device="cpu")
+    forest = RandomForestClassifier(random_state=0).fit(x[:90], y[:90])
+    assert (best.predict_proba(x).argmax(axis=1) == forest.predict(x)).mean() > 0.99
+    assert best.evidence.error < load_run("run").evidence.error - 10
+    np.save("new.npy", x[:5])
+    for words in (["predict", "run-best", "new.npy", "-o", "p.csv"], ["audit", "run-best"], ["suggest", "run-best"]):
+        code, _, err = typed(*words)
+        assert code == 0, err
+
+
+def test_class_shares_are_for_methods_that_use_them(typed, tmp_path):
+    np.savez(tmp_path / "a.npz", x_train=np.zeros((9, 2)), y_train=np.r_[0, 1, np.full(7, -1)])
+    code, _, err = typed("train", str(tmp_path / "a.npz"), "--method", "pi", "--class-shares", "equal")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "--class-shares is for the method committee" in err

@@ -15,7 +15,7 @@ from selfens import load_run
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.label_files import read_labels
 from selfens.errors import ConfigError, DataError, RunError, SelfensError
-from selfens.tools import audit, folds
+from selfens.tools import audit, folds, selection
 from selfens.training.loop import train
 
 LABELS = np.array([0, 1, -1, 2, 0])
@@ -38,7 +38,6 @@ def test_the_most_suspicious_row_comes_first_with_a_label_to_put_instead():
     assert ranked.suggested.tolist() == [1, 0, 0, 2]
     assert ranked.scores == pytest.approx([1 / 9, 3 / 9, 7 / 9, 8 / 9])
     assert ranked.disputed.tolist() == [4, 1]
-    audit.suggest(labels, probabilities, 1)
     assert (labels == LABELS).all()  # nothing given is changed
     assert (probabilities == PROBABILITIES).all()
 
@@ -70,9 +69,8 @@ def test_a_score_compares_the_label_with_the_best_other_class(seed):
     ],
 )
 def test_what_does_not_fit_is_refused(labels, probabilities, sentence):
-    for call in (audit.rank, lambda *given: audit.suggest(*given, 1)):
-        with pytest.raises(DataError, match=sentence):
-            call(labels, probabilities)
+    with pytest.raises(DataError, match=sentence):
+        audit.rank(labels, probabilities)
 
 
 @pytest.mark.parametrize(
@@ -84,41 +82,12 @@ def test_what_does_not_fit_is_refused(labels, probabilities, sentence):
             r"run is 'runs/mine' \(str\); expected a Run, such as load",
         ),
         (lambda: audit.suggest_run("runs/mine", 5), ConfigError, r"run is 'runs/mine' \(str\); expected a Run"),
-        (lambda: audit.suggest([-1], [[0.5, 0.5]], 2.5), ConfigError, r"2.5 \(float\); expected a whole number"),
-        (lambda: audit.suggest([-1], [[0.5, 0.5]], 0), DataError, "0 rows were asked for; expected at least 1"),
         (lambda: folds.audit_folds("mine", features()), ConfigError, r"config is 'mine' \(str\); expected a Config"),
     ],
 )
 def test_an_argument_of_another_kind_is_named(call, error, sentence):
     with pytest.raises(error, match=sentence):
         call()
-
-
-# What to label next
-
-
-def test_suggestions_take_the_classes_in_turn_and_the_least_certain_first():
-    certain, unsure, torn = [0.9, 0.1], [0.7, 0.3], [0.55, 0.45]
-    probabilities = [torn, unsure, torn, certain, [0.2, 0.8], [0.45, 0.55]]
-    got = audit.suggest([0, -1, -1, -1, -1, -1], probabilities, 4)
-    assert got.rows.tolist() == [2, 5, 1, 4]
-    assert got.predicted.tolist() == [0, 1, 0, 1]
-    assert audit.suggest([-1, -1], [[1.0, 0.0], [0.5, 0.5]], 2).uncertainty.tolist() == pytest.approx([1, 0])
-    assert len(audit.suggest(np.zeros(5, int), PROBABILITIES, 3).rows) == 0
-
-
-@given(some.integers(0, 10**6), some.integers(1, 60))
-def test_suggestions_are_unlabeled_rows_each_once_and_spread(seed, count):
-    labels, probabilities = random_problem(seed)
-    labels[1::2] = -1
-    labeled = labels != -1
-    got = audit.suggest(labels, probabilities, count)
-    assert len(got.rows) == len(set(got.rows.tolist())) == min(count, int((~labeled).sum()))
-    assert not labeled[got.rows].any()
-    taken = np.bincount(got.predicted, minlength=4)
-    available = np.bincount(probabilities[~labeled].argmax(axis=1), minlength=4)
-    exhausted = taken == available
-    assert exhausted.all() or taken.max() - taken[~exhausted].min() <= 1
 
 
 # Runs
@@ -329,7 +298,7 @@ def test_an_audit_is_a_csv_that_serves_as_a_labels_file(trained, tmp_path):
 
 
 def test_suggestions_are_a_csv_with_a_label_to_fill_in(tmp_path):
-    got = audit.suggest(LABELS, PROBABILITIES, 1)
+    got = selection.described(np.array([2]), PROBABILITIES)
     data = Dataset.from_arrays(np.zeros((5, 2)), LABELS, classes=("ä", "b", "c"))
     audit.write_suggestions(tmp_path / "next.csv", got, replace(data, ids=("0.png", "1.png", "2 ü.png", "", "")))
     header, line = read(tmp_path / "next.csv")

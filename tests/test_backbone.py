@@ -1,4 +1,4 @@
-"""Photos with a pretrained backbone: features, their cache, weights, and all that can be done with such a run."""
+"""Photos with a pretrained backbone: features, their cache, weights, and everything that such a run supports."""
 
 import base64
 import csv
@@ -152,7 +152,7 @@ def features(images, of=None):
 
 
 def counts(images, of=None):
-    """How many features are computed and how many are known, as a person is told."""
+    """Return how many features are computed and how many are cached, as reported to the user."""
     work = (of or encoder()).transform(images).work
     computed, known = re.search(r"features of ([\d,]+) images computed.*, ([\d,]+) known before", work).groups()
     return int(computed), int(known)
@@ -163,8 +163,8 @@ def tiny_config(method, *overrides, data="memory"):
     return config(method, *words, *overrides, name=str(data), epochs=4)
 
 
-def trained(typed, *more):
-    code, _, err = typed("train", photos(), "--backbone", "tiny:Tiny", "--run", "run", *QUICKLY, *more)
+def trained(typed, *more, backbone="tiny:Tiny"):
+    code, _, err = typed("train", photos(), "--backbone", backbone, "--run", "run", *QUICKLY, *more)
     assert code == 0, err
     return Path("run")
 
@@ -354,7 +354,7 @@ def test_a_damaged_cache_is_computed_again(number, damage):
     else:
         path.write_bytes({"empty": b"", "garbage": bytes(range(256)) * 5}.get(damage, content))
     again = encoder()
-    assert counts(pixels(), again) == (20, 0)  # a damaged test image puts all in doubt
+    assert counts(pixels(), again) == (20, 0)  # if the test image is damaged, no entry is trusted
     np.testing.assert_array_equal(features(pixels(), again), expected)
     assert counts(pixels()) == (0, 20)
 
@@ -466,7 +466,7 @@ def test_a_file_that_holds_no_weights_is_one_sentence(typed, path, words):
     assert_one_sentence(typed("train", photos(), "--backbone", "tiny:Tiny", "--weights", path, *QUICKLY), words)
 
 
-# Backbones that are none
+# Invalid backbones
 
 NONE = {
     "nothere:make": "the backbone 'nothere:make' cannot be imported (ModuleNotFoundError: No module named 'nothere')",
@@ -655,7 +655,7 @@ def test_one_file_holds_preprocessing_backbone_and_head(typed, data):
     run = load_run("run", trust_code=True)
     assert card["encoder"] == {"kind": "backbone", **run.info.encoder}
     assert card["encoder"]["license"] == "cc0-1.0"
-    assert card["input"] == {"name": "inputs", "type": "uint8", "shape": ["batch", 3, SIZE, SIZE], "range": [0, 255]}
+    assert card["inputs"] == [{"name": "inputs", "type": "uint8", "shape": ["batch", 3, SIZE, SIZE], "range": [0, 255]}]
     (found,) = session.run(["probabilities"], {"inputs": pixels(50)})
     np.testing.assert_allclose(found, run.predict_proba(pixels(50)), atol=TOLERANCE)
 
@@ -678,7 +678,7 @@ def test_a_run_whose_photos_moved_is_resumed(typed):
     code, _, err = typed(*words)
     assert (code, "or --trust-code)." in err) == (1, True)
     code, out, err = typed(*words, "--trust-code")
-    assert (code, "by 5 folds of 18 labeled rows; trained 4 epochs" in out) == (0, True), err
+    assert (code, "by 5-fold cross-validation on 18 labeled rows; trained 4 epochs" in out) == (0, True), err
 
 
 def test_weights_that_are_not_those_of_the_run_are_refused(typed, here):
@@ -717,7 +717,7 @@ def test_a_command_imports_the_backbone_of_a_run_only_if_it_is_trusted(typed):
         result = typed(*words)
         assert_one_sentence(result, "names code for its backbone, 'tiny:Tiny', which is imported only if you trust it")
         assert result[2].endswith("(trust_code=True, or --trust-code).\n")
-    code, out, _ = typed("evaluate", "run")  # what was measured is known without the backbone
+    code, out, _ = typed("evaluate", "run")  # what was measured can be read without the backbone
     assert (code, "of 18 labeled rows that it did not see" in out) == (0, True)
     move_to_test(Path("photos"), 0)
     assert typed("train", "photos", "--backbone", "tiny:Tiny", "--run", "tested", *QUICKLY)[0] == 0
@@ -768,8 +768,8 @@ def lite0(monkeypatch):
 
 
 def test_with_real_pretrained_weights_the_whole_way_works(typed, lite0):
-    words = ("train", crops(), "--backbone", lite0, "--size", "64", "--run", "run", "--epochs", "40", "--quiet")
-    code, _, err = typed(*words, "--labels", "12", "--no-report")
+    words = ("train", crops(), "--backbone", lite0, "--size", "64", "--run", "run", "--epochs", "20", "--quiet")
+    code, _, err = typed(*words, "--labels", "12", "--no-report", "--no-baselines")
     assert code == 0, err
     run = load_run("run", trust_code=True)
     assert (run.input_shape, run.info.encoder["license"]) == ((1280,), "apache-2.0")
@@ -820,7 +820,7 @@ def timm(monkeypatch):
 
 
 def test_a_timm_run_needs_no_trust(typed, here, timm):
-    run = trained(typed, "--backbone", TIMM, "--weights", saved(here / "w.pt"))
+    run = trained(typed, "--weights", saved(here / "w.pt"), backbone=TIMM)
     assert (load_run(run).info.encoder["name"], load_run(run).info.encoder["weights"]) == (TIMM, "w.pt")
     assert typed("predict", run, "photos", "-o", "out.csv")[0] == 0
     assert typed("export", run, "-o", "m.onnx")[0] == 0

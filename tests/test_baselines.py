@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import sklearn.preprocessing
 from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.semi_supervised import SelfTrainingClassifier
 from support import blobs
 
 from selfens.tools import baselines
-from selfens.tools.baselines import CHANCE, LOGISTIC, SELF_TRAINING, predictions
+from selfens.tools.baselines import BOOSTED, CHANCE, FOREST, LOGISTIC, SELF_TRAINING, predictions
 
+TREES = [FOREST, BOOSTED]
 LABELS, TESTED = np.where(np.arange(60) < 12, np.arange(60) % 3, -1), blobs(30, seed=1)
 
 
@@ -31,6 +33,10 @@ def test_the_baselines_are_those_of_scikit_learn_on_the_same_rows(offset):
     direct = {
         LOGISTIC: LogisticRegression(max_iter=1000).fit(scaled[known], LABELS[known]),
         SELF_TRAINING: SelfTrainingClassifier(LogisticRegression(max_iter=1000)).fit(scaled, LABELS),
+        FOREST: RandomForestClassifier(random_state=0).fit(scaled[known], LABELS[known]),
+        BOOSTED: HistGradientBoostingClassifier(min_samples_leaf=3, max_iter=60, random_state=0).fit(
+            scaled[known], LABELS[known]
+        ),
         CHANCE: DummyClassifier(strategy="most_frequent").fit(scaled[known], LABELS[known]),
     }
     assert [*found] == [*direct]
@@ -95,9 +101,9 @@ def test_much_data_is_thinned_out_and_said(monkeypatch):
 @pytest.mark.parametrize(
     ("labels", "names"),
     [
-        (np.arange(60) % 3, [LOGISTIC, CHANCE]),  # nothing is unlabeled
-        (np.r_[0, 0, 0, 1, 1, 2, np.full(54, -1)], [LOGISTIC, SELF_TRAINING, CHANCE]),  # a class with one label
-        (np.r_[0, 1, np.full(58, -1)], [LOGISTIC, SELF_TRAINING, CHANCE]),  # two classes
+        (np.arange(60) % 3, [LOGISTIC, *TREES, CHANCE]),  # nothing is unlabeled
+        (np.r_[0, 0, 0, 1, 1, 2, np.full(54, -1)], [LOGISTIC, SELF_TRAINING, *TREES, CHANCE]),  # a class with one label
+        (np.r_[0, 1, np.full(58, -1)], [LOGISTIC, SELF_TRAINING, *TREES, CHANCE]),  # two classes
     ],
 )
 @pytest.mark.parametrize("scale", [1, 0, 1e30])

@@ -1,4 +1,4 @@
-"""What is chosen for a user's own data, and the line that says so."""
+"""Automatic settings for a user's own data, and the line that explains them."""
 
 from dataclasses import replace
 
@@ -153,7 +153,7 @@ def a_file_of_images(folder):
 
 
 def a_table(folder):
-    """With so many rows that one more would cost an epoch."""
+    """The number of rows is such that one more would cost an epoch."""
     frame = pytest.importorskip("pandas").DataFrame(blobs(auto.VECTORS_ROWS)[0]).add_prefix("column")
     labels = [("cat", "dog", None)[row % 3] for row in range(len(frame))]
     frame.assign(kind=labels).to_csv(folder / "table.csv", index=False)
@@ -187,8 +187,8 @@ def test_the_line_says_what_was_chosen_and_why():
         "chosen: method temporal-teacher; network tiny, for images without a GPU; 23 epochs, for this number of rows; "
         "shifts of up to 2 pixels; no flips, because arrays do not say whether left and right matter"
     )
-    assert why(flips=True, why="because files of images are taken for photos").endswith(
-        "; flips, because files of images are taken for photos"
+    assert why(flips=True, why="because image files are assumed to be photos").endswith(
+        "; flips, because image files are assumed to be photos"
     )
     assert why(None, 9) == (
         "chosen: method committee; network committee, for vectors without a GPU; 50 epochs, for this number of rows"
@@ -215,7 +215,9 @@ def test_the_line_is_printed_kept_and_reported(tmp_path, typed):
     run = load_run("run")
     line = run.info.note
     assert line.startswith("chosen: method temporal-teacher; network tiny, for images without a GPU; ")
-    assert "; flips, because files of images are taken for photos (views.flip=false if left and right matter)" in line
+    assert (
+        "; flips, because image files are assumed to be photos (set views.flip=false if left and right matter)" in line
+    )
     assert "epochs" not in line
     assert line in said.splitlines()
     assert line in (run.path / "report.html").read_text()

@@ -35,7 +35,7 @@ TINY = ["--epochs", "2", "--no-report", *sets(["network.width=4", "training.thre
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """An empty folder to type in."""
+    """An empty working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SELFENS_DATA", raising=False)
     monkeypatch.setenv("SELFENS_OFFLINE", "1")
@@ -113,19 +113,17 @@ def test_without_a_terminal_there_is_a_line_per_epoch_and_no_escape_code(npz):
     done = selfens("train", npz, "--run", "run", *TINY, cwd=npz.parent)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) == 13
+    assert len(lines) == 15
     assert lines.pop(2).startswith("chosen: method committee; ")
     assert lines.pop(0).startswith(f"{npz}: 60 rows, 20 labeled, 30 to test on; run in run")
     assert lines[0].startswith("committee, committee (")
     assert re.fullmatch(r"epoch 1/2  loss \S+ \+ 0 x \S+  test error \S+ %  \S+ rows/s  \d+ s left", lines[1])
     assert lines[2].startswith("epoch 2/2  ")
     assert re.fullmatch(f"{RESULT} in run", lines[3])
-    assert sorted(line.split()[0] for line in lines[4:9]) == ["chance", "error", "logistic", "self-training", "this"]
-    assert lines[9].startswith("This model misclassifies ")
-    assert lines[9].endswith(
-        "30 rows are too few to tell whether self-training with logistic regression is better or worse."
-    )
-    assert lines[10] == "to predict: selfens predict run INPUT -o out.csv"
+    names = ["boosted", "chance", "error", "logistic", "random", "self-training", "this"]
+    assert sorted(line.split()[0] for line in lines[4:11]) == names
+    assert re.search(r"^This model misclassifies .*; logistic regression on the same .*30 rows are too few", lines[11])
+    assert lines[12] == "to predict: selfens predict run INPUT -o out.csv"
     assert "\x1b" not in done.stdout
     assert "\r" not in done.stdout
 
@@ -265,7 +263,9 @@ def test_rows_that_would_be_answered_wrongly_too_often_are_not_sure(typed, train
             row["class"] if answered else "not sure" for row, answered in zip(every, sure, strict=True)
         ]
         assert [row | {"class": ""} for row in rows] == [row | {"class": ""} for row in every]
-        said = f"{100 * sure.mean():.0f} % of the rows are answered, {most} % of these perhaps wrongly.\n"
+        certain = [float(row["probability"]) for row, answered in zip(rows, sure, strict=True) if answered]
+        estimate = f", about {100 * (1 - np.mean(certain)):.1f} % of these wrongly" if certain else ""
+        said = f"{100 * sure.mean():.0f} % of the rows are answered{estimate}; --max-error allows {most} %.\n"
         assert (code, err) == (0, said)
         shares.append(sure.mean())
     assert shares == sorted(shares)
@@ -294,7 +294,7 @@ def test_training_rows_have_the_class_of_the_ensemble_or_of_the_network_if_it_ha
     rows, run = read_csv("out.csv"), load_run("run")
     expected, held_out = run.ensemble.all().probabilities.numpy(), run.labels.validation
     assert len(held_out) > 0
-    expected[held_out] = run.model.predict_inputs(blobs()[0][held_out])  # as the network gives them
+    expected[held_out] = run.model.predict_inputs(blobs()[0][held_out])  # not calibrated
     assert list(rows[0]) == ["row", "class", "probability"]
     assert [row["class"] for row in rows] == [run.classes[best] for best in expected.argmax(axis=1)]
     assert np.allclose([float(row["probability"]) for row in rows], expected.max(axis=1), atol=1e-6)
@@ -484,7 +484,7 @@ def nan_features():
         ({"y_train": np.zeros(ROWS, int)} | NO_TEST, "", "all labels are of one class ('0')"),
         ({"y_train": np.zeros(ROWS + 1, int)}, "", f"are {ROWS + 1} for {ROWS} rows"),
         ({"y_train": np.array([None, "a"] * 30)}, "", "Python objects"),
-        ({"y_test": np.full(30, 8)}, "", "30 test rows with the label '8', which no training row has; give each"),
+        ({"y_test": np.full(30, 8)}, "", "30 test rows have the label '8', which no training row has; give each"),
         ({"classes": np.array(["a", "b", "c", "d"])}, "", "class 'd' has no labeled row"),
         ({}, "--labels 50", "which has only"),
         ({"x_train": np.zeros((ROWS, 7, 8, 9))}, "", "neither the second nor the last number is a channel count"),
@@ -493,7 +493,7 @@ def nan_features():
     ],
 )
 def test_bad_arrays_get_one_sentence_and_leave_nothing(typed, here, arrays, words, fragment):
-    """`test_dataset` and `test_labels` have more of them."""
+    """`test_dataset` and `test_labels` have more such cases."""
     write_npz(here / "bad.npz", **arrays)
     refused(typed("train", "bad.npz", *words.split()), fragment)
 
@@ -633,10 +633,8 @@ def test_a_run_without_test_rows_is_evaluated_by_folds(typed, here):
     code, out, err = typed("train", "blobs.npz", "--run", "measured", "--quiet", *TINY)
     assert (code, err) == (0, "")
     low, high = kept.error_interval  # a run of the same seed is measured by the same folds
-    result = (
-        f"error {kept.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5 folds of 20 labeled rows; trained "
-    )
-    assert out.startswith(result)
+    result = f"error {kept.error:.2f} % (90 % interval {low:.1f} to {high:.1f})"
+    assert out.startswith(f"{result}, by 5-fold cross-validation on 20 labeled rows; trained ")
     assert typed("evaluate", "measured") == evaluated
 
 
@@ -700,7 +698,7 @@ def test_the_demo_trains_four_methods_and_prints_a_table(typed, monkeypatch):
         code, out, err = typed("demo", "--seeds", "2", "--jobs", "1", "--runs", "demo")
         assert (code, err) == (0, "")
         assert all(name in out for name in ("supervised only", "Π-model", "temporal teacher", "±", "of 2 seeds"))
-        assert out.splitlines()[-1] == "all of them compared, to open in a browser: demo/report.html"
+        assert out.splitlines()[-1] == "comparison of the runs, to open in a browser: demo/report.html"
     assert len(os.listdir("demo")) == 9
     assert Path("demo/report.html").read_text().count("digits-") >= 8
     labels = {
@@ -747,7 +745,7 @@ def test_audit_fix_and_train_again(typed, npz, trained):
 
 
 def test_labels_are_judged_by_models_that_have_not_seen_them_unless_asked_otherwise(typed, here, trained):
-    """By the folds that were asked for, else by those that the run was measured by, else by new ones."""
+    """The folds are those asked for, else those of the run's evidence, else new ones."""
     for words, folds in (([], 5), (["--folds", "2"], 2)):
         code, out, _ = typed("audit", "run", *words, "--quiet", "-o", "issues.csv")
         assert (code, f"(each judged by one of {folds} models that were not trained on it)" in out) == (0, True)
@@ -794,12 +792,12 @@ def test_a_page_of_another_command_is_not_overwritten(typed, here, trained, comm
     complains(typed(command, "run", "-o", "report.csv"), "report.html, which already exists")
     assert (here / "report.html").read_text() == "a report"
     assert not (here / "report.csv").exists()
-    for _ in range(2):  # its own page may be written anew
+    for _ in range(2):  # it may replace its own page
         assert typed(command, "run", "-o", "issues.csv")[0] == 0
 
 
 def test_folds_do_not_repeat_what_the_run_has_said(typed, here):
-    """A folder with a broken image and more that is strange: the run warns of it, and so does not each fold."""
+    """A folder with a broken image and other oddities: the run warns of them once, not in every fold."""
     for number in range(18):
         path = here / "pictures" / "ab"[number % 2] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -859,7 +857,7 @@ def test_data_that_was_moved_is_found_by_its_new_path(typed, here, npz, trained,
 
 
 def test_a_run_whose_data_was_moved_is_resumed(typed, here, npz, trained):
-    """A finished run loads nothing; cut back to its first epoch it goes on from the new path to the same end."""
+    """A finished run loads no data. Cut back to its first epoch, it continues from the new path to the same result."""
     words = [*TINY, "--set", "training.checkpoint_every=1"]
 
     def crash(self, record):

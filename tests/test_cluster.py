@@ -44,7 +44,7 @@ def ray():
 
 @pytest.fixture
 def listening():
-    """The address of something that is not Ray."""
+    """Yield the address of a server that is not Ray."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -75,7 +75,7 @@ def test_an_address_that_does_not_answer_is_one_sentence_within_seconds(ray, typ
         (["reproduce", "--ray", "cifar"], "there is no table 'cifar'"),
         (["reproduce", "noise", "--ray=head"], "--ray is 'head'; expected HOST:PORT, such as 10.0.0.1:6379"),
         (["reproduce", "noise", "--ray", "--devices", "cpu"], "--ray and --devices were both given"),
-        (["reproduce", "noise", "--ray", "--gpus", "2"], "--gpus is 2; expected the part of a GPU that a run gets"),
+        (["reproduce", "noise", "--ray", "--gpus", "2"], "--gpus is 2; expected the fraction of a GPU that a run gets"),
         (["reproduce", "noise", "--gpus", "1"], "--gpus is for runs on a Ray cluster; add --ray"),
         (["reproduce", "--ray"], "are for the runs of a table"),
         (["train", "digits", "--gpus", "1"], "--gpus is for runs on a Ray cluster; add --ray"),
@@ -105,7 +105,7 @@ def test_seeds_are_done_beside_each_other_and_continued_without_ray(tmp_path, ty
     assert contents(tmp_path / "runs").keys() == before.keys()
     code, _, complained = typed(*words, "--seeds", "0-2", "--epochs", 3)
     assert code == 1
-    assert "digits-temporal-seed0 holds a run with other settings; choose another folder" in complained
+    assert "digits-temporal-seed0 holds a run with different settings; choose another folder" in complained
 
 
 def test_without_ray_the_sentence_says_how_to_install_it(typed, monkeypatch):
@@ -170,7 +170,7 @@ def quick_cells(network="mlp", **schedule):
 
 
 def in_one_process(folder, cells, seeds):
-    """Quick runs that this process does, one after another, and their records."""
+    """Return the records of quick runs that this process does one after another."""
     store, every = Store(folder), {cell.name: cell for cell in data.quick(TABLES["noise"]).cells}
     tasks = [Task(every[name], seed) for name in cells.split(",") for seed in seeds]
     for task in tasks:
@@ -179,7 +179,7 @@ def in_one_process(folder, cells, seeds):
 
 
 def records(folder, tasks):
-    """What must be the same however the runs came about."""
+    """Return what must be the same however the runs were done."""
     found = Store(folder).read(dict.fromkeys(task.cell for task in tasks))
     return [{name: value for name, value in vars(each).items() if name not in NOT_REPEATED} for each in found]
 
@@ -193,7 +193,7 @@ def test_twelve_runs_on_two_nodes_leave_the_records_of_one_process(tmp_path, typ
     assert (code, complained) == (0, "")
     assert f"Ray cluster {connected.address}: 2 nodes with 2 CPUs and 0 GPUs; 12 runs, no GPU" in said
     assert said.count("started, 2 epochs") == said.count("finished, test error") == 12
-    assert said.endswith("12 of 12 runs done\nall runs asked for are done; --report writes a page of them.\n")
+    assert said.endswith("12 of 12 runs done\nall requested runs are done; --report writes a report on them.\n")
     assert len(expected) == 12
     assert records(tmp_path / "out/quick", tasks) == expected
     assert not list((tmp_path / "out/quick/unfinished").rglob("*.safetensors"))
@@ -232,7 +232,7 @@ def test_what_the_nodes_lack_is_one_sentence_before_anything_is_trained(tmp_path
     monkeypatch.setattr(cluster, "versions", lambda: os.unlink(tmp_path / "my.npz") or ours)  # no node sees the file
     code, _, complained = typed(*words)
     assert (code, complained.count("\n")) == (1, 1)
-    assert f"{tmp_path}/my.npz does not exist there; put the data into a folder that all nodes share." in complained
+    assert f"{tmp_path}/my.npz does not exist; put the data into a folder that all nodes share." in complained
     assert not list(tmp_path.rglob("config.json"))
 
 
@@ -271,7 +271,7 @@ def test_a_killed_node_and_ctrl_c_lose_nothing(tmp_path, typed, connected, capsy
         thread.start()
         code, said, _ = typed(*words)
         thread.join()
-        assert said.count("its node or process died; it is started again.") == 1
+        assert said.count("its node or process died; starting it again.") == 1
         assert code == 130
         assert said.splitlines()[-1].endswith(" missing. Run it again to continue.")
         code, said, _ = typed(*words)

@@ -51,7 +51,7 @@ def made(truth, ours, labels=10, is_images=False, suggested=None, **others):
 
 
 def compared(ours, logistic, chance, **about):
-    """Of predictions that are right in this many of 200 rows of two classes, the first ones."""
+    """Return the comparison of predictions that are right in this many of 200 rows, the first ones."""
     truth = np.arange(200) % 2
     rights = {"ours": ours, "logistic": logistic, "chance": chance}
     predicted = {name: np.where(np.arange(200) < right, truth, 1 - truth) for name, right in rights.items()}
@@ -132,7 +132,7 @@ def test_a_lower_error_does_not_hide_a_worse_balanced_error_and_the_reverse():
 
 @pytest.mark.parametrize(("rare", "wins"), [(1, False), (2, False), (4, False), (6, True), (20, True)])
 def test_a_few_rows_of_a_rare_class_make_no_winner(rare, wins):
-    """Ours gets them all wrong and the other all right, as a coin would by chance if they are few."""
+    """Ours gets all of them wrong and the other all right; if they are few, this may be chance."""
     truth = np.r_[np.zeros(40, int), np.ones(rare, int)]
     found = made(truth, np.zeros_like(truth), logistic=truth)
     assert wins == (binomtest(rare, rare).pvalue < 0.05)
@@ -211,7 +211,7 @@ def test_as_many_test_rows_as_labels_or_a_hundred_are_enough(tmp_path, labels, t
     measure(run)
     assert (run.evidence.folds, len(run.evidence.rows)) == (by_folds, labels if by_folds else test_rows)
     measure(run, can_train=False)
-    assert run.evidence.folds == by_folds  # what is known is not measured again
+    assert run.evidence.folds == by_folds  # what is already measured is not measured again
 
 
 def test_without_training_or_the_time_for_it_there_are_only_the_test_rows(tmp_path):
@@ -253,7 +253,7 @@ def test_what_was_measured_survives_in_the_run_and_is_not_measured_twice(trained
 
 
 def altered(**changes):
-    """A change of the evidence's file: some of its arrays, or of what is said about them."""
+    """Change some arrays of the evidence's file, or their metadata."""
 
     def change(tensors, about):
         arrays = {name: changed(tensors[name]) for name, changed in changes.items() if name in tensors}
@@ -501,7 +501,7 @@ def test_train_on_custom_data_prints_a_table_and_a_sentence(typed, tmp_path):
 
 
 def test_resume_makes_the_comparison_and_page_that_a_complete_run_lacks(typed, tmp_path):
-    """As if it had been killed after its last checkpoint."""
+    """The run looks as if it had been killed after its last checkpoint."""
     write_npz(tmp_path / "my.npz")
     typed("train", "my.npz", "--epochs", 1, "--run", "run", "--no-report", "--no-baselines", *QUICK)
     weights = (tmp_path / "run/checkpoint.safetensors").read_bytes()
@@ -512,11 +512,18 @@ def test_resume_makes_the_comparison_and_page_that_a_complete_run_lacks(typed, t
     assert "logistic" in (tmp_path / "run/report.html").read_text()
     assert (tmp_path / "run/checkpoint.safetensors").read_bytes() == weights
     assert typed("resume", "run")[1].startswith("run is complete; there is nothing to resume.\n")
+    page, target = tmp_path / "run/report.html", tmp_path / "elsewhere.html"
+    page.rename(target)
+    page.symlink_to(target)
+    before = target.read_bytes()
+    assert "report in run/report.html" not in typed("resume", "run", "--no-report")[1]
+    assert typed("resume", "run")[1].startswith("run is complete; writing what is missing.\n")
+    assert (page.is_symlink(), target.read_bytes() == before) == (False, True)
     (tmp_path / "run/report.html").unlink()
     (tmp_path / "my.npz").rename(tmp_path / "moved.npz")
     code, out, err = typed("resume", "run")
     assert (code, "on 30 test rows; trained 1 epoch in" in out) == (0, True)
-    assert "warning: this could not be written: the data of run cannot be loaded" in err
+    assert "warning: the missing files could not be written: the data of run cannot be loaded" in err
     assert "--data PATH" in err
     assert typed("resume", "run", "--data", "moved.npz", "--quiet")[0] == 0
     assert (tmp_path / "run/report.html").exists()
@@ -540,7 +547,7 @@ def test_a_run_that_is_interrupted_in_its_folds_is_complete_and_resume_measures_
     assert load_run(tmp_path / "run").evidence is None
     monkeypatch.setattr(folds, "train", genuine)
     code, out, _ = typed("resume", "run")
-    assert (code, "by 5 folds of 20 labeled rows" in out) == (0, True)
+    assert (code, "by 5-fold cross-validation on 20 labeled rows" in out) == (0, True)
     assert tensors_of(load_run(tmp_path / "run")) == tensors_of(load_run(tmp_path / "whole"))
 
 
@@ -562,13 +569,14 @@ def test_without_test_rows_the_error_is_measured_by_folds(typed, tmp_path):
     assert (code, run.evidence.folds, len(run.evidence.rows)) == (0, 5, 20)
     assert "training 5 times for 1 epoch, each time with part of the labels held out" in out
     low, high = run.evidence.error_interval
-    assert f"error {run.evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5 folds of 20 labeled" in out
+    how = "by 5-fold cross-validation on 20 labeled"
+    assert f"error {run.evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), {how}" in out
     estimate = (
         f"an estimated {run.evidence.error:.2f} % of rows like yours, measured on 20 labeled rows that it did not see"
     )
     assert f"This model misclassifies {estimate} (90 %" in out
     assert "logistic regression on the same 5 folds" in (tmp_path / "run/report.html").read_text()
-    assert typed("evaluate", "run")[1].splitlines() == found.lines  # what is known is said again
+    assert typed("evaluate", "run")[1].splitlines() == found.lines  # what is already measured is printed again
 
     code, out, _ = typed("evaluate", "run", "--folds", 3, "--quiet")
     again = load_run(tmp_path / "run")
@@ -621,7 +629,7 @@ def test_folds_are_suggested_only_if_they_can_be_made(typed, tmp_path, labeled, 
 def test_with_fewer_test_rows_than_labels_folds_are_made(typed, tmp_path):
     write_npz(tmp_path / "my.npz", x_test=TESTED[0][:10], y_test=TESTED[1][:10])
     _, out, _ = typed("train", "my.npz", "--epochs", 1, "--run", "run", *QUICK, "--no-report")
-    assert "by 5 folds of 20 labeled rows; trained 1 epoch" in out
+    assert "by 5-fold cross-validation on 20 labeled rows; trained 1 epoch" in out
     assert load_run(tmp_path / "run").evidence.folds == 5
 
 

@@ -1,4 +1,4 @@
-"""Configs: to JSON and back, overrides, refusals that say where, and the presets of the paper."""
+"""Configs: to JSON and back, overrides, errors that name the setting, and the presets of the paper."""
 
 import json
 import math
@@ -33,6 +33,7 @@ BETWEEN = {  # settings that depend on others, or are parsed further
     "training.batch_size": st.integers(100, 10**5),
     "training.labeled_per_batch": st.none() | st.integers(1, 99),
     "optimizer.multipliers": st.sampled_from(["", "body:0.1", "body.1:0.1, head:1"]),
+    "method.class_shares": st.sampled_from(["auto", "equal", "no=0.9,yes=0.1"]),
     "encoder.model": st.sampled_from(["", "timm:lite", "my.module:factory"]),
     "encoder.models": st.sampled_from(["timm:lite", "my.module:factory"]),
     "network.groups": st.sampled_from(["", "6,3"]),
@@ -68,7 +69,7 @@ def alternatives(hint):
 
 
 def consistent(section, drawn):
-    """The same without what excludes something else."""
+    """Return the values, changed so that none excludes another."""
     if section == "labels":
         drawn["file"] = "/rows.csv" if drawn["choice"] in ("file", "added") else None
     if section == "training" and drawn["labeled_per_batch"] is not None:
@@ -88,7 +89,7 @@ def from_dict_at(path, value):
     return Config.from_dict({section: {name: value}})
 
 
-# there and back
+# round trip
 
 
 @pytest.mark.parametrize(("section", "name"), KINDS)
@@ -276,7 +277,7 @@ OUT_OF_RANGE = [
     ("schedule.warmup_epochs", 301.0), ("schedule.weight_rampup_epochs", -1.0), ("schedule.rampup_constant", -5.0),
     ("schedule.rampdown_constant", -5.0), ("training.labeled_per_batch", 0), ("training.min_steps_per_epoch", 0),
 ]  # fmt: skip
-"""That these bounds are there; that all bounds are kept is in `test_settings`."""
+"""These bounds exist; `test_settings` tests that bounds are enforced."""
 OPTIONS_OUT_OF_RANGE = [
     (METHODS, "mean-teacher", "decay", 1.0),
     (METHODS, "fixmatch", "threshold", 1.1),
@@ -334,7 +335,7 @@ def test_json_that_is_no_config_is_refused(text, message):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["training.labeled_per_batch=5", "training.rows=labeled"], "leave training.rows at all"),
+        (["training.labeled_per_batch=5", "training.rows=labeled"], "set training.rows to 'all'"),
         (["training.labeled_per_batch=5", "training.unlabeled_per_epoch=9"], "are both set"),
         (
             ["source.extra=digits", "training.rows=labeled"],

@@ -27,7 +27,7 @@ def labeled(labels, **options):
 
 
 def encoded(data):
-    """As it is trained on."""
+    """Return the dataset as it is trained on."""
     encoder = encoders.build(ENCODERS.options("identity"))
     encoder.fit(data.raw, data.train_rows)
     return EncodedDataset.make(data, encoder)
@@ -210,9 +210,9 @@ def test_without_a_test_set_there_are_no_test_rows():
         ((None, [0]), "test set needs both inputs and labels"),
         ((np.zeros((1, 3)), [0]), r"test inputs have shape \(3,\) per row and the training inputs \(2,\)"),
         ((FEATURES, [0]), "the test labels are 1 for 6 rows"),
-        ((FEATURES[:2], [0, -1]), "1 test row with no label"),
-        ((FEATURES[:2], [-1, None]), r"2 test rows with no label; give each"),
-        ((FEATURES[:4], [0, 9, -1, 9]), "2 test rows with the label '9', which no training row has; give each"),
+        ((FEATURES[:2], [0, -1]), "1 test row has no label"),
+        ((FEATURES[:2], [-1, None]), r"2 test rows have no label; give each"),
+        ((FEATURES[:4], [0, 9, -1, 9]), "2 test rows have the label '9', which no training row has; give each"),
         ((np.full((1, 2), np.nan), [0]), "the test inputs hold NaN"),
     ],
 )
@@ -222,7 +222,7 @@ def test_a_test_set_that_cannot_be_used_is_refused(test, message):
 
 
 def test_training_and_test_images_are_on_one_scale_or_refused():
-    """Bytes are later divided by 255 and floats are not, so a mixture would be tested on another scale."""
+    """Bytes are divided by 255 later and floats are not, so training and test images would have different scales."""
     large, small, y = pixels(6, 4, 4, kind=np.int64) * 10, pixels(2, 4, 4, kind=np.int64), [0, 1] * 3
     data = encoded(Dataset.from_arrays(large, y, small, [0, 1]))
     assert data.inputs.dtype == data.test_inputs.dtype == np.float32

@@ -1,4 +1,4 @@
-"""Several processes as one: what they exchange, and that training in them is training in one. All on gloo."""
+"""Several processes: what they exchange, and that they train like a single one. All on gloo."""
 
 import contextlib
 import io
@@ -232,14 +232,15 @@ def errors_of(path):
 OPTIONS = {
     "supervised": ["optimizer.name=sgd", "optimizer.weight_decay=1e-3"],
     "temporal": ["training.residence=ram"],
+    "stability": ["method.weight_max=1"],
     "mean-teacher": ["method.decay=0.9", "optimizer.name=adamw"],
     "fixmatch": ["method.decay=0.9", "training.labeled_per_batch=5", "method.alignment=labels", "schedule.name=cosine"],
 }
-"""With what each method is trained here, so that every part is, in several processes."""
+"""The settings to train each method with, so that all of its parts are used."""
 
 
 def _train_and_tell(path, settings):
-    """The weights that this process has at the end, and what its method has."""
+    """Return the final weights of this process, and the state of its method."""
     kept = []
     genuine = Checkpointer.save
 
@@ -282,7 +283,7 @@ def assert_same_state(one, other):
 
 
 def test_a_training_of_two_stopped_within_an_epoch_goes_on_in_one_two_and_three(tmp_path):
-    """One process is told to stop and the other learns of it; both stop at the same step."""
+    """One process gets the stop signal and tells the other; both stop at the same step."""
     smaller = settings("training.batch_size=5", epochs=4)  # 12 steps an epoch: they ask each other at steps 0 and 8
     train_in(2, tmp_path / "whole", smaller)
     with pytest.raises(FailedError, match="KeyboardInterrupt: stopped in epoch 2"):
@@ -377,7 +378,7 @@ def _train_elsewhere(folder):
 
 
 def test_a_directory_that_is_not_the_same_for_all_is_refused_before_training(tmp_path):
-    with pytest.raises(FailedError, match="run is not seen by all processes; give a path"):
+    with pytest.raises(FailedError, match="run is not seen by all processes; give the path"):
         in_processes(2, _train_elsewhere, tmp_path, join=False)
     assert not (tmp_path / "0" / "run").exists()
 
@@ -468,7 +469,7 @@ def test_torchrun_trains_one_run_and_restarts_it_from_the_last_checkpoint(tmp_pa
     run = load_run(tmp_path / "two")
     assert run.finished
     assert [record["epoch"] for record in run.history] == list(range(10))
-    assert out.count("epoch 1/10 ") == 1  # it did not begin again, and only one process talks
+    assert out.count("epoch 1/10 ") == 1  # it did not start over, and only one process prints
 
 
 def _lose_a_process(path):
@@ -540,7 +541,7 @@ def test_a_restart_continues_the_run_that_is_asked_for_and_no_other(tmp_path, mo
 
 
 def busy_share(seconds=1.0):
-    """Of all cores, the share that other processes use just now."""
+    """Return the share of all cores that other processes are using."""
 
     def times():
         numbers = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]

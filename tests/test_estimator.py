@@ -25,7 +25,7 @@ from selfens.config import Config
 from selfens.data.dataset import Dataset
 from selfens.errors import ConfigError, DataError, RunError, SelfensWarning
 from selfens.estimator import SelfEnsemblingClassifier
-from selfens.runs.evidence import CAUTION
+from selfens.runs.evidence import CAUTION, FINAL
 from selfens.runs.run import load_run
 from selfens.runs.statistics import fit_temperature
 from selfens.tools.folds import evidence_by_folds
@@ -397,7 +397,8 @@ def test_the_error_is_measured_by_folds_if_asked_for_and_measuring_changes_no_pr
     wrong = expected.probabilities.argmax(axis=1) != expected.labels
     assert model.error_ == pytest.approx(100 * wrong.mean() + expected.correction)
     assert model.error_interval_ == expected.error_interval
-    names = ["this model", "logistic regression", "self-training", "chance (largest class)"]
+    trees = ["random forest", "boosted trees"]
+    names = ["this model", "logistic regression", "self-training", *trees, "chance (largest class)"]
     assert [*model.comparison_.errors] == names
     assert model.comparison_.errors["this model"] == model.error_
     assert (plain.comparison_, plain.error_, plain.error_interval_, plain.temperature_) == (None, None, None, 1.0)
@@ -409,7 +410,7 @@ def test_probabilities_are_calibrated_by_the_temperature_that_was_measured(measu
     model, plain = measured
     x, _ = blobs(40, seed=5)
     found = model.comparison_.evidence
-    assert model.temperature_ == fit_temperature(found.probabilities, found.labels)
+    assert model.temperature_ == FINAL * fit_temperature(found.probabilities, found.labels)
     assert model.temperature_ != 1
     expected = softmax(np.log(plain.predict_proba(x)) / model.temperature_, axis=1)
     assert model.predict_proba(x) == pytest.approx(expected, abs=1e-6)
@@ -456,8 +457,11 @@ def test_rows_that_are_too_uncertain_for_an_error_get_another_answer(measured, m
     caution = fit_temperature(found.probabilities, found.labels, CAUTION)
     assert caution > model.temperature_
     known, new = (
-        softmax(np.log(np.maximum(each, 1e-12)) / caution, axis=1).max(axis=1)
-        for each in (found.probabilities.astype(float), plain.predict_proba(x))
+        softmax(np.log(np.maximum(each, 1e-12)) / temperature, axis=1).max(axis=1)
+        for each, temperature in (
+            (found.probabilities.astype(float), caution),
+            (plain.predict_proba(x), FINAL * caution),
+        )
     )
     ranked = sorted(known, reverse=True)
     allowed = [k for k in range(1, 31) if 100 * np.mean([1 - each for each in ranked[:k]]) <= max_error]
@@ -478,6 +482,23 @@ def test_if_all_rows_are_answered_the_answers_are_as_always(measured):
     found = model.predict(x, max_error=30)
     assert found.dtype == plain.predict(x).dtype
     assert (found == plain.predict(x)).all()
+
+
+def test_an_answer_without_an_error_that_says_when_is_refused(measured):
+    (model, _), x = measured, blobs()[0]
+    for other in ("?", None, 7):
+        with pytest.raises(ConfigError, match="not_sure was given without max_error"):
+            model.predict(x[:2], not_sure=other)
+
+
+@pytest.mark.parametrize("word", ["NA", "unlabeled", "Unknown"])
+def test_words_that_mean_no_label_in_a_file_are_classes_and_counted(word):
+    x, y = blobs(30)
+    y = np.array(["a", "b", word], dtype=object)[y]
+    said = f"rows 10 of class '{word}': if this means that they have no label, give them -1 as a label"
+    with pytest.warns(SelfensWarning, match=said):
+        model = classifier(epochs=1).fit(x, y)
+    assert word in model.classes_
 
 
 @pytest.mark.parametrize("max_error", [0, -5, 100, float("nan")])

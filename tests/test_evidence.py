@@ -1,4 +1,4 @@
-"""Evidence: predictions of rows that the model had not seen, what follows from them, and how they are kept."""
+"""Evidence: predictions for rows that the model had not seen, what follows from them, and how they are saved."""
 
 import csv
 import json
@@ -39,7 +39,7 @@ from selfens.auto import config_for_dataset
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.errors import ConfigError, DataError
 from selfens.files.scratch import scratch_folder
-from selfens.runs.evidence import FEWEST, FILE, SPREAD, TRUST, Evidence
+from selfens.runs.evidence import FEWEST, FILE, FINAL, SPREAD, TRUST, Evidence
 from selfens.runs.statistics import answered, fit_temperature, tempered
 from selfens.tools import measure
 from selfens.tools.folds import default_folds, evidence_by_folds, hurried
@@ -61,7 +61,7 @@ def made(rows=60, classes=3, seed=0, suggested=0, ease=1.5, **more):
 
 
 def same(one, other):
-    """Return True if two pieces of evidence hold the same to the bit."""
+    """Return True if two pieces of evidence are equal to the bit."""
     fields = [(getattr(each, name) for each in (one, other)) for name in ARRAYS]
     arrays = all(a.dtype == b.dtype and a.shape == b.shape and (a == b).all() for a, b in fields)
     others = list(one.others) == list(other.others)
@@ -166,9 +166,11 @@ def test_the_temperature_is_fitted_to_the_counted_rows_only():
 
 def test_rows_are_answered_by_the_lowest_confidence_that_keeps_the_expected_error():
     evidence = made(rows=400)
+    assert evidence.model_temperature == FINAL * evidence.temperature
+    assert replace(evidence, folds=0).model_temperature == evidence.temperature
     known = np.sort(tempered(evidence.probabilities, evidence.cautious_temperature).max(axis=1))[::-1]
     new = np.random.default_rng(1).dirichlet([0.3, 0.3, 0.3], 200)
-    confidence = tempered(new, evidence.cautious_temperature).max(axis=1)
+    confidence = tempered(new, FINAL * evidence.cautious_temperature).max(axis=1)
     for max_error in (0.5, 2, 5, 10, 40):
         kept = [count for count in range(1, 401) if 100 * np.mean(1 - known[:count]) <= max_error]
         least = known[kept[-1] - 1] if kept else 2
@@ -444,7 +446,7 @@ def test_corrected_errors_are_right_on_average_and_vary_less():
 
 
 def test_errors_on_rows_that_were_chosen_because_they_are_hard_are_corrected():
-    """Of each draw, 60 rows are random, and the 50 that are least certain among others are labeled as well."""
+    """Each draw has 60 random rows, and the 50 least certain of the others."""
     random = np.random.default_rng(5)
     population = random.dirichlet([0.3, 0.3, 0.3], 20_000)
     classes = (population.cumsum(axis=1) > random.random((len(population), 1))).argmax(axis=1)
@@ -604,7 +606,8 @@ def test_the_command_measures_by_folds_and_says_the_interval(typed, npz):
     assert same(evidence, evidence_by_folds(run.config, run.data().dataset, 5))
     low, high = evidence.error_interval
     assert (
-        f"error {evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5 folds of 20 labeled rows" in said
+        f"error {evidence.error:.2f} % (90 % interval {low:.1f} to {high:.1f}), by 5-fold cross-validation on 20 labeled rows"
+        in said
     )
 
 
@@ -625,7 +628,8 @@ def test_predictions_are_calibrated_and_not_sure_where_more_would_be_wrong(typed
         second = np.argsort(-raw, axis=1)[:, 1]
         assert [line["runner_up"] for line in lines] == np.array(run.classes)[second].tolist()
         if words:
-            share = f"{100 * sure.mean():.0f} % of the rows are answered, 20 % of these perhaps wrongly."
+            about = f", about {100 * (1 - found[sure].max(axis=1).mean()):.1f} % of these wrongly" if sure.any() else ""
+            share = f"{100 * sure.mean():.0f} % of the rows are answered{about}; --max-error allows 20 %."
             assert complained.splitlines() == [share]
 
 
@@ -738,7 +742,7 @@ def test_a_run_that_was_stopped_while_it_was_measured_is_complete_and_resume_mea
     assert (code, complained.count("warning")) == (0, 0)
     assert same(load_run(half).evidence, load_run(whole).evidence)
     assert files_to_repeat(half).keys() == files_to_repeat(whole).keys()
-    assert "by 5 folds of 20 labeled rows" in said
+    assert "by 5-fold cross-validation on 20 labeled rows" in said
     assert (half / "report.html").is_file()
     before = contents(half)
     assert typed("resume", half)[0] == 0

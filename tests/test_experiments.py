@@ -1,4 +1,4 @@
-"""The paper's experiments: the cells are the paper's, runs are neither lost nor repeated, and the report says what is there."""
+"""The paper's experiments: the cells match the paper, runs are neither lost nor repeated, and the report shows the records."""
 
 import csv
 import errno
@@ -142,13 +142,13 @@ def test_cells_with_extra_images_are_run_if_there_are_some():
             choose_cells(table, names, DataLocation())
     assert [cell.extra for cell in choose_cells(table, None, stand_in)] == ["random", "random"]
     assert len(choose_cells(table, None, DataLocation(quick=True))) == 4
-    with pytest.raises(ConfigError, match="needs categories of Tiny Images, which was withdrawn"):
+    with pytest.raises(ConfigError, match="needs categories of Tiny Images, which its authors have withdrawn"):
         choose_cells(table, "pi-aug-restricted", stand_in)
 
 
 @pytest.fixture
 def asked(command, tmp_path, monkeypatch):
-    """The runs that words ask for; they are not done, and the data are not read."""
+    """Return the runs that a command would do, without doing them or reading data."""
     monkeypatch.setattr(command_module, "check_data", lambda *arguments: None)
 
     def ask(*words):
@@ -288,7 +288,7 @@ def test_records_are_never_mixed(tmp_path):
     changes = {"config": small.config}, {"config": PI.config.with_values("optimizer", beta2=0.9)}, {"extra": NATURAL}
     for change in changes:
         keep(store, made_record(PI, 0, final_error=None, **change))
-        with pytest.raises(RunError, match="another configuration"):
+        with pytest.raises(RunError, match="different config"):
             store.read([PI])
     os.rename(store.record_path(Task(PI, 0)), store.record_path(Task(PI, 1)))
     with pytest.raises(RunError, match="wrong place"):
@@ -302,7 +302,7 @@ def test_records_are_never_mixed(tmp_path):
 
 
 def made_tasks(folder, *overrides, seeds=1, epochs=12, method="temporal"):
-    """Runs of a user's file: real ones, as far as a worker can tell."""
+    """Runs on a user's file, which a worker cannot tell from real ones."""
     settings = config(method, *overrides, name=str(write_npz(folder / "data.npz")), epochs=epochs)
     cell = Cell(table="made-up", name=method, row="", column="", config=settings)
     return [Task(cell, seed) for seed in range(seeds)]
@@ -313,7 +313,7 @@ def do(store, task):
 
 
 def outcomes(store, wanted):
-    """What must be the same however the runs came about."""
+    """Return what must be the same however the runs were done."""
     return {str(task): json.loads(store.record_path(task).read_text())["test_error"] for task in wanted}
 
 
@@ -327,7 +327,7 @@ def undisturbed(folder, wanted):
 
 @contextmanager
 def crashed_in_epoch(number):
-    """Trainings end in an epoch, counted from 0, before anything is noted."""
+    """End training in this epoch, counted from 0, before anything is written."""
     genuine = loop.train
 
     def train(settings, path, *, progress):
@@ -436,9 +436,9 @@ def changed(section, **values):
         (lambda path: (path / "checkpoint.safetensors").write_text("x"), "checkpoint.safetensors"),
         (lambda path: (path / "labels.json").write_text("x"), "labels.json is damaged"),
         (lambda path: (path / "history.jsonl").write_text("5\n" * 12), "has 0 epochs in history.jsonl"),
-        (changed("training", device="cuda"), "it was begun with the device cuda and can continue only there"),
-        (changed("optimizer", beta2=0.5), "it was begun with another configuration"),
-        (changed("training", evaluate_every=2), "it was begun with another configuration"),
+        (changed("training", device="cuda"), "it was started with the device cuda and can continue only there"),
+        (changed("optimizer", beta2=0.5), "it was started with a different config"),
+        (changed("training", evaluate_every=2), "it was started with a different config"),
     ],
 )
 def test_a_run_that_cannot_go_on_is_refused_with_a_remedy(tmp_path, interrupted, damage, reason):
@@ -630,7 +630,7 @@ def test_a_page_of_somebody_else_is_not_written_over(tmp_path, command, name):
     (tmp_path / "quick" / name).write_text("# Mine\nToday I ran selfens reproduce --report.\n")
     done = command("noise", "--quick", "--report", "--results", tmp_path)
     assert type(done.exception) is RunError
-    assert f"{name} exists and is not a report of ours" in str(done.exception)
+    assert f"{name} exists and was not written by selfens reproduce" in str(done.exception)
     assert [path.name for path in (tmp_path / "quick").iterdir()] == [name]  # before anything is trained
 
 
@@ -648,7 +648,7 @@ def test_without_arguments_the_tables_are_listed_with_what_has_been_run(tmp_path
 
 @pytest.fixture
 def small_files(monkeypatch):
-    """Twenty training and twenty test images that are taken for the official ones."""
+    """Make twenty training and twenty test images pass for the official ones."""
     pixels, labels = np.zeros((20, 3, 32, 32), dtype=np.uint8), np.arange(20) % 2
     small = Dataset.from_arrays(pixels, labels, pixels, labels, layout="NCHW")
     monkeypatch.setattr(Official, "load", lambda source, **options: small)
@@ -663,7 +663,7 @@ def test_a_run_is_done_for_its_own_extra_images_only(tmp_path, command, small_fi
         np.save(tmp_path / name, np.zeros((rows, 3, 32, 32), dtype=np.uint8))
         words = ("tiny", "--cells", RANDOM.name, "--seeds", "0", "--extra", tmp_path / name, "--devices", "cpu")
         results[f"{rows} images of {name}"] = command(*words, "--results", tmp_path)
-    assert "all runs asked for are done" in results.pop("70 images of natural.npy").output
+    assert "all requested runs are done" in results.pop("70 images of natural.npy").output
     for images, result in results.items():
         assert type(result.exception) is RunError
         assert f"has runs with 70 images of natural.npy, not {images}" in str(result.exception)
@@ -722,7 +722,7 @@ def test_quick_from_the_command_to_the_report(tmp_path, command):
     result = command(*words, "--report")
     assert result.exit_code == 0, result.output
     assert "1 of 1 runs done" in result.output
-    assert "all runs asked for are done" in result.output
+    assert "all requested runs are done" in result.output
     assert "no number here means anything" in (tmp_path / "quick/README.md").read_text()
     assert not (tmp_path / "runs").exists()
     (record,) = Store(tmp_path / "quick").read(data.quick(TABLES["tiny"]).cells)

@@ -23,6 +23,7 @@ from selfens.data.images import decode
 from selfens.encoders import ENCODERS
 from selfens.errors import EXTRAS, RunError, SelfensError
 from selfens.methods import Losses, Method
+from selfens.tools import export
 from selfens.tools.export import TOLERANCE, model_card
 from selfens.tools.measure import measure
 from selfens.training.progress import WarningsOnly
@@ -39,6 +40,22 @@ def stored(path):
     """The classes and the model card inside the file."""
     found = onnxruntime.InferenceSession(path).get_modelmeta().custom_metadata_map
     return json.loads(found["classes"]), json.loads(found["model_card"])
+
+
+CONTENT: list[bytes] = []
+
+
+@pytest.fixture
+def exporter_once(monkeypatch):
+    """torch's exporter takes a second: its result for `trained` is used again, in tests of what comes after it."""
+    exporter = export._onnx
+
+    def once(*given):
+        if not CONTENT:
+            CONTENT.append(exporter(*given))
+        return CONTENT[0]
+
+    monkeypatch.setattr(export, "_onnx", once)
 
 
 def rows_like(dataset, count):
@@ -141,7 +158,7 @@ def test_classes_of_any_name_and_the_card_are_inside(trained, tmp_path):
         "test_rows": 30,
         "error": None,
         "novelty": None,
-        "input": {"name": "inputs", "type": "float32", "shape": ["batch", FEATURES], "range": None},
+        "inputs": [{"name": "inputs", "type": "float32", "shape": ["batch", FEATURES], "range": None}],
         "selfens": __version__,
     }
 
@@ -212,7 +229,7 @@ def test_a_folder_of_photos_gives_a_file_for_bytes_of_its_size(typed, tmp_path):
     path = tmp_path / "model.onnx"
     classes, card = stored(path)
     assert classes == ["cat", "dög 1"]
-    assert card["input"] == {"name": "inputs", "type": "uint8", "shape": ["batch", 3, 9, 9], "range": [0, 255]}
+    assert card["inputs"] == [{"name": "inputs", "type": "uint8", "shape": ["batch", 3, 9, 9], "range": [0, 255]}]
     files = sorted((tmp_path / "photos" / "cat").glob("*.png"))
     assert typed("predict", "run", "photos/cat", "-o", "out.csv")[0] == 0
     with open("out.csv", newline="") as file:
@@ -249,7 +266,7 @@ def change_what_the_file_says(monkeypatch, change):
     monkeypatch.setattr(onnxruntime.InferenceSession, "run", run)
 
 
-def test_the_rows_are_spread_over_the_training_data_and_number_256(trained, tmp_path, monkeypatch):
+def test_the_rows_are_spread_over_the_training_data_and_number_256(trained, exporter_once, tmp_path, monkeypatch):
     seen = []
     change_what_the_file_says(monkeypatch, lambda rows, found: (seen.append(rows), found)[1])
     export_run(trained, tmp_path / "model.onnx")
@@ -258,7 +275,7 @@ def test_the_rows_are_spread_over_the_training_data_and_number_256(trained, tmp_
 
 
 @pytest.mark.parametrize("wrong", [lambda p: p + 2e-4, lambda p: p * np.nan], ids=["apart", "not a number"])
-def test_a_file_that_differs_from_the_run_is_not_put_in_place(trained, tmp_path, monkeypatch, wrong):
+def test_a_file_that_differs_from_the_run_is_not_put_in_place(trained, exporter_once, tmp_path, monkeypatch, wrong):
     path = tmp_path / "model.onnx"
     path.write_text("what was there before")
     change_what_the_file_says(monkeypatch, lambda rows, found: wrong(found))
@@ -284,7 +301,7 @@ def test_a_run_whose_data_are_gone_is_exported_all_the_same(typed, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["with space ü.onnx", "MODEL.ONNX"])
-def test_an_older_file_is_replaced(typed, trained, tmp_path, name):
+def test_an_older_file_is_replaced(typed, trained, exporter_once, tmp_path, name):
     (tmp_path / name).write_text("an older one is replaced")
     code, out, err = typed("export", trained.path, "-o", name)
     assert (code, err) == (0, "")
@@ -310,7 +327,7 @@ def test_nothing_but_the_result_is_printed(trained, tmp_path):
         ([], 2, "Missing option '--output'"),
     ],
 )
-def test_what_cannot_be_written_is_one_sentence(typed, trained, tmp_path, words, code, sentence):
+def test_what_cannot_be_written_is_one_sentence(typed, trained, exporter_once, tmp_path, words, code, sentence):
     (tmp_path / "folder.onnx").mkdir()
     given, out, err = typed("export", trained.path, *words)
     assert (given, out) == (code, "")

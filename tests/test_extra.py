@@ -195,7 +195,7 @@ def test_images_do_not_go_with_gray_ones_with_features_or_with_a_table(tmp_path)
     (tmp_path / "table.csv").write_text("a,class\n1,x\n2,y\n")
     for main, extra in (("table.csv", path), ("main.npz", tmp_path / "table.csv")):
         options = options_for(tmp_path / main, label="class" if main == "table.csv" else None, extra=str(extra))
-        with pytest.raises(DataError, match="are of different kinds; extra rows of a table come from a table"):
+        with pytest.raises(DataError, match="are of different kinds; extra rows of a table must come from a table"):
             sources.load(options)
 
 
@@ -252,7 +252,7 @@ def test_the_labeled_rows_are_those_of_a_run_without(choice):
 
 
 def test_only_visited_rows_change_in_z(tmp_path):
-    """12 labeled rows and 18 of 88 others an epoch: Z, counts and all else of the rest stay as they were."""
+    """An epoch visits 12 labeled rows and 18 of 88 others. Z and the counts of the rest do not change."""
     settings = config("temporal", "training.unlabeled_per_epoch=18", "training.checkpoint_every=1", epochs=4)
     states = []
 
@@ -409,7 +409,7 @@ def small_official(monkeypatch):
 
 
 def test_a_cell_with_images_that_stand_in_says_which_and_how_many(tmp_path, small_official):
-    """Real code and small sizes: the data set and the network are shrunk, not what is done."""
+    """The code is the real one; only the data set and the network are smaller."""
     np.save(tmp_path / "natural.npy", bytes_like((70, 3, 32, 32)))
     cell = CELLS["tiny/temporal-aug-random"]
     small = ("network.name=small", "network.width=4", "schedule.epochs=2", "training.batch_size=10")

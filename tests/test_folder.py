@@ -1,4 +1,4 @@
-"""Folders of images, as people have them: odd names, odd modes, broken files."""
+"""Folders of images as found in the wild: odd names, odd modes, broken files."""
 
 import base64
 import csv
@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from selfens.data.images import decode
 from selfens.data.sources import SOURCES, load
 from selfens.errors import DataError, SelfensWarning
 from selfens.report.page import write_report
+from selfens.runs.evidence import Evidence
 from selfens.tools.predict import predict_file
 from selfens.training.loop import train
 
@@ -74,7 +76,7 @@ def test_folders_are_classes_and_the_rest_is_unlabeled(tmp_path):
     data = folder(photos(tmp_path / "my photos"))
     assert (data.classes, data.raw.shape) == (("blue", "green", "red"), (37, 3, 8, 8))
     assert (data.train_labels == -1).sum() == 19
-    assert len(data.test_labels) == 0  # a fifth of so few labels would say too little
+    assert len(data.test_labels) == 0  # too few labels to hold out a fifth
     assert np.bincount(data.train_labels[data.train_labels >= 0]).tolist() == [6, 6, 6]
     for row in np.flatnonzero(data.labels >= 0):
         name = data.classes[data.labels[row]]
@@ -180,7 +182,7 @@ def test_what_is_held_out_does_not_move_with_seeds_names_places_or_new_images(ma
     after = held_out(root)
     assert after - new == before
     assert 0 < len(after & new) < 40
-    for number in range(30):  # an image that loses its label, as one that gets a label, moves no other
+    for number in range(30):  # an image that loses or gets a label moves no other
         path = root / "a" / sorted(os.listdir(root / "a"))[0]
         path.rename(picture(root / "unlabeled" / f"{number}.bmp"))
     assert held_out(root) == after & {path.read_bytes() for name in "ab" for path in (root / name).iterdir()}
@@ -363,7 +365,9 @@ def test_what_is_missing_is_said_to_be_missing(tmp_path, typed):
         assert code == 1
         assert "notes.md cannot be read; expected an .npz file, a folder" in err
     (tmp_path / "notes.txt").write_text("x")
-    assert "notes.txt is a single text; expected a folder of .txt files per class" in typed("train", "notes.txt")[2]
+    assert (
+        "notes.txt has a label; label at least one row per class" in typed("train", "notes.txt")[2]
+    )  # a text per line
     assert "are a table, but run was trained on arrays" in typed("predict", "run", "notes.txt", "-o", "out.csv")[2]
 
 
@@ -381,6 +385,16 @@ def test_a_csv_names_files_and_labels(tmp_path):
     assert folder(tmp_path / "d" / "TWICE.CSV").ids == data.ids
 
 
+def test_a_csv_may_name_files_with_backslashes_or_in_another_case(tmp_path):
+    for name in ("Sub/A.png", "Sub/b.PNG", "twice/x.png", "twice/X.png"):
+        picture(tmp_path / name)
+    (tmp_path / "l.csv").write_text("file,label\nsub\\a.PNG,cat\nSUB/B.png,dog\n")
+    assert [Path(name).name for name in folder(tmp_path / "l.csv").ids] == ["A.png", "b.PNG"]
+    (tmp_path / "l.csv").write_text("file,label\nsub\\a.PNG,cat\nTwice/x.PNG,dog\n")
+    with pytest.raises(DataError, match="1 files that do not exist, the first .*Twice/x.PNG"):
+        folder(tmp_path / "l.csv")
+
+
 @pytest.mark.parametrize("mark", [";", "\t"])
 def test_a_csv_may_come_from_a_spreadsheet_that_separates_otherwise(tmp_path, mark):
     for name in ("a, b.png", "c.png"):
@@ -394,8 +408,8 @@ def test_a_csv_may_come_from_a_spreadsheet_that_separates_otherwise(tmp_path, ma
     ("content", "sentence"),
     [
         ("file,label\nnot-there.png,cat\n", "1 files that do not exist, the first .*not-there.png"),
-        ("path,class\nx.png,cat\n", "begins with the columns path, class; expected file and label"),
-        ("", "begins with the columns none"),
+        ("path,class\nx.png,cat\n", "has the columns path, class; expected file and label"),
+        ("", "has the columns none"),
         ("file,label\n", "names no files"),
         ("file,label\nl.png,cat\nl.png,dog\n", "names .*l.png twice, with the labels 'cat' and 'dog'; keep one"),
         ("file,label\nl.png,käse\n", "holds the label .*, which is not UTF-8"),
@@ -507,20 +521,64 @@ def test_suggestions_that_were_filled_in_are_added_to_the_labels_there_are(tmp_p
 # Names that may be a class or not
 
 
-@pytest.mark.parametrize("name", ["unsorted", "_unlabeled", "Unknown", "todo"])
+@pytest.mark.parametrize("name", ["unsorted", "_unlabeled", "Unknown", "to do", "No label", "none"])
 def test_a_folder_that_may_be_a_class_or_not_is_asked_about(tmp_path, typed, name):
     root = photos(tmp_path / "photos")
     (root / "unlabeled").rename(root / name)
     code, _, err = typed("train", "photos", "--run", "run", *QUICKLY)
     assert (code, err.count("\n"), (tmp_path / "run").exists()) == (1, 1, False)
     assert f"photos holds a folder '{name}', which may be a class or hold images without a class; add" in err
-    without, with_it = f"--set source.unlabeled={name}", "--set source.unlabeled="
+    without, with_it = (
+        f"--set source.unlabeled={shlex.quote({'none': 'none,'}.get(name, name))}",
+        "--set source.unlabeled=",
+    )
     assert f"{without} if they have none, or {with_it} if it is a class." in err
     for words, classes in ((without, 3), (with_it, 4)):
-        assert typed("train", "photos", "--run", f"run{classes}", *QUICKLY, *words.split())[0] == 0
+        assert typed("train", "photos", "--run", f"run{classes}", *QUICKLY, *shlex.split(words))[0] == 0
         assert len(load_run(f"run{classes}").classes) == classes
     code, _, err = typed("predict", "run3", "photos", "-o", "out.csv")
     assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["other", "background"])
+def test_a_folder_that_is_usually_a_class_is_one(tmp_path, name):
+    (photos(tmp_path / "photos") / "unlabeled").rename(tmp_path / "photos" / name)
+    assert name in folder(tmp_path / "photos").classes
+
+
+def test_a_class_of_a_list_that_may_mean_no_label_is_counted_with_the_remedy(tmp_path, typed):
+    root = photos(tmp_path / "photos")
+    files = sorted(path for path in root.glob("*/*"))
+    lines = [f"{file.relative_to(tmp_path)},{file.parent.name.replace('unlabeled', 'To do')}" for file in files]
+    (tmp_path / "list.csv").write_text("\n".join(["file,label", *lines]))
+    remedy = "--set source.unlabeled='To do'"
+    code, _, err = typed("train", "list.csv", "--run", "run4", *QUICKLY)
+    assert (code, len(load_run("run4").classes)) == (0, 4)
+    count = sum(line.endswith("To do") for line in lines)
+    assert f"rows {count} of class 'To do': if this means that they have no label, add {remedy}." in err
+    code, _, err = typed("train", "list.csv", "--run", "run3", *QUICKLY, *shlex.split(remedy))
+    assert (code, len(load_run("run3").classes), "To do" in err) == (0, 3, False)
+
+
+def test_the_next_step_is_what_the_verdict_says_if_a_simple_method_is_better(tmp_path, typed):
+    photos(tmp_path / "my photos")
+    assert typed("train", "my photos", "--run", "run", *QUICKLY, "--no-baselines")[0] == 0
+    run = load_run("run")
+    rows, labels = run.labels.rows, run.labels.labels
+    wrong, chosen = np.eye(3, dtype=np.float32)[(labels + 1) % 3], np.zeros(len(rows), bool)
+    others = {"logistic regression": labels}
+    run.keep_evidence(
+        Evidence.of(rows=rows, labels=labels, probabilities=wrong, others=others, suggested=chosen, folds=5)
+    )
+    assert typed("report", "run", "-o", "page.html")[0] == 0
+    page = html.unescape((tmp_path / "page.html").read_text())
+    assert "Logistic regression is better by 100.00 points: try features of a pretrained backbone" in page.replace(
+        "\xa0", " "
+    )
+    command = f"selfens train '{tmp_path / 'my photos'}' --backbone timm:tf_efficientnet_lite0"
+    assert f"Next, try features of a pretrained network: <code>{command}</code>" in page
+    assert "More labels make it better" not in page
+    assert f"after calibration, on the 18 rows that the temperature, {run.temperature:.2f}, was fitted to" in page
 
 
 # Files that were moved after training
@@ -532,7 +590,8 @@ def test_a_file_that_was_moved_is_named_with_the_remedy(tmp_path, typed):
     assert typed("suggest", "run", "-n", "2")[0] == 0
     (root / "unlabeled" / "red0.jpg").rename(root / "unlabeled" / "aaa.jpg")
     said = (
-        "1 file missing (unlabeled/red0.jpg) and 1 file new (unlabeled/aaa.jpg); put back what it was, or train again"
+        "1 file missing (unlabeled/red0.jpg) and 1 file new (unlabeled/aaa.jpg); put back what is missing and take what is "
+        "new out of the folder, or name a copy of the folder as it was (--data PATH), or train again; predict and export work"
     )
     for words in (["suggest", "run", "-n", "2"], ["audit", "run"], ["evaluate", "run", "--folds", "2"]):
         code, _, err = typed(*words)
@@ -541,7 +600,9 @@ def test_a_file_that_was_moved_is_named_with_the_remedy(tmp_path, typed):
     (root / "unlabeled" / "aaa.jpg").rename(root / "unlabeled" / "red0.jpg")
     assert typed("suggest", "run", "-n", "2")[0] == 0
     picture(root / "red" / "added.png")
-    assert "was trained on: 1 file new (red/added.png); put back" in typed("suggest", "run")[2]
+    assert (
+        "was trained on: 1 file new (red/added.png); take what is new out of the folder" in typed("suggest", "run")[2]
+    )
 
 
 # Pictures in a report

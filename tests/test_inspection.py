@@ -1,5 +1,6 @@
-"""A look at the data: planted copies and look-alikes are found, nothing else is, and what is found is said."""
+"""Inspections: planted copies and look-alikes are found, nothing else is, and the user is told."""
 
+import html
 import json
 import os
 import shutil
@@ -9,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_digits, load_sample_images
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_sample_images, load_wine
 from support import blobs, features, write_npz
 
 from selfens import load_run
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inspection import FILE, Inspection, connected, groups_of, inspect
 from selfens.data.sources import load, options_for
+from selfens.runs.novelty import Novelty
 
 SIDE = 48
 VISIBLE = 5  # of 255; patches of plain sky, with less contrast, look like each other
@@ -154,12 +156,12 @@ def test_rows_of_tables_and_vectors_are_compared_exactly_only(tmp_path):
     x, y = blobs(30)
     x[20], x[21], y[21] = x[3], x[3] + 1e-6, y[3]
     found = inspect(Dataset.from_arrays(x, y))
-    assert found == Inspection(copies=((3, 20),), conflicts=() if y[3] == y[20] else ((3, 20),))
+    assert (found.copies, found.alike, found.conflicts) == (((3, 20),), (), () if y[3] == y[20] else ((3, 20),))
     (tmp_path / "a.csv").write_text("v,w,kind\n1,x,a\n2,x,b\n1,x,b\n1,y,a\n2,x,\n")
     data, found = inspected(tmp_path / "a.csv", label="kind")
-    assert found == Inspection(copies=((0, 2), (1, 4)), conflicts=((0, 2),))
+    assert (found.copies, found.alike, found.conflicts) == (((0, 2), (1, 4)), (), ((0, 2),))
     assert found.lines(data) == [
-        "1 group of copies or look-alikes with different labels; correct them (the first: row 0, row 2).",
+        "1 group of copies or look-alikes with different labels; correct them: row 0 ('a') = row 2 ('b').",
         "2 copies of other rows (the first: row 0, row 2).",
     ]
 
@@ -200,11 +202,11 @@ def test_copies_and_look_alikes_with_different_labels_are_conflicts(root):
     data, found = inspected(with_classes(root, classes))
     assert sorted(map(sorted, names(data, found.conflicts))) == [["000.png", "copy.png"], ["020.jpg", "020.png"]]
     assert (len(found.copies), len(found.alike), found.across) == (3, 2, ())
-    assert found.lines(data)[0].startswith("2 groups of copies or look-alikes with different labels; correct them (")
+    assert found.lines(data)[0].startswith("2 groups of copies or look-alikes with different labels; correct them: ")
 
 
 def test_the_labels_of_copies_count_among_look_alikes(root):
-    """One copy stands for the others there, and may be the unlabeled one."""
+    """One copy represents the others, and it may be the unlabeled one."""
     shutil.copy(root / "000.png", root / "copy.png")
     vary(root / "000.png", np.random.default_rng(0))
     root = with_classes(root, {"000.png": "unlabeled", "copy.png": "b", "000.jpg": "a"})
@@ -225,9 +227,7 @@ def test_groups_among_training_and_test_rows_are_found(root):
     assert sorted(map(sorted, names(data, found.across))) == [["000.png", "copy.png"], ["010.jpg", "010.png"]]
     said = [line for line in found.lines(data) if "training and test" in line]
     assert len(said) == 1
-    assert said[0].startswith(
-        "2 groups of copies or look-alikes among both training and test rows, which makes the test "
-    )
+    assert said[0].startswith("2 groups of copies or look-alikes in both training and test rows, which makes the test ")
 
 
 def test_groups_are_those_of_a_naive_search():
@@ -321,7 +321,8 @@ def test_findings_are_warnings_when_a_run_begins_and_stand_in_its_report(typed, 
     assert code == 0
     copies = f"{flawed}/a/000.png, {flawed}/b/copy.png"
     expected = [
-        f"1 group of copies or look-alikes with different labels; correct them (the first: {copies}).",
+        f"1 group of copies or look-alikes with different labels; correct them: {flawed}/a/000.png ('a') = "
+        f"{flawed}/b/copy.png ('b').",
         f"1 copy of other rows (the first: {copies}).",
         f"1 group of images that are nearly the same (the first: {flawed}/a/010.jpg, {flawed}/a/010.png).",
         f"1 image of one color (the first: {flawed}/a/white.png).",
@@ -330,9 +331,20 @@ def test_findings_are_warnings_when_a_run_begins_and_stand_in_its_report(typed, 
     assert warned[:4] == expected
     run = load_run("run")
     assert run.inspection.lines(run.data().dataset) == expected
-    page = (run.path / "report.html").read_text()
+    page = html.unescape((run.path / "report.html").read_text())
     for line in expected:
         assert f"The data: {line}" in page
+
+
+def test_the_next_step_is_to_correct_conflicts_whatever_the_model_is_like(typed, flawed):
+    typed("train", flawed, "--run", "run", *QUICKLY)
+    page = Path("run/report.html").read_text()
+    step = "Next, correct 1 group of copies or look-alikes with different labels, and train again."
+    assert f'<p class="next">{step}</p>' in page
+    shutil.rmtree("run")
+    (flawed / "b" / "copy.png").unlink()
+    typed("train", flawed, "--run", "run", *QUICKLY)
+    assert "Next, correct" not in Path("run/report.html").read_text()
 
 
 def test_a_report_without_the_findings_is_written_too(typed, flawed):
@@ -359,10 +371,73 @@ def test_flawless_and_public_data_say_nothing(typed, tmp_path):
 def test_photos_in_formats_that_cannot_be_read_are_counted_in_a_note(typed, flawed):
     for name in ("a/1.HEIC", "a/2.heic", "b/3.NEF", "4.dng", "b/movie.mov", "b/notes.txt"):
         (flawed / name).write_bytes(b"x")
-    note = "left out 1 .dng, 2 .heic, 1 .nef files, whose formats cannot be read; convert them to JPEG or PNG."
-    assert load(options_for(flawed)).notes == (note,)
+    (flawed / "labels.csv").write_text("not in a folder of a class")
+    (flawed / "b" / "cut.png").write_bytes(b"x")
+    notes = (
+        "left out 1 .dng, 2 .heic, 1 .nef files, whose formats cannot be read; convert them to JPEG or PNG.",
+        "left out 1 .mov, 1 .txt files, which are not images.",
+    )
+    assert load(options_for(flawed)).notes == notes
+    code, _, complained = typed("train", flawed, "--run", "run", *QUICKLY)
+    kept, page = json.loads(Path("run", FILE).read_text()), html.unescape(Path("run", "report.html").read_text())
+    assert (code, tuple(kept["notes"]), len(kept["skipped"])) == (0, notes, 1)
+    for note in (*notes, "left out 1 file that could not be read, the first "):
+        assert f"warning: {note}" in complained
+        assert f"The data: {note}" in page
+
+
+def test_three_conflicts_are_named_and_the_file_that_names_all(typed, root):
+    classes = {}
+    for number in (0, 10, 20, 30):
+        shutil.copy(root / f"{number:03}.png", root / f"{number:03} copy.png")
+        classes |= {f"{number:03}.png": "a", f"{number:03} copy.png": "b"}
+    flawed = with_classes(root, classes)
     code, _, complained = typed("train", flawed, "--run", "run", "--no-report", *QUICKLY)
-    assert (code, f"warning: {note}" in complained.splitlines()) == (0, True)
+    line = complained.partition("\n")[0]
+    assert (code, [f"{number:03}" in line for number in (0, 10, 20, 30)]) == (0, [True, True, True, False])
+    assert line.endswith("; inspection.json of the run names all.")
+    named = json.loads(Path("run", FILE).read_text())["named"]
+    assert named[3] == f"{flawed}/a/030.png ('a') = {flawed}/b/030 copy.png ('b')"
+
+
+def test_texts_that_differ_only_in_case_spaces_and_punctuation_are_look_alikes(tmp_path):
+    texts = [f"a text about thing number {number} of many" for number in range(20)]
+    texts += ["A TEXT about thing: number 3, of many!", "a text about thing number\u00a0\uff15 of many.", "!!!", "???"]
+    lines = [f'"{text}",{row % 2},{"ab"[row % 2]}' for row, text in enumerate(texts)]
+    (tmp_path / "t.csv").write_text("\n".join(["text,number,kind", *lines]))
+    data, found = inspected(tmp_path / "t.csv", label="kind")
+    assert (found.alike, found.copies, found.conflicts, found.compared) == (((5, 21),), (), (), 24)
+    (tmp_path / "t.csv").write_text(
+        "\n".join(["text,kind", *(line.replace(",0,", ",").replace(",1,", ",") for line in lines)])
+    )
+    data, found = inspected(tmp_path / "t.csv", label="kind")
+    assert (found.alike, found.conflicts) == (((3, 20), (5, 21)), ((3, 20),))
+    assert found.lines(data)[0].endswith("; correct them: row 3 ('b') = row 20 ('a').")
+    assert found.lines(data)[1] == "2 groups of texts that are nearly the same (the first: row 3, row 20)."
+
+
+def test_a_row_far_from_all_others_is_named_at_load_and_shown(typed, tmp_path):
+    iris = load_iris(as_frame=True)
+    table = iris.data.assign(kind=iris.target_names[iris.target])
+    table.to_csv("iris.csv", index=False)
+    short = ["--epochs", 2, "--label", "kind", "--set", "source.hold_out=false", "--set", "source.id=none"]
+    typed("train", "iris.csv", "--run", "plain", *short)
+    page = Path("plain", "report.html").read_text()
+    assert load_run("plain").inspection.far == ()
+    assert "No row is far from all others; these 10 are the farthest." in page
+    table.loc[60, "petal length (cm)"] *= 10  # a lost decimal point
+    table.to_csv("iris.csv", index=False)
+    _, _, complained = typed("train", "iris.csv", "--run", "run", *short)
+    assert "warning: 1 row far from all others (the first: row 60)." in complained
+    page = Path("run", "report.html").read_text()
+    assert "The data: 1 row far from all others (the first: row 60)." in page
+    assert "1 training row far from all others: junk, rare kinds, or another subject." in page
+
+
+def test_no_row_of_ordinary_data_is_far_from_all_others():
+    for make in (load_digits, load_iris, load_breast_cancer, load_wine):
+        x = make().data.astype(np.float32)
+        assert Novelty.fit(x, standardize=True).remoteness(x).max() < 1
 
 
 def test_rows_without_labels_conflict_with_nothing():

@@ -152,14 +152,14 @@ def test_validation_rows_are_a_share_of_each_class_held_out_of_training(fraction
     assert (choice.training_labels(200)[choice.validation] == -1).all()
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize("kind", ["balanced", "original"])
 @pytest.mark.parametrize(
     ("count", "message"),
     [
-        (1, "labels.count is 1 and there are 2 classes; ask for at least one each"),
+        (1, "labels.count is 1 and there are 2 classes; ask for at least one label per class"),
         (8, "8 labels .* 4 of them of class 'y', which has only 3; ask for at most 6"),
     ],
 )
@@ -278,6 +278,7 @@ def test_a_file_that_is_not_a_training_image_is_named(tmp_path, text, message):
         ("3,4\n", "gives the label '4'"),
         ("3,-1\n", "gives the label '-1'"),
         ("3\nthree\n", "names 'three'; expected the number of a training row"),
+        ("a/0.png,b\n", "names 'a/0.png'; .*, 0 to 199, or a line row,label before all others"),
         ("1.5\n", r"names '1\.5'; expected the number of a training row"),
         ("[1, 2]", r"names '\[1'; expected the number of a training row"),
         ('{"rows": [1], "labels": [9]}', "cannot be read as a CSV of row,label"),
@@ -329,7 +330,7 @@ def test_an_empty_label_takes_the_label_away(tmp_path):
 def test_a_file_without_labels_is_refused(tmp_path, text, choice):
     path = tmp_path / "labels.csv"
     path.write_text(text)
-    with pytest.raises(DataError, match=r"labels.csv has no labels; fill in its column label"):
+    with pytest.raises(DataError, match=r"labels.csv has no labels; fill in the column 'label'"):
         chosen(labels_only([0, 1, 0, -1, -1]), choice=choice, file=str(path))
 
 
@@ -372,6 +373,23 @@ def test_a_name_alone_is_enough_if_one_file_has_it(tmp_path):
         from_file(tmp_path, "file,label\n0.png,a\n", twice)
 
 
+@pytest.mark.parametrize("name", ["A\\0.PNG", "a\\0.png", "/PHOTOS/a/0.png", "0.PNG"])
+def test_backslashes_and_another_case_are_accepted_if_that_is_one_file(tmp_path, name):
+    assert from_file(tmp_path, f"file,label\n{name},b\n", with_files()) == ([0], [1])
+    twice = dataclasses.replace(
+        with_files(), ids=("/photos/a/0.png", "/photos/A/0.png", "/photos/2.png", "/photos/3.png")
+    )
+    if name != "a\\0.png":
+        with pytest.raises(DataError, match="because 2 training files have this name in some case"):
+            from_file(tmp_path, f"file,label\n{name},b\n", twice)
+
+
+@pytest.mark.parametrize("text", ["a/0.png,b\n", "Datei,Klasse\na/0.png,b\n"])
+def test_a_file_that_names_files_without_a_known_header_is_told_of_it(tmp_path, text):
+    with pytest.raises(DataError, match="^line 1 of .* or a line file,label before all others"):
+        from_file(tmp_path, text, with_files())
+
+
 def test_paths_may_be_relative_to_the_labels_file(tmp_path):
     data = dataclasses.replace(
         with_files(), ids=tuple(str(tmp_path / f"p/{k}.png") for k in range(4)), folder="/elsewhere"
@@ -391,5 +409,9 @@ def test_several_files_are_added_up_and_may_not_contradict_each_other(tmp_path):
     choice = chosen(data, count=20, choice="added", file=(str(first), str(second)))
     assert choice.training_labels(200)[[3, 4]].tolist() == [0, 1]
     second.write_text("3,b\n4,b\n")
-    with pytest.raises(DataError, match="second.csv gives a row another label than a labels file before it"):
+    with pytest.raises(
+        DataError,
+        match=r"^line 1 of .*second.csv gives '3' the label 'b', and line 1 of .*first.csv "
+        "the label 'a'; each row has one",
+    ):
         chosen(data, choice="file", file=(str(first), str(second)))

@@ -331,7 +331,8 @@ def test_training_is_noisy_and_evaluation_is_not(name):
     network, x = network_and_inputs(name)
     with torch.no_grad():
         for parameter in network.parameters():  # some networks start with outputs of zero
-            parameter.add_(0.1 * torch.randn_like(parameter))
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn_like(parameter))
         assert not torch.equal(network.train()(x), network(x))
         assert torch.equal(network.eval()(x), network(x))
     still, x = network_and_inputs(name, **STILL)

@@ -254,7 +254,7 @@ def test_a_run_resumed_in_mid_epoch_is_the_run_never_stopped(tmp_path, name, spl
 @pytest.mark.parametrize("name", METHODS)
 def test_a_saved_run_predicts_with_the_averaged_weights_if_the_method_has_a_teacher(tmp_path, name):
     run = train(config(name, "optimizer.learning_rate=0.05", epochs=2), tmp_path / "run", dataset=features())
-    has_teacher = name in ("mean-teacher", "fixmatch", "committee", "temporal-teacher")
+    has_teacher = name in ("mean-teacher", "fixmatch", "committee", "temporal-teacher", "ict")
     tensors = run.directory.load_checkpoint().tensors
     assert ("evaluated" in tensors) == has_teacher
     used, trained = run.network.state_dict(), tensors["network"]
@@ -335,7 +335,7 @@ def test_losses_are_finite_numbers_and_add_up(method, network, batch):
         assert loss.isfinite()
     expected = losses.parts["supervised"] + 2.0 * losses.parts["unsupervised"]
     torch.testing.assert_close(losses.total, expected, rtol=1e-6, atol=0)
-    assert (losses.parts["unsupervised"] > 0) == method.uses_unlabeled
+    assert (losses.parts["unsupervised"] != 0) == method.uses_unlabeled  # elr's is negative
 
 
 def test_predictions_are_those_of_the_first_view_without_gradient(method, network, batch):
@@ -363,11 +363,13 @@ def test_batch_without_labels_is_learned_from_only_by_consistency(method, networ
     losses = losses_of(method, network, unlabeled)
     assert losses.parts["supervised"] == 0
     assert losses.total.isfinite()
-    assert (losses.total > 0) == method.uses_unlabeled
+    assert (losses.total != 0) == method.uses_unlabeled
 
 
 def test_a_split_batch_has_a_mean_of_each_part(method, batch):
     """The labeled part twice over changes neither term, because each is divided by its own part."""
+    if method.options.name == "gamma":  # other noise for another number of rows
+        method = build("gamma", noise=0.0)
     network = nn.Linear(FEATURES, CLASSES)
     torch.nn.init.normal_(network.weight)
     method.setup(network, ten_rows())
@@ -384,7 +386,7 @@ def test_a_split_batch_has_a_mean_of_each_part(method, batch):
         results.append(losses_of(method, network, split).parts)
     for part in ("supervised", "unsupervised"):
         torch.testing.assert_close(results[0][part], results[1][part], rtol=1e-5, atol=1e-7)
-        assert results[0][part] > 0 or not method.uses_unlabeled
+        assert results[0][part] != 0 or not method.uses_unlabeled
 
 
 def test_losses_change_neither_network_nor_batch_nor_what_is_remembered(method, network, batch):

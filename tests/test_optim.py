@@ -77,7 +77,7 @@ def test_adam_with_changing_rates_follows_the_authors_formula(options):
 
 
 def torchs(name, network, weight_decay):
-    """The same with torch's classes: no weight decay for what has one dimension."""
+    """The same with torch's classes, without weight decay for one-dimensional parameters."""
     groups = [
         {"params": [p for p in network.parameters() if (p.ndim >= 2) == decays], "weight_decay": decays * weight_decay}
         for decays in (True, False)
@@ -101,8 +101,8 @@ def test_optimizers_are_torchs(name, weight_decay):
         for p, g in zip(theirs.parameters(), gradients(step), strict=True):
             p.grad = torch.from_numpy(g)
         reference.step()
-    # Adam's epsilon has another place. A step of 0.02 differs by epsilon / sqrt(v), where sqrt(v) is at least about 0.01
-    # of a typical gradient.
+    # torch's Adam adds epsilon in a different place. A step of 0.02 differs by epsilon / sqrt(v), where sqrt(v) is at least
+    # about 0.01 of a typical gradient.
     for p, q, size in zip(ours.parameters(), theirs.parameters(), [1, 1e-2, 1e-4], strict=True):
         allowed = STEPS * 0.02 * 1e-8 / (0.01 * size) if name == "adam" else 0
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6 + allowed)
@@ -119,7 +119,7 @@ def test_a_multiplier_scales_the_steps_of_its_parameters_only(name):
 
 
 def test_a_multiplier_for_no_parameter_is_refused():
-    sentence = r"names 'backbone', but no parameter begins so, as in body\.weight"
+    sentence = r"names 'backbone'; expected the prefix of a parameter: body\.weight"
     with pytest.raises(ConfigError, match=sentence):
         Adam(Network(), multipliers={"backbone": 0.1})
 

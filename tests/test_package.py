@@ -36,7 +36,7 @@ LEVELS = [
     {"training"},
     {"tools", "bench"},
     {"report", "estimator"},
-    {"console", "demo", "experiments"},
+    {"console", "demo", "experiments", "labeling"},
     {"cli"},
     {"__main__"},
 ]

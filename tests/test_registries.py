@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 
 @pytest.fixture
 def recordings(tmp_path, monkeypatch):
-    """The modules of the page in a folder that Python searches, their two lines in the registries, and data."""
+    """Put the page's modules into a folder on sys.path, register both classes, and make data."""
     modules = tmp_path / "modules"
     modules.mkdir()
     for name in ("recordings", "spectrum"):
@@ -51,7 +51,9 @@ def test_a_source_and_an_encoder_of_thirty_lines_live_through_every_command(reco
     code, out, err = typed("train", recordings, "--run", run, "--epochs", "6", "--device", "cpu", *words)
     assert (code, err) == (0, "")
     assert "50 rows, 20 labeled, 10 to test on" in out
-    error = float(re.search(r"^error ([\d.]+) % .* by 5 folds of 20 labeled rows", out, re.MULTILINE)[1])
+    error = float(
+        re.search(r"^error ([\d.]+) % .* by 5-fold cross-validation on 20 labeled rows", out, re.MULTILINE)[1]
+    )
     assert error <= 20 or encoder == "identity"  # phases are random: only the spectrum tells the tones apart
     assert typed("resume", run)[0] == 0
 

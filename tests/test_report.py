@@ -31,7 +31,8 @@ from selfens.report.comparison import compare
 from selfens.report.gallery import MAX_ENTRIES, MAX_SIDE, pictures
 from selfens.report.page import write_audit_page, write_report_or_warn, write_suggestions_page
 from selfens.runs.directory import RunDirectory
-from selfens.tools import audit
+from selfens.tools import audit, selection
+from selfens.tools.comparison import comparison_of
 
 CHARTS = [
     "Error, %",
@@ -163,7 +164,8 @@ def test_the_page_of_a_run_says_its_result_and_shows_everything(trained, page):
     assert f"arrays, 12 of 60 rows labeled, temporal: {error} after 3 of 3 epochs." in page.text
     found = f"{trained.test_error:.1f} % of rows that it has not seen are misclassified: {low:.0f} to {high:.0f} % with 90 %"
     assert f"{found} certainty, measured on 20 test rows." in page.text.replace("\u00a0", " ")
-    assert f"Next, predict: selfens predict {trained.path} INPUT -o out.csv" in page.text
+    assert comparison_of(trained).is_worse
+    assert f"Next, {comparison_of(trained).advice}." in page.text
     order = [
         "certainty, measured",
         "this model",
@@ -180,7 +182,7 @@ def test_the_page_of_a_run_says_its_result_and_shows_everything(trained, page):
     assert page.charts == TEST_CHARTS + CHARTS
     assert len(page.all("svg")) == len(TEST_CHARTS + CHARTS)
     assert len(page.all("img")) >= 24
-    for words in (*GALLERIES, "Expected calibration error", "The predicted classes take turns."):
+    for words in (*GALLERIES, "Expected calibration error", "stand for the most rows that are not labeled yet."):
         assert words in page.text
 
 
@@ -273,7 +275,7 @@ def test_large_numbers_have_commas_in_charts_and_galleries(tmp_path):
     assert "1,000" in re.findall(r">([\d,.]{4,})</text>", chart.svg)
     chart = figures.epochs_chart("Error, %", {"test": [[None] * 11 + [40.0]]})
     assert chart.svg.count(">12</text>") == 1  # no numbers between whole epochs
-    suggestions = audit.Suggestions(np.array([1234]), np.array([0]), np.array([0.5]))
+    suggestions = selection.Suggestions(np.array([1234]), np.array([0]), np.array([0.5]))
     page = Page(write_suggestions_page(tmp_path / "page.html", suggestions, encoded(features(rows=1500))))
     assert "predicted uncertainty row 1,234 0 0.50" in page.text
 

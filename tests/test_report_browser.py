@@ -9,6 +9,7 @@ from support import SMALL_IMAGES, config, encoded, features, images
 
 from selfens import train, write_report
 from selfens.data.dataset import Dataset
+from selfens.data.frames import text_frame
 from selfens.report.page import write_suggestions_page
 from selfens.tools import audit
 
@@ -17,6 +18,13 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not instal
 WIDE, NARROW = 1280, 380
 COLORED = (("body", "backgroundColor"), ("h1", "color"), ("svg text", "fill"), (".chart", "backgroundColor"))
 CHARTS = {"run": 9, "table": 6, "comparison": 2, "suggestions": 0, "many classes": 5}
+TEXTS = [
+    "<script>alert(1)</script> & my PARCEL has not arrived",
+    "השליח לא הגיע אתמול ואני עדיין מחכה לחבילה שלי",
+    "👩‍👩‍👧‍👦 my family waits for the parcel that never came 🇳🇴",
+    "荷物がまだ届いていません。いつ届くか教えてください。",
+    "Ｆｕｌｌ width letters about an invoice",
+]
 CUT_OFF = """
     () => [...document.querySelectorAll("svg")].flatMap(svg => {
         const frame = svg.getBoundingClientRect();
@@ -47,11 +55,13 @@ def pages(tmp_path_factory):
     tabular = train(config("supervised", epochs=2), folder / "tabular", dataset=table)
     classes = train(config("supervised", "labels.count=60", epochs=1), folder / "classes", dataset=many)
     suggestions = audit.suggest_run(run, 12, data)
+    texts = audit.Suggestions(np.arange(5), np.arange(5) % 2, np.linspace(0, 1, 5))
     return {
         "run": write_report(run, folder / "run.html", dataset=data),
         "table": write_report(tabular, folder / "table.html", dataset=table),
         "comparison": write_report([run, other], folder / "comparison.html", dataset=data),
         "suggestions": write_suggestions_page(folder / "suggestions.html", suggestions, encoded(data)),
+        "texts": write_suggestions_page(folder / "texts.html", texts, encoded(messages(), "columns", texts="tfidf")),
         "many classes": write_report(classes, folder / "classes.html", dataset=many),
     }
 
@@ -62,6 +72,12 @@ def many_classes():
     names = [f"<img src=x onerror=alert({n})> a name that goes on and on" for n in range(30)]
     x, y = random.normal(size=(120, 6)), np.arange(120) % 30
     return Dataset.from_arrays(x, y, x[:60], y[:60], classes=names)
+
+
+def messages():
+    return Dataset(
+        raw=text_frame(TEXTS), labels=np.arange(5) % 2, is_test=np.zeros(5, bool), classes=("billing", "delivery")
+    )
 
 
 @pytest.fixture
@@ -160,6 +176,50 @@ def test_galleries_are_folded_on_a_phone_and_only_there(visit):
     wide = visit("run", WIDE)
     assert wide.locator(".tiles").first.is_visible()
     assert not wide.locator(".fold").first.is_visible()
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("parcel", [0, 2]),
+        ("came PARCEL", [2]),
+        ("<script>alert(1)</script>", [0]),
+        ("מחכה השליח", [1]),
+        ("👩", [2]),
+        ("届", [3]),
+        ("full", [4]),
+        ("\\", []),
+        ("  ", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_gallery_is_searched_by_words_in_any_script(visit, typed, found):
+    page = visit("texts", NARROW)
+    page.locator(".search input").fill(typed)
+    rows = page.locator("tbody tr").all()
+    assert [number for number, row in enumerate(rows) if row.is_visible()] == found
+    assert page.locator(".search output").inner_text() == (f"{len(found)} of 5" if typed.strip() else "")
+    page.locator(".search input").fill("")
+    assert all(row.is_visible() for row in rows)
+
+
+def test_pictures_are_searched_by_name_and_class_in_their_own_gallery(visit):
+    page = visit("run")
+    gallery, other = page.locator(".gallery").nth(0), page.locator(".gallery").nth(1)
+    first, count = gallery.locator(".tile .file").first.inner_text(), other.locator(".tile").count()
+    gallery.locator(".search input").fill(first)
+    assert 1 <= gallery.locator(".tile:visible").count() < gallery.locator(".tile").count()
+    assert other.locator(".tile:visible").count() == count
+
+
+def test_a_page_runs_its_own_script_and_no_other(browser, pages, tmp_path):
+    source, changed = pages["texts"].read_text(), tmp_path / "changed.html"
+    assert source.count("<script>") == 1
+    changed.write_text(source.replace("<script>", "<script>document.title = 'mine';"))
+    page = browser.new_page()
+    page.goto(changed.as_uri())
+    assert page.title() != "mine"
+    assert not page.locator(".search").first.is_visible()
+    page.close()
 
 
 def test_the_table_of_a_comparison_is_whole_and_under_its_chart(visit):

@@ -47,13 +47,13 @@ FIRST_EDITION = Path(__file__).parent / "data" / "first-edition" / "temporal"
 
 
 def config(method="temporal", *overrides, **more):
-    """With a checkpoint after each epoch, however short."""
+    """Return the config with a checkpoint after each epoch, however short."""
     return support.config(method, "training.checkpoint_every=1", *overrides, **more)
 
 
 @pytest.fixture(scope="module")
 def same_bits(tmp_path_factory):
-    """Resume a run: it must leave behind what it would have if it was never interrupted."""
+    """Resume a run, and check that it ends like a run that was never interrupted."""
     known = {}
 
     def check(run):
@@ -107,7 +107,7 @@ def stop():
 
 
 def wait_for_epochs(run, epochs, process):
-    """Until that many lines of history are there, or the process has ended."""
+    """Wait until the history has this many lines, or the process has ended."""
     while process.is_alive() and (not run.exists() or len(RunDirectory(run).history()) < epochs):
         time.sleep(0.001)
 
@@ -123,6 +123,7 @@ OPTIONS = {
         "method.alignment=labels",
     ),
     "committee": ("training.labeled_per_batch=3", "training.batch_size=13"),
+    "vat": ("training.labeled_per_batch=2", "training.batch_size=12"),
     "temporal-teacher": ("training.labeled_per_batch=4", "training.batch_size=14", "method.memory=0.6"),
 }
 """With what a method is trained here besides the defaults, so that every part is resumed."""
@@ -350,7 +351,7 @@ def test_a_second_process_is_kept_out_and_let_in_when_the_first_is_gone(tmp_path
 
 
 def refused(run, sentence, start=resume, **given):
-    """The sentence is raised, and every file is as it was."""
+    """Check that the error is raised and that no file changes."""
     before = contents(run)
     with pytest.raises(SelfensError, match=sentence) as raised:
         start(run, **given)
@@ -359,7 +360,7 @@ def refused(run, sentence, start=resume, **given):
 
 
 def use(run):
-    """All that a run is loaded for."""
+    """Do everything that a run is loaded for."""
     found = load_run(run)
     _ = found.labels, found.ensemble
     found.evaluate()
@@ -385,12 +386,12 @@ def test_a_checkpoint_cut_short_or_of_garbage(half, share, garbage):
 def test_a_checkpoint_of_another_run_or_program(tmp_path, half, half_once):
     path = half / "checkpoint.safetensors"
     save_file({"x": torch.zeros(2)}, path)
-    refused(half, "the checkpoint of .* is of another run, version or program, or damaged")
+    refused(half, "the checkpoint of .* is damaged, or from another run or another version of selfens")
     other = config("temporal", "network.width=9", name=str(half_once / "data.npz"), epochs=1)
     shutil.copy(train(other, tmp_path / "other").path / path.name, path)
-    refused(half, "is of another run")
+    refused(half, "is damaged, or from another run")
     rewrite(path, {"run": load_run(half).info.id})
-    refused(half, "does not fit the run .*it is damaged, or of another run")
+    refused(half, "does not fit the run .*it is damaged, or from another run")
 
 
 @pytest.mark.parametrize("lost", ["targets/", "targets/mean", "optimizer/", "network/", "random/", "step/"])
@@ -407,7 +408,7 @@ OTHER_STRINGS = [("format", "2"), ("epoch", "x"), ("epoch", None), ("step", "-1"
 @pytest.mark.parametrize(("name", "text"), OTHER_STRINGS)
 def test_a_checkpoint_with_other_strings(half, name, text):
     rewrite(half / "checkpoint.safetensors", {name: text})
-    refused(half, "the checkpoint of .* is of another run")
+    refused(half, "the checkpoint of .* is damaged, or from another run")
 
 
 def test_a_checkpoint_is_never_unpickled(half, tmp_path):
@@ -510,7 +511,7 @@ def test_a_config_with_another_part_is_neither_used_nor_continued(
     (tmp_path / "x.csv").write_text("size,color,kind\n1,red,a\n2,blue,b\n")
     content = json.loads((half / "config.json").read_text())
     (half / "config.json").write_text(json.dumps(content | {section: options}))
-    refused(half, r"config\.json was changed after the run began; undo that")
+    refused(half, r"config\.json was changed after the run began; undo the change")
     refused(half, sentence, use)
 
 
@@ -525,7 +526,7 @@ def test_a_preprocessing_of_other_tensors(half, tensors):
 
 
 def sentence_of(tmp_path, *call):
-    """What a command says that fails, which is one line."""
+    """Return the one line that a failing command prints."""
     assert finish(child(tmp_path / "out", *call)) == 1
     said = (tmp_path / "out").read_text()
     assert said.count("\n") == 1

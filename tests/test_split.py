@@ -395,11 +395,11 @@ def test_the_journal_is_a_hidden_file_in_a_folder_or_beside_a_file(tmp_path):
 
 def test_what_is_added_to_the_journal_is_read_again(tmp_path):
     path = tmp_path / ".selfens.jsonl"
-    assert journal.suggested(path) == set()
-    journal.add_suggested(path, ["a", "b"])
+    assert journal.read(path).suggested == set()
+    journal.add_chosen(path, ["a", "b"], journal.BY_MODEL)
     first = path.read_text()
-    journal.add_suggested(path, ["c", "a"])
-    assert journal.suggested(path) == {"a", "b", "c"}
+    journal.add_chosen(path, ["c", "a"], journal.BY_MODEL)
+    assert journal.read(path).suggested == {"a", "b", "c"}
     assert path.read_text().startswith(first)  # lines are only added
     lines = [json.loads(line) for line in path.read_text().split("\n") if line]
     assert lines == [{"row": row, "chosen": "by a model"} for row in "abca"]
@@ -420,9 +420,9 @@ DAMAGES = {
 def test_damaged_lines_of_the_journal_are_passed_over(tmp_path, damage):
     path = tmp_path / ".selfens.jsonl"
     path.write_bytes(GOOD.encode() + damage)
-    assert journal.suggested(path) == {"good"}
-    journal.add_suggested(path, ["more"])
-    assert journal.suggested(path) == {"good", "more"}
+    assert journal.read(path).suggested == {"good"}
+    journal.add_chosen(path, ["more"], journal.BY_MODEL)
+    assert journal.read(path).suggested == {"good", "more"}
 
 
 def make_pipe(path):
@@ -452,9 +452,9 @@ def test_what_is_no_file_is_neither_read_nor_written(tmp_path, make):
     path = tmp_path / "photos" / ".selfens.jsonl"
     path.parent.mkdir()
     make(path)
-    assert journal.suggested(path) == set()
+    assert journal.read(path).suggested == set()
     with pytest.raises(OSError):  # noqa: PT011  one of several
-        journal.add_suggested(path, ["a"])
+        journal.add_chosen(path, ["a"], journal.BY_MODEL)
     assert sorted(path.parent.iterdir()) == [path]
 
 
@@ -464,7 +464,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     victim.write_text("precious\n")
     path.symlink_to(victim)
     with pytest.raises(OSError, match="link"):
-        journal.add_suggested(path, ["a"])
+        journal.add_chosen(path, ["a"], journal.BY_MODEL)
     assert victim.read_text() == "precious\n"
 
 
@@ -473,7 +473,7 @@ def test_suggested_rows_are_never_tested_on_wherever_they_are(root):
     assert before.suggested is None
     chosen = [*before.row_ids(test=True)[:15], *before.row_ids()[:15]]
     hashes = {hashed(name) for name in chosen}
-    journal.add_suggested(journal.path_for(root), hashes)
+    journal.add_chosen(journal.path_for(root), hashes, journal.BY_MODEL)
     for change in (lambda root: root, rename, move):
         root = change(root)
         after = read(root)
@@ -498,7 +498,7 @@ def test_suggested_rows_of_tables_and_arrays_are_found_again(tmp_path):
         path = save()
         before = read(path, label=label)
         chosen = before.test_rows[:20]
-        journal.add_suggested(journal.path_for(path), before.row_hashes(chosen))
+        journal.add_chosen(journal.path_for(path), before.row_hashes(chosen), journal.BY_MODEL)
         after = read(change(), label=label)
         assert after.suggested.sum() == 20
         assert set(np.array(after.row_hashes())[after.suggested]) == set(before.row_hashes(chosen))
@@ -571,7 +571,7 @@ def test_suggestions_that_are_moved_into_class_folders_are_learned_but_not_measu
 def test_rows_that_were_drawn_at_random_are_measured_on(typed, few):
     for number, line in enumerate(suggest(typed, few, "--random")):
         shutil.move(line["file"], few / CLASSES[number % 2])
-    assert not (few / ".selfens.jsonl").exists()
+    assert not journal.read(few / ".selfens.jsonl").suggested
     run, said, counted, passed = measured(typed, few)
     assert (len(counted), passed) == (GIVEN + NEW, set())
     assert run.evidence.notes == ()
@@ -636,4 +636,71 @@ def test_suggestions_for_data_in_a_read_only_folder_are_written_with_a_warning(t
     assert "warning: errors will also be measured on these rows" in said
     assert "3 rows to label next written to suggestions.csv" in said
     assert "Traceback" not in said
-    assert not (few / ".selfens.jsonl").exists()
+    assert not journal.read(few / ".selfens.jsonl").suggested
+
+
+# What was decided stays
+
+
+def names_of(data, *, test):
+    return {Path(data.ids[row]).name for row in np.flatnonzero(data.is_test == test)}
+
+
+def test_copies_and_labels_that_are_added_move_no_row(root):
+    before = read(root)
+    first = names_of(before, test=True)
+    for path in sorted((root / "red").glob("*.png"))[:60]:  # larger versions, whose content would decide for both
+        Image.open(path).resize((64, 64), Image.Resampling.BICUBIC).save(path.with_name(f"large-{path.name}"))
+    (root / "unlabeled").mkdir()
+    for path in sorted((root / "green").glob("*.png"))[:60]:
+        shutil.copy(path, root / "unlabeled" / f"copy-{path.name}")
+    after = read(root)
+    assert {name for name in names_of(after, test=True) if not name.startswith(("large-", "copy-"))} == first
+    sides = {Path(name).name: bool(side) for name, side in zip(after.ids, after.is_test, strict=True)}
+    assert all(sides[name] == sides[name.removeprefix("large-")] for name in sides if name.startswith("large-"))
+
+
+def test_a_row_with_an_unlabeled_copy_is_trained_on(root):
+    (root / "unlabeled").mkdir()
+    copied = sorted((root / "green").glob("*.png"))[:40]
+    assert any(is_for_testing(path.read_bytes()) for path in copied)
+    for path in copied:
+        shutil.copy(path, root / "unlabeled" / f"copy-{path.name}")
+    assert not names_of(read(root), test=True) & {path.name for path in copied}
+
+
+def test_the_first_label_of_a_class_stays_when_a_second_one_comes(tmp_path):
+    rows = [f"{number},{'b' if number else 'rare'}" for number in range(ENOUGH)]
+    rows[0] = next(
+        f"{number}.5,rare" for number in range(1000) if is_for_testing_in_table(tmp_path, f"{number}.5,rare")
+    )
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["a,kind", *rows]) + "\n")
+    assert not read(path, label="kind").is_test[0]
+    path.write_text("\n".join(["a,kind", *rows, "-7,rare"]) + "\n")
+    again = read(path, label="kind")
+    assert not again.is_test[[str(cell).endswith(".5") for cell in again.raw["a"]]].any()
+
+
+def is_for_testing_in_table(folder, row):
+    (folder / "one.csv").write_text(f"a,kind\n{row}\n")
+    (content,) = read(folder / "one.csv", label="kind").row_hashes()
+    return int(content[:8], 16) / 2**32 < SHARE
+
+
+def test_where_nothing_can_be_written_the_content_decides_each_time(root, monkeypatch):
+    def refused(*_):
+        raise OSError("read-only")
+
+    monkeypatch.setattr(journal, "add_split", refused)
+    assert names_of(read(root), test=True) == names_of(read(root), test=True)
+    assert not journal.path_for(root).exists()
+
+
+def test_the_last_line_says_how_a_row_was_chosen(tmp_path):
+    path = tmp_path / "journal"
+    journal.add_chosen(path, ["a", "b"], journal.BY_MODEL)
+    journal.add_chosen(path, ["a"], journal.AT_RANDOM)
+    assert (journal.read(path).suggested, journal.read(path).drawn) == ({"b"}, {"a"})
+    journal.add_chosen(path, ["a"], journal.BY_MODEL)
+    assert (journal.read(path).suggested, journal.read(path).drawn) == ({"a", "b"}, set())

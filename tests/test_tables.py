@@ -1,4 +1,4 @@
-"""Tables as people have them: CSV and Parquet files, and DataFrames. Needs the extra `tables`."""
+"""Tables as found in the wild: CSV and Parquet files, and DataFrames. Needs the extra `tables`."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ HOSTILE = "=cmd|' /C calc'!A0"
 
 
 def passengers(rows=120, seed=0):
-    """Of each kind of column one or more; a third of the labels is missing."""
+    """A table with columns of each kind; a third of the labels is missing."""
     random = np.random.default_rng(seed)
     truth = random.integers(0, 3, rows)
     return pandas.DataFrame(
@@ -99,7 +99,9 @@ def trained(typed, tmp_path):
     with_test_rows().to_csv(tmp_path / "t.csv", index=False)
     code, out, err = typed("train", "t.csv", "--label", "class", "--run", "run", *QUICK)
     assert (code, err) == (0, "")
-    assert re.match(r"error \d+\.\d\d % \(90 % interval \S+ to \S+\), by 5 folds of 64 labeled rows; trained ", out)
+    assert re.match(
+        r"error \d+\.\d\d % \(90 % interval \S+ to \S+\), by 5-fold cross-validation on 64 labeled rows; trained ", out
+    )
     return tmp_path / "run"
 
 
@@ -531,7 +533,7 @@ def test_many_strings_share_an_input():
     ],
 )
 def test_numbers_with_a_unit_are_warned_of(tmp_path, cells, warned):
-    sentence = "{}: numbers with a unit count as strings; to use them as numbers, remove the unit.".format
+    sentence = "{}: numbers with a unit are used as strings; remove the unit to use them as numbers.".format
     table = pandas.DataFrame({"a": range(8), "b": cells * 2, "c": [f"{n} €" for n in range(8)]})
     assert fitted(table).notes == (sentence("columns 'b', 'c'" if warned else "column 'c'"),)
     assert fitted(table[["a"]]).notes == ()
@@ -552,9 +554,29 @@ def test_what_cannot_be_read_as_it_seems_to_be_meant_is_said(typed, tmp_path):
     assert "column 'fare': 1 cell (not a number) taken as missing." in err
     assert "column 'fare': 1 cell (infinite or too large) taken as missing." in err
     assert (
-        "warning: classes that differ only in case, spaces or invisible signs: 'FIRST', 'SECOND', 'THIRD', 'first'"
-        in err
+        "warning: classes that differ only in case, spaces or invisible characters: 'FIRST' and 'first'; 'SECOND' and "
+        "'second'; 'THIRD' and 'third'; are they the same class?" in err
     )
+
+
+def test_classes_that_look_alike_are_grouped_with_what_cannot_be_seen(typed, tmp_path):
+    names = ["cat", "c\u200bat", "ca\u0301t", "c\u00e1t", "dog", "d\uff4fg", "cow", "do\u00a0g"]
+    write(tmp_path / "t.csv", "a,y\n" + "".join(f"{row},{name}\n" for row, name in enumerate(names * 3)))
+    code, _, err = typed("train", "t.csv", "--label", "y", "--run", "run", *QUICK)
+    said = r"signs: 'cat' and 'c\u200bat'; 'ca\u0301t' and 'cát'; 'dog' and 'd\uff4fg'; are they"
+    assert (code, said in err) == (0, True), err
+
+
+def test_classes_that_may_mean_no_label_are_counted_with_the_remedy(typed, tmp_path):
+    words = [*"uv"] * 10 + ["Unknown"] * 6 + ["None"] * 2
+    write(tmp_path / "t.csv", "a,y\n" + "".join(f"{number},{word}\n" for number, word in enumerate(words)))
+    command = ("train", "t.csv", "--label", "y", *QUICK, "--run")
+    said = "warning: rows 2 of class 'None', 6 of class 'Unknown': if this means that they have no label, add "
+    code, _, err = typed(*command, "run4")
+    assert (code, err.count(said + "--set source.unlabeled=None,Unknown.")) == (0, 1)
+    code, _, err = typed(*command, "run2", "--set", "source.unlabeled=None,Unknown")
+    assert (code, said in err, load_run("run2").classes) == (0, False, ("u", "v"))
+    assert said not in typed(*command, "again", "--set", "source.unlabeled=")[2]
 
 
 def test_lines_with_too_few_cells_are_said(tmp_path):
@@ -615,7 +637,7 @@ def test_hostile_names_stay_names(typed, tmp_path):
             "'y2' is the label; 'n' identifies rows; if 'n' is text, name it (--text 'n').",
         ),
         ("a,b,y2\n1,,u\n1,,v\n1,,u\n", "'a' is the same in each row; 'b' is empty"),
-        ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test row with no label"),
+        ("a,split,y2\n1,train,u\n2,test,\n3,train,v\n", "1 test row has no label"),
         ("a,split,y2\n1,test,u\n2,test,v\n", "t.csv leaves no row to train on"),
         ("a,split,y2\n1,train,u\n2,dev,v\n3,,u\n", "t.csv says 'dev'; expected train, test, val or an empty cell"),
         ("a,y2\n" + "".join(f"{n % 7},{n * 0.37:.2f}\n" for n in range(100)), "100 different numbers, such as"),
@@ -773,7 +795,7 @@ def test_the_estimator_warns_of_cells_that_are_not_numbers():
 
 
 def test_true_and_false_are_the_same_values_whether_or_not_a_cell_is_empty():
-    """A column of them is one of objects as soon as one cell is empty."""
+    """pandas makes booleans a column of objects if a cell is empty."""
     random = np.random.default_rng(0)
     y = random.integers(0, 2, 120)
     x = pandas.DataFrame({"flag": [*map(bool, y)], "noise": random.normal(size=120)}).astype({"flag": object})
@@ -786,7 +808,7 @@ def test_true_and_false_are_the_same_values_whether_or_not_a_cell_is_empty():
 
 
 def test_a_network_of_ones_own_gets_as_many_inputs_in_every_fold():
-    """Values that are there twice may be there once among the rows of a fold, and lose their input."""
+    """A value that occurs twice may occur only once among the rows of a fold, and lose its input."""
     random = np.random.default_rng(0)
     y, letters = random.integers(0, 2, 60), random.choice([*"uvw"], 60).astype(object)
     letters[:20] = np.repeat([*"abcdefghij"], 2)

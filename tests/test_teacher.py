@@ -18,12 +18,12 @@ from selfens.networks.layers import update_running_means
 
 
 def mean_only():
-    """Our layers, whose running means the step moves."""
+    """Our layers, whose running means are updated by the step."""
     return networks.build(NetworkConfig(name="small", width=3), (1, 4, 4), 3)
 
 
 def full():
-    """Torch's batch normalization, which moves its statistics in each pass, with a parameter that is not trained."""
+    """torch's batch normalization, which updates its statistics in each pass, and a parameter that is not trained."""
     frozen = nn.Conv2d(4, 4, 1).requires_grad_(False)
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), frozen, nn.Flatten(), nn.Dropout(0.2), nn.Linear(16, 3)
@@ -140,7 +140,7 @@ def test_a_teacher_continues_from_its_state_to_the_bit(student):
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, 2.0, float("nan")])
 def test_a_decay_that_cannot_be_is_refused(decay):
-    with pytest.raises(ConfigError, match="the teacher's decay is .*expected a momentum from 0 to below 1"):
+    with pytest.raises(ConfigError, match="the teacher's decay is .*expected at least 0 and below 1"):
         EmaTeacher(nn.Linear(2, 2), decay)
 
 

@@ -54,7 +54,7 @@ def test_train_logs_the_numbers_of_the_history_if_asked_to(typed, tmp_path):
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("begun_with_it", [True, False])
 def test_a_resume_neither_doubles_an_epoch_nor_leaves_one_out(tmp_path, every, begun_with_it):
-    """Crashed in epoch 5 with the last checkpoint at 4 or at 3; what was logged after it happened in another past."""
+    """A crash in epoch 5, with the last checkpoint at 4 or at 3. What was logged after the checkpoint must go."""
     settings = config("temporal", f"training.checkpoint_every={every}", epochs=6)
     crashing = At(4, STEPS // 2, crash)
     first = TensorBoard(tmp_path / "run", crashing) if begun_with_it else crashing
@@ -137,7 +137,9 @@ def test_a_full_disk_ends_the_logging_and_not_the_run(tmp_path):
                 shown.file.symlink_to("/dev/full")
 
     shown = TensorBoard(tmp_path / "a", Filling())
-    with pytest.warns(SelfensWarning, match="no more epochs: .*tensorboard could not be .* the disk is full") as told:
+    with pytest.warns(
+        SelfensWarning, match="logging for TensorBoard stopped: .*tensorboard could not be .* the disk is full"
+    ) as told:
         run = train(config(epochs=4), tmp_path / "a", dataset=features(), progress=shown)
     train(config(epochs=4), tmp_path / "b", dataset=features())
     assert differences(left_behind(tmp_path / "a"), left_behind(tmp_path / "b")) == []

@@ -6,13 +6,15 @@ import json
 import re
 import shutil
 import sys
+import textwrap
+from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
 from support import At, crash, crashed, left_behind
 
-from selfens import SelfEnsemblingClassifier, auto, encoders, load_run, resume, train
+from selfens import SelfEnsemblingClassifier, auto, encoders, export_run, load_run, resume, train
 from selfens.data.frames import text_frame
 from selfens.data.sources import load, options_for
 from selfens.encoders import ENCODERS, wordllama
@@ -112,7 +114,8 @@ def test_a_killed_run_on_texts_is_resumed_to_the_same_bits(table, tmp_path):
 def test_the_exported_head_says_what_makes_its_inputs(table, typed, tmp_path):
     onnx = pytest.importorskip("onnx")
     typed("train", table, "--label", "subject", "--run", "run", "-q", "--no-report", "--no-baselines", *QUICK)
-    assert typed("export", "run", "-o", "model.onnx")[0] == 0
+    code, out, _ = typed("export", "run", "-o", "model.onnx")
+    assert (code, "it takes inputs; its model card says under 'first' how to make them" in out) == (0, True)
     card = next(each.value for each in onnx.load(tmp_path / "model.onnx").metadata_props if each.key == "model_card")
     card = json.loads(card)
     assert "1 text (message) by wordllama and TF-IDF with SVD" in card["first"]
@@ -123,6 +126,61 @@ def test_the_exported_head_says_what_makes_its_inputs(table, typed, tmp_path):
     np.testing.assert_array_equal(again.transform(rows).inputs, run.data().inputs[:5])
 
 
+ODD = ["  ", "xyzzy", "荷物がまだ届いていません 👩‍👩‍👧‍👦 <b>", "Größe\nund mehr", "parcel " * 4000, "a"]
+
+
+def said_by_the_file(path, texts):
+    """The probabilities of an exported file, after what its card says must be done first."""
+    session = pytest.importorskip("onnxruntime").InferenceSession(path)
+    about = session.get_modelmeta().custom_metadata_map
+    card = json.loads(about["model_card"])
+    names = {"texts": texts, "about": about}
+    exec(card["first"], names)
+    assert {each["name"] for each in card["inputs"]} == names["given"].keys()
+    return session.run(["probabilities"], names["given"])[0], json.loads(about["classes"]), card["first"]
+
+
+@pytest.mark.parametrize("names", [["wordllama", "tfidf"], ["tfidf"]], ids="-".join)
+def test_texts_go_into_one_exported_file_with_their_encoders(tmp_path, names):
+    pytest.importorskip("onnx")
+    texts, labels = messages()
+    config = {"encoder.name": names}
+    model = SelfEnsemblingClassifier(epochs=1, random_state=0, device="cpu", config=config, run_dir=tmp_path / "run")
+    model.fit(texts, labels)
+    done = export_run(tmp_path / "run", tmp_path / "model.onnx")
+    assert "blank rows only" in done.checked_on
+    for some in ([*texts, *ODD], ["one"], ["", ""]):
+        found, _, code = said_by_the_file(done.path, some)
+        np.testing.assert_allclose(found, model.predict_proba(some), atol=1e-5)
+    if len(names) == 2:
+        page = (Path(__file__).parents[1] / "docs" / "export.md").read_text()
+        assert textwrap.indent(code[code.index("texts = ") :], "    ") in page
+
+
+def test_a_transformer_goes_into_the_exported_file_and_gives_what_predict_gives(minilm, typed, tmp_path):
+    pytest.importorskip("onnx")
+    small = shutil.copytree(minilm, tmp_path / "small")  # with one of its layers
+    about = json.loads((small / "config.json").read_text())
+    (small / "config.json").write_text(json.dumps(about | {"num_hidden_layers": 1}))
+    texts, labels = messages()
+    texts[: len(ODD)] = ODD
+    pandas.DataFrame({"y": labels, "title": texts, "body": texts[::-1]}).to_csv(tmp_path / "t.csv", index=False)
+    words = ("train", "t.csv", "--label", "y", "--text", "title", "--text", "body", "--run", "run")
+    assert typed(*words, "--encoder", small, "-q", "--no-report", "--no-baselines", *QUICK)[0] == 0
+    code, out, _ = typed("export", "run", "-o", "model.onnx")
+    assert (code, "80 training rows" in out) == (0, True)
+    assert "it takes known, sentence_transformers_ids, sentence_transformers_mask; its model card" in out
+    assert typed("predict", "run", "t.csv", "-o", "out.csv")[0] == 0
+    lines = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    joined = [
+        "\n".join(filter(None, map(str.strip, each))) for each in zip(texts, texts[::-1], strict=True)
+    ]  # cells of blanks are empty
+    found, classes, code = said_by_the_file(tmp_path / "model.onnx", joined)
+    assert "# texts: the columns title, body of each row" in code
+    assert [line["class"] for line in lines] == [classes[number] for number in found.argmax(axis=1)]
+    np.testing.assert_allclose([float(line["probability"]) for line in lines], found.max(axis=1), atol=1e-5)
+
+
 def test_texts_of_any_script_are_shown_whole_and_harmless(typed, tmp_path):
     texts, labels = messages()
     texts[0] = "<script>alert(1)</script> & my parcel has not arrived at the station"
@@ -130,7 +188,7 @@ def test_texts_of_any_script_are_shown_whole_and_harmless(typed, tmp_path):
     texts[2] = "👩‍👩‍👧‍👦 my family waits for the parcel that never came 🇳🇴"
     texts[3] = "荷物がまだ届いていません。いつ届くか教えてください。"
     pandas.DataFrame({"y": labels, "text": texts}).to_csv(tmp_path / "t.csv", index=False)
-    assert typed("train", "t.csv", "--label", "y", "--run", "run", "-q", *QUICK)[0] == 0
+    assert typed("train", "t.csv", "--label", "y", "--run", "run", "-q", "--no-baselines", *QUICK)[0] == 0
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; my parcel" in page
@@ -181,6 +239,14 @@ def test_json_lines_are_a_table(typed, tmp_path):
     assert code == 0
     assert "80 rows, 16 labeled" in out
     assert typed("predict", "run", "m.jsonl", "-o", "out.csv")[0] == 0
+    more = {"tags": ["new", "late"], "sender": {"name": "Ann"}}
+    odd = [record | more | {"message": record["message"] + "\ud83d"} for record in records]
+    (tmp_path / "odd.jsonl").write_text("\n".join(map(json.dumps, odd)))
+    code, out, err = typed(
+        "train", "odd.jsonl", "--label", "topic", "--run", "odd", "--no-report", "--no-baselines", *QUICK
+    )
+    assert (code, "1 text (message)" in out) == (0, True)
+    assert "columns 'tags', 'sender': left out, because cells are JSON lists or objects" in err
     (tmp_path / "bad.ndjson").write_text('{"a": 1}\n[2]\n')
     assert "line 2 is not a JSON object" in refused(typed, "train", "bad.ndjson", "--label", "a")
 
@@ -201,9 +267,16 @@ def test_a_missing_text_is_an_empty_one_and_anything_else_is_refused():
     model = SelfEnsemblingClassifier(epochs=1, random_state=0, device="cpu")
     with pytest.warns(SelfensWarning, match="1 empty text taken as an average one"):
         model.fit([*texts[:-1], None], labels)
-    assert model.predict(["", None, "\n"]).shape == (3,)
+    assert model.predict(["", None, "\n", "half a pair \ud83d"]).shape == (4,)
     with pytest.raises(DataError, match=r"X holds strings and 3 of type int; expected strings only"):
         SelfEnsemblingClassifier().fit([*texts[:-1], 3], labels)
+    with pytest.raises(DataError, match="X holds bytes; expected strings"):
+        SelfEnsemblingClassifier().fit([text.encode() for text in texts], labels)
+    with pytest.raises(DataError, match="X is a single text; expected a list of texts"):
+        SelfEnsemblingClassifier().fit(texts[0], labels)
+    for rows in ([[text] for text in texts], np.array([[text, "x"] for text in texts])):
+        with pytest.raises(DataError, match="X holds rows of strings such as 'My .*; expected a list with one string"):
+            SelfEnsemblingClassifier().fit(rows, labels)
 
 
 def test_a_column_that_a_person_names_is_text():
@@ -440,7 +513,7 @@ def test_ten_megabytes_in_a_cell_and_empty_cells(typed, tmp_path):
     texts[20], texts[21], texts[22] = "parcel " * 1_500_000, "", "   "
     frame = pandas.DataFrame({"y": labels, "text": texts, "stars": np.arange(80) % 5})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    code, _, err = typed("train", "t.csv", "--label", "y", "--run", "run", *QUICK)
+    code, _, err = typed("train", "t.csv", "--label", "y", "--run", "run", "--no-baselines", *QUICK)
     assert code == 0
     assert "of 1 text only the first 20,000 characters are encoded" in err
     assert "2 empty texts taken as an average one" in err

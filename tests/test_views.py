@@ -1,4 +1,4 @@
-"""Views: each operation against a twin that works pixel by pixel, what is shared between views, and who gets which."""
+"""Views: each operation against a twin that works pixel by pixel, what is shared between views, and which inputs get which."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_all_flips_and_shifts_of_a_batch_are_pad_mirror_crop(height, width, larg
 
 
 def drawn(count, **options):
-    """The (flip, down, right) of each of two weak views of the same image, many times over."""
+    """Return (flip, down, right) of each of two weak views of the same image, for many draws."""
     torch.manual_seed(0)
     image, views = numbered(1, 1, 8, 7), views_of((1, 8, 7), **options)
     largest = options.get("translation", 0)
@@ -86,7 +86,7 @@ def test_draws_of_an_image_are_uniform_and_independent_of_each_other():
 
 
 def textured(count, channels, height, width, seed=0):
-    """Bytes as numbers from 0 to 1."""
+    """Return bytes scaled to 0..1."""
     random = np.random.default_rng(seed)
     return torch.from_numpy(random.integers(0, 256, (count, channels, height, width)) / 255).float()
 
@@ -253,8 +253,16 @@ def test_noise_and_none_do_what_they_say(shape):
     [
         ((64,), {"flip": True}, r"views\.flip and views\.translation need images, .* have shape \(64,\)"),
         ((64,), {"translation": 1}, r"views\.flip and views\.translation need images, .* have shape \(64,\)"),
-        ((1, 4, 9), {"translation": 4}, r"views\.translation is 4, but the images are 4x9; expected less than a side"),
-        ((1, 9, 4), {"translation": 7}, r"views\.translation is 7, but the images are 9x4; expected less than a side"),
+        (
+            (1, 4, 9),
+            {"translation": 4},
+            r"views\.translation is 4, but the images are 4x9; expected less than the smaller",
+        ),
+        (
+            (1, 9, 4),
+            {"translation": 7},
+            r"views\.translation is 7, but the images are 9x4; expected less than the smaller",
+        ),
     ],
 )
 def test_options_that_do_not_suit_the_inputs_are_refused(shape, options, sentence):

@@ -10,7 +10,7 @@ from selfens.cli.options import Device
 from selfens.console import complain, say
 
 
-def presets(name: Annotated[str | None, typer.Argument(help="Print this preset's whole config.")] = None) -> None:
+def presets(name: Annotated[str | None, typer.Argument(help="Print the full config of this preset.")] = None) -> None:
     """List the presets, or print one."""
     from selfens.presets import PRESETS, about, get
 
@@ -24,7 +24,7 @@ def presets(name: Annotated[str | None, typer.Argument(help="Print this preset's
 
 
 def methods(name: Annotated[str | None, typer.Argument(help="List this method's options.")] = None) -> None:
-    """List the methods, or the options of one. Set them by --set method.OPTION=VALUE."""
+    """List the methods, or the options of one. Set an option with --set method.OPTION=VALUE."""
     from selfens.methods import METHODS
 
     if name is None:
@@ -41,9 +41,11 @@ def methods(name: Annotated[str | None, typer.Argument(help="List this method's 
 
 
 def demo(
-    directory: Annotated[Path, typer.Option("--runs", help="Finished runs are not repeated.")] = Path("runs/demo"),
+    directory: Annotated[Path, typer.Option("--runs", help="Directory of the runs; finished ones are kept.")] = Path(
+        "runs/demo"
+    ),
     jobs: Annotated[int | None, typer.Option(help="Parallel processes; default: one per core.")] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 5,
 ) -> None:
     """Compare four methods on real digits with 50 labels."""
     from selfens.demo import run_demo
@@ -52,13 +54,15 @@ def demo(
 
 
 def bench(
-    device: Annotated[Device, typer.Option(help="Where to measure.")] = "auto",
-    methods: Annotated[str, typer.Option(help="Which, separated by commas.")] = "temporal,pi,supervised",
+    device: Annotated[Device, typer.Option(help="Device to measure.")] = "auto",
+    methods: Annotated[str, typer.Option(help="Methods to time, separated by commas.")] = "temporal,pi,supervised",
     modes: Annotated[str | None, typer.Option(help="Such as plain,compiled+captured; default: all.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="CIFAR-10's files, to use real images on a GPU.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of CIFAR-10, to use real images on a GPU.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps to time; by default 500 on a GPU, 60 on a CPU.")] = None,
     batch: Annotated[int, typer.Option(help="Rows per step.")] = 100,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write all figures there as JSON.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the results to this file, as JSON.")
+    ] = None,
 ) -> None:
     """Measure the speed of training steps on this machine."""
     from selfens import bench as measuring
@@ -75,10 +79,10 @@ def bench(
     measuring.print_table(result)
     if output is not None:
         measuring.write_json(output, result)
-        say(f"all figures written to {output}")
+        say(f"results written to {output}")
 
 
 def _summary(kind: type) -> str:
-    """Return the first line of the docstring of a class's file, or of the class."""
+    """Return the first line of the docstring of a class's module, or else of the class."""
     text = sys.modules[kind.__module__].__doc__ or kind.__doc__ or ""
     return next(iter(text.strip().splitlines()), "")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from selfens.cli import about, train, use
+from selfens.cli import about, compare, label, train, use
 from selfens.console import complain, say
 from selfens.errors import SelfensError
 from selfens.experiments.command import reproduce, with_ray_address
@@ -18,14 +18,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    *(train.train, train.resume),
-    *(use.evaluate, use.predict, use.report, use.export, use.audit, use.suggest),
+    *(train.train, train.resume, compare.compare),
+    *(use.evaluate, use.predict, use.report, use.export, use.audit),
+    *(label.suggest, label.label),
     *(about.presets, about.methods, about.demo, about.bench),
     reproduce,
 ):
     app.command()(command)
 
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, wherever typer keeps its click
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's; typer may bundle its own click
 
 
 def _print_version(wanted: bool) -> None:
@@ -46,14 +47,14 @@ def options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line. An error is one sentence on stderr and exit code 1, or 2 for a mistyped command."""
+    """Run the command line. An error prints one sentence to stderr and exits with code 1, a usage error with 2."""
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
-            output.reconfigure(errors="replace")  # characters that the terminal cannot show
+            output.reconfigure(errors="replace")  # for characters that the terminal cannot encode
     try:
         words = sys.argv[1:] if arguments is None else arguments
         code = app(with_ray_address(words) or ["--help"], prog_name="selfens", standalone_mode=False)
-        if code == 130:  # typer has swallowed an interrupt
+        if code == 130:  # typer swallowed a KeyboardInterrupt
             raise KeyboardInterrupt
     except SelfensError as error:
         complain(f"error: {error}")

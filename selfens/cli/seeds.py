@@ -1,4 +1,4 @@
-"""Several runs of one config, one for each seed: beside each other on this machine, or on a Ray cluster."""
+"""Train one config with several seeds, in parallel on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @dataclass(frozen=True)
 class SeededRun:
-    """A run in a directory of its own, as a `pool.Job`."""
+    """A `pool.Job` that trains one seed in its own directory."""
 
     config: Config
     name: str
@@ -61,12 +61,14 @@ class SeededRun:
             console.finish(run, show, self.baselines, self.report, quiet=True)
 
     def is_begun(self, root: Path) -> bool:
-        """Return True if the directory holds this run; raise if it holds another one."""
+        """Return True if the directory holds this run; raise if it holds a different one."""
         if not (root / self.name / "config.json").is_file():
             return False
         found, source = RunDirectory(root / self.name).config(), self.config.source
         if replace(self.config, source=found.source if source.is_completed_by(found.source) else source) != found:
-            raise RunError(f"{root / self.name} holds a run with other settings; choose another folder with --run-dir.")
+            raise RunError(
+                f"{root / self.name} holds a run with different settings; choose another folder with --run-dir."
+            )
         return True
 
     def is_done(self, root: Path) -> bool:
@@ -81,16 +83,16 @@ class SeededRun:
         from selfens.files import lock
 
         path = root / f".{self.name}.lock"
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with writable(root):
-                is_ours = lock(held.enter_context(open(path, "a")))
+                is_ours = lock(stack.enter_context(open(path, "a")))
             yield is_ours
 
     def kept(self, root: Path) -> list[Path]:
         return [root / self.name]
 
     def clear(self, root: Path) -> None:
-        """Do nothing: a run directory is the result."""
+        """Remove nothing: the run directory is the result."""
 
     def check_data(self) -> None:
         from selfens.data import sources
@@ -102,11 +104,11 @@ class SeededRun:
         files = [getattr(source, "path", None), source.extra, *(labels.file or ()), labels.prior]
         for path in filter(None, files):
             if os.path.isabs(path) and not os.path.exists(path):
-                raise DataError(f"{path} does not exist there; put the data into a folder that all nodes share.")
+                raise DataError(f"{path} does not exist; put the data into a folder that all nodes share.")
 
 
 class _Lines(Progress):
-    """A line now and then, with the name of the run."""
+    """Prints a line every ten seconds at most, with the name of the run."""
 
     def __init__(self, name: str) -> None:
         self.name, self.last = name, time.monotonic()
@@ -139,7 +141,7 @@ def train_seeds(
     ray: str | None,
     gpus: float | None,
 ) -> None:
-    """Do the runs that are missing, and print the mean of their errors."""
+    """Do the missing runs, and print the mean of all errors."""
     from selfens.experiments.cluster import Cluster
 
     root = (folder or Path("runs")).absolute()
@@ -148,7 +150,7 @@ def train_seeds(
         SeededRun(config.with_values("seed", base=seed), f"{stem}seed{seed}", note, baselines, report) for seed in seeds
     ]
     for job in jobs:
-        job.is_begun(root)  # refuse a directory of another run before anything is trained
+        job.is_begun(root)  # refuse a different run's directory before anything is trained
     if ray is None:
         failed, stopped = run_all(jobs, root, Processes(devices(config)), say)
     else:
@@ -181,7 +183,7 @@ def _summarize(runs: list[Any], root: Path) -> None:
 
 
 def devices(config: Config) -> list[str]:
-    """Return the devices to use at once: every GPU, or the CPU as often as its cores suffice for the threads of a run."""
+    """Return one device per parallel run: every GPU, or "cpu" as many times as a run's threads fit into the cores."""
     import torch
 
     if config.training.device != "cpu" and torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The commands that use a run: evaluate, predict, report, export, audit, suggest."""
+"""The commands that use a run: evaluate, predict, report, export, audit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from selfens import console
 from selfens.cli.options import BaselinesOption, DataOption, Device, QuietOption, RunArgument, TrustOption
 from selfens.console import complain, say
-from selfens.errors import ConfigError, DataError, RunError, plural
+from selfens.errors import ConfigError, DataError, plural
 from selfens.experiments.command import GpusOption, RayOption
 
 if TYPE_CHECKING:
@@ -158,6 +158,8 @@ def export(
 
     done = export_run(console.loaded(run, trust_code, "cpu"), output)
     say(f"{output} written; its probabilities match the run's to within {done.difference:.1g} on {done.checked_on}")
+    if done.first:
+        say(f"it takes {done.first}; its model card says under 'first' how to make them")
 
 
 def audit(
@@ -179,7 +181,7 @@ def audit(
     from selfens.tools.folds import default_folds, evidence_by_folds
     from selfens.training import progress
 
-    page = _page_for(output)
+    page = page_for(output)
     if in_sample and folds is not None:
         raise ConfigError("--in-sample and --folds were both given; leave one of them out.")
     trained = console.loaded(run, trust_code, again=not in_sample)
@@ -206,39 +208,7 @@ def audit(
         say(sentence)
 
 
-def suggest(
-    run: RunArgument,
-    count: Annotated[int, typer.Option("-n", help="How many rows.")] = 50,
-    at_random: Annotated[
-        bool, typer.Option("--random", help="Draw them: errors can be measured on such rows.")
-    ] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The CSV to fill in.")] = Path("suggestions.csv"),
-    data: DataOption = None,
-    trust_code: TrustOption = False,
-) -> None:
-    """Suggest which unlabeled rows to label next: the least certain, spread over the predicted classes."""
-    from selfens.files.tables import check_replaceable
-    from selfens.report.page import write_suggestions_page
-    from selfens.tools import audit as auditing
-
-    page = _page_for(output)
-    check_replaceable(output, auditing.SUGGESTION_COLUMNS, labels={})
-    trained = console.loaded(run, trust_code)
-    encoded = trained.data(source=data)
-    result = auditing.suggest_run(trained, count, at_random=at_random)
-    novelty = None if trained.novelty is None else trained.novelty.score(encoded.inputs)
-    auditing.write_suggestions(output, result, encoded.dataset, novelty)
-    write_suggestions_page(page, result, encoded)
-    if not at_random:
-        try:
-            auditing.note_suggestions(trained, result, encoded.dataset)
-        except RunError as error:
-            complain(f"warning: errors will also be measured on these rows, which are harder than others: {error}")
-    all_rows = ", all there are," if len(result.rows) < count else ""
-    say(f"{plural(len(result.rows), 'row')} to label next{all_rows} written to {output}; {page} shows them")
-
-
-def _page_for(output: Path) -> Path:
+def page_for(output: Path) -> Path:
     """Return where the gallery of a CSV goes; refuse what cannot be written before any work is done."""
     page = output.with_suffix(".html")
     if page == output:

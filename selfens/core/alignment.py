@@ -108,6 +108,12 @@ def wanted_shares(
     return Shares(estimated_shares(probabilities, class_counts), labeled, ESTIMATED)
 
 
+def check_class_shares(kind: str) -> None:
+    """Refuse what says nothing about shares; whether the classes are right is known once there are data."""
+    if kind not in ("auto", "labels", "equal"):
+        given_shares(kind)
+
+
 def given_shares(text: str) -> dict[str, float]:
     """Read shares such as "no=0.9,yes=0.1"; parts of a whole, such as "no=9,yes=1", will do.
 

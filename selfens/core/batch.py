@@ -1,4 +1,4 @@
-"""Batch: what a method sees of the data in one step. Its size is fixed, so shapes are static."""
+"""Batch: the data that a method gets in one step. Its size is fixed, so shapes are static."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 class Batch(NamedTuple):
     rows: Tensor
-    """[rows] row numbers in the training set: the key into the ensemble."""
+    """[rows] row numbers in the training set, which index the ensemble."""
     views: tuple[Tensor, ...]
     """One tensor [rows, ...] of inputs per view that the method lists."""
     labels: Tensor
@@ -15,10 +15,10 @@ class Batch(NamedTuple):
     labeled: Tensor
     """[rows] True if the label is known."""
     num_labeled: int = 0
-    """The batch begins with this many labeled rows, and the labels of the others are hidden; 0: labeled rows may be anywhere,
-    as with the paper's sampler."""
+    """If positive, this many rows at the beginning are labeled, and the labels of the others are hidden. 0: labeled rows may be
+    anywhere, as with the paper's sampler."""
 
     @property
     def unlabeled(self) -> slice:
-        """The rows that the unsupervised loss is over, and that targets are kept for."""
+        """The rows of the unsupervised loss and of the ensemble."""
         return slice(self.num_labeled, None)

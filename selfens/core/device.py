@@ -12,7 +12,7 @@ import torch
 from selfens.errors import ConfigError, unknown_name
 
 HOST_THREADS = 4
-TORCH_GLOBALS_LOCK = threading.RLock()  # the settings below are the process's, so trainings in threads take turns
+TORCH_GLOBALS_LOCK = threading.RLock()  # the settings below are per process, so runs in different threads take turns
 
 
 def resolve_device(name: str) -> torch.device:
@@ -33,7 +33,7 @@ def resolve_precision(name: str, device: torch.device) -> str:
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if has_bf16 else "fp32"
     if name == "tf32" and device.type != "cuda":
-        raise ConfigError(f"precision 'tf32' was asked for on a {device.type}; it exists on GPUs, use fp32 here.")
+        raise ConfigError(f"precision 'tf32' was asked for on a {device.type}; only GPUs have it, so use fp32.")
     return name
 
 
@@ -41,18 +41,18 @@ def generator(device: torch.device) -> torch.Generator:
     """Return the generator that torch's random operations on this device use."""
     if device.type != "cuda":
         return torch.default_generator
-    torch.cuda.init()  # type: ignore[no-untyped-call]  # there are no generators before
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # creates the generators
     index = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[index]
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Run the network in bf16 if that is the precision; code that must not lose digits asks for float32 itself."""
+    """Return the autocast context for a precision. Code that needs full precision casts to float32 itself."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
 
 
 def suitable_threads(available: int, device: torch.device) -> int:
-    """Return all of them on a CPU; few with a GPU, where the host's work is short and waits for the slowest thread."""
+    """Return all `available` threads for a CPU, but few for a GPU: short host operations wait for the slowest thread."""
     return available if device.type == "cpu" else min(available, HOST_THREADS)
 
 

@@ -1,8 +1,8 @@
 """Optimizers over one flat tensor.
 
-All trainable parameters become views into a single tensor, so a step is a handful of operations however many layers there
-are. The numbers that change with time (`rates`) are zero-dimensional tensors that are filled in place: a compiled or
-captured step sees their new values. A learning-rate multiplier and the weight decay of each parameter are vectors.
+All trainable parameters become views into a single tensor, so a step takes a handful of operations however many layers
+there are. Values that change during training (`rates`) are 0-d tensors filled in place, so a compiled or captured step sees
+the new ones. Learning-rate multipliers and weight decay are vectors over the flat tensor.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from selfens.errors import ConfigError
+from selfens.errors import ConfigError, listed
 
 _FLAT: Any = WeakTensorKeyDictionary()
 """Maps each parameter to the tensor it is a view of. (An attribute would be pickled with the parameter.)"""
@@ -41,27 +41,35 @@ def flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 class Optimizer(ABC):
-    """Update the parameters of a network that require a gradient.
+    """Base class of optimizers. Updates the parameters of `network` that require a gradient.
 
     Parameters
     ----------
+    also
+        A module whose parameters are trained with the network's, under names that begin with "method".
     weight_decay
-        For weights with two or more dimensions; not for biases, gains and the like.
+        Applied to weights with two or more dimensions, not to biases and gains.
     multipliers
-        Learning rates relative to the others', by the prefix of the parameters' names.
+        Factors of the learning rate, by the prefix of parameter names. Other parameters have 1.
     """
 
     def __init__(
-        self, network: nn.Module, *, weight_decay: float = 0.0, multipliers: Mapping[str, float] | None = None
+        self,
+        network: nn.Module,
+        *,
+        also: nn.Module | None = None,
+        weight_decay: float = 0.0,
+        multipliers: Mapping[str, float] | None = None,
     ) -> None:
-        named = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-        self.parameters = [parameter for _, parameter in named]
+        named = [*network.named_parameters(), *(also.named_parameters(prefix="method") if also is not None else ())]
+        trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        self.parameters = [parameter for _, parameter in trainable]
         self.flat = flatten(self.parameters)
         self.rates: dict[str, Tensor] = {"learning_rate": self.flat.new_zeros(())}
         self.decay = self._vector([weight_decay if p.ndim >= 2 else 0.0 for p in self.parameters], neutral=0.0)
-        self.multiplier = self._vector(_multipliers([name for name, _ in named], multipliers or {}), neutral=1.0)
+        self.multiplier = self._vector(_multipliers([name for name, _ in trainable], multipliers or {}), neutral=1.0)
         self.state: dict[str, Tensor] = {}
-        """What a resumed run needs besides the parameters and the rates."""
+        """What a checkpoint needs besides the parameters and the rates."""
 
     def _vector(self, values: Sequence[float], neutral: float) -> Tensor | None:
         """Return one value per parameter as a vector over the flat tensor; None if all are neutral."""
@@ -72,7 +80,7 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Update the parameters; a parameter that took no part has gradient None."""
+        """Update the parameters. The gradient of an unused parameter is None."""
         pairs = zip(gradients, self.parameters, strict=True)
         gradient = torch.cat([(p.new_zeros(p.shape) if g is None else g).reshape(-1) for g, p in pairs])
         rate = self.rates["learning_rate"]
@@ -80,7 +88,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
-        """Return what is subtracted from the parameters; `rate` is a 0-d learning rate, or one for each number."""
+        """Return the update to subtract. `rate` is a 0-d learning rate, or a vector with one for each element."""
 
     def _decayed(self, gradient: Tensor) -> Tensor:
         """Add the weight decay to a gradient."""
@@ -108,32 +116,32 @@ class Adam(Optimizer):
         self.beta2, self.epsilon = beta2, epsilon
 
     def _average(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Update the averages; return what undoes their start at zero, 1 - beta1^t and 1 - beta2^t."""
+        """Update the moments; return their bias corrections, 1 - beta1^t and 1 - beta2^t."""
         beta1 = self.rates["beta1"]
         self.steps += 1
         self.first.lerp_(gradient, 1 - beta1)
         self.second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        # -expm1(t log beta) keeps its digits in float32; 1 - beta^t would lose half of them.
+        # -expm1(t log beta) is accurate in float32; 1 - beta^t would lose half of its digits.
         log_beta2 = math.log(self.beta2) if self.beta2 else -math.inf
         return -torch.expm1(self.steps * beta1.log()), -torch.expm1(self.steps * log_beta2)
 
     def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
-        first_weight, second_weight = self._average(self._decayed(gradient))
-        size = rate * second_weight.sqrt() / first_weight
+        first_correction, second_correction = self._average(self._decayed(gradient))
+        size = rate * second_correction.sqrt() / first_correction
         return size * self.first / (self.second.sqrt() + self.epsilon)
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov & Hutter), as torch.optim.AdamW."""
+    """Adam with decoupled weight decay (Loshchilov & Hutter), like torch.optim.AdamW."""
 
     def _update(self, gradient: Tensor, rate: Tensor) -> Tensor:
-        first_weight, second_weight = self._average(gradient)
-        root = (self.second / second_weight).sqrt() + self.epsilon
-        return rate * self._decayed(self.first / first_weight / root)
+        first_correction, second_correction = self._average(gradient)
+        root = (self.second / second_correction).sqrt() + self.epsilon
+        return rate * self._decayed(self.first / first_correction / root)
 
 
 class Sgd(Optimizer):
-    """Stochastic gradient descent with Nesterov momentum, as torch.optim.SGD(nesterov=True)."""
+    """Stochastic gradient descent with Nesterov momentum, like torch.optim.SGD(nesterov=True)."""
 
     def __init__(self, network: nn.Module, *, momentum: float = 0.9, **common: Any) -> None:
         super().__init__(network, **common)
@@ -150,7 +158,7 @@ def _multipliers(names: Sequence[str], wanted: Mapping[str, float]) -> list[floa
     """Return the multiplier of each parameter: that of the longest prefix of its name, else 1."""
     for prefix in wanted:
         if not any(name.startswith(prefix) for name in names):
-            some = ", ".join(names[:6])
-            raise ConfigError(f"optimizer.multipliers names '{prefix}', but no parameter begins so, as in {some}.")
+            some = listed(names, 6)
+            raise ConfigError(f"optimizer.multipliers names '{prefix}'; expected the prefix of a parameter: {some}.")
     by_length = sorted(wanted, key=len, reverse=True)
     return [next((wanted[prefix] for prefix in by_length if name.startswith(prefix)), 1.0) for name in names]

@@ -10,5 +10,5 @@ ORDER, HELD_OUT, CORRUPTION, _, FOLDS, _, PROCESS, SUGGESTED = (2**31 + purpose 
 
 
 def stream(seed: int, purpose: int, *more: int) -> np.random.Generator:
-    """Return a generator that no other purpose shares, nor other values of `more`, such as the epoch."""
+    """Return the generator of a purpose. Each value of `more`, such as the epoch, has a stream of its own."""
     return np.random.default_rng([seed, purpose, *more])

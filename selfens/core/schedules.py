@@ -58,6 +58,6 @@ def prior_share(length: float) -> Schedule:
 
 
 def unsupervised_weight(maximum: float, rampup: float, constant: float = 5.0, *, from_start: bool = False) -> Schedule:
-    """w(t): ramped up once per epoch and never down; zero in epoch 0, when no targets are known, unless `from_start`."""
+    """w(t): ramps up once per epoch and never down. Zero in epoch 0, when there are no targets, unless `from_start`."""
     up = gaussian_rampup(rampup, constant)
     return lambda epoch: 0.0 if epoch < 1 and not from_start else maximum * up(math.floor(epoch))

@@ -1,8 +1,9 @@
 """EnsembleTargets: the matrix Z of temporal ensembling, one row per training row.
 
-Z holds an exponential average of the probabilities predicted for a row, one prediction per epoch, and is divided by
-1 - decay^count to undo its start at zero. The count is per row, so a row that an epoch leaves out keeps its target; if every
-row is visited in every epoch, this is Algorithm 2 of the paper. Targets change only at `commit`, the end of an epoch.
+Each row of Z is an exponential moving average of the probabilities predicted for it, one prediction per epoch. A target is Z
+divided by 1 - decay^count, which corrects the bias of starting at zero. Each row has its own count, so a row that an epoch
+leaves out keeps its target; if every epoch visits every row, this is Algorithm 2 of the paper. Targets change only in
+`commit`, at the end of an epoch.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from selfens.core import memory
 from selfens.core.prior import Prior
 
 CHUNK_BYTES = 1 << 20
-"""How much of a matrix `commit` processes at a time, so that it never copies a large Z."""
+"""Bytes of a matrix that `commit` processes at a time, so that it never copies a large Z."""
 
 
 class Targets(NamedTuple):
@@ -24,24 +25,35 @@ class Targets(NamedTuple):
     known: Tensor
     """[rows] False for rows that have neither a prediction yet nor a prior."""
     count: Tensor  # type: ignore[assignment]  # tuples have a method of that name
-    """[rows] how many predictions each row's average is made of."""
+    """[rows] the number of predictions in each average."""
 
 
 def with_latest(targets: Targets, latest: Tensor, decay: float) -> Tensor:
-    """Return the targets with `latest`, [rows, classes], as one more prediction of each row.
+    """Return [rows, classes], the targets after one more prediction, `latest`, for each row.
 
     >>> one = Targets(torch.tensor([[1.0, 0.0]]), torch.tensor([True]), torch.tensor([1]))
     >>> with_latest(one, torch.tensor([[0.0, 1.0]]), decay=0.5)
     tensor([[0.3333, 0.6667]])
     """
-    before = decay * (1 - decay**targets.count)  # the share of the past, as Z starts at zero
+    before = decay * (1 - decay**targets.count)  # weight of the past predictions in Z, which starts at zero
     share = (before / (before + 1 - decay))[:, None]
     return share * targets.probabilities + (1 - share) * latest
 
 
 class EnsembleTargets:
-    """Z for `num_rows` rows and `num_classes` classes, averaged with momentum `decay` (alpha).
+    """The matrix Z of temporal ensembling.
 
+    Parameters
+    ----------
+    num_rows, num_classes
+        The shape of Z.
+    decay
+        Momentum of the averages, alpha.
+    device
+        Where Z is kept; by default torch's default device.
+
+    Examples
+    --------
     >>> ensemble = EnsembleTargets(num_rows=3, num_classes=2, decay=0.6)
     >>> rows = torch.tensor([0, 2])
     >>> ensemble.write(rows, torch.tensor([[0.9, 0.1], [0.2, 0.8]]))
@@ -67,13 +79,13 @@ class EnsembleTargets:
         what = f"targets of {num_rows:,} rows of {num_classes:,} classes in float32"
         memory.check(num_rows * (3 * 4 * num_classes + 5), what, "use fewer rows or classes", self.device)
         with self.device:
-            self.count = torch.zeros(num_rows, dtype=torch.int32)  # how many predictions are in the averages
+            self.count = torch.zeros(num_rows, dtype=torch.int32)  # predictions in each average
             self.mean = torch.zeros(num_rows, num_classes, dtype=torch.float32)  # Z
             self.square = torch.zeros_like(self.mean)  # the same average of the squared predictions
             self.pending = torch.zeros_like(self.mean)  # this epoch's predictions
-            self.written = torch.zeros(num_rows, dtype=torch.bool)  # which rows have one
+            self.written = torch.zeros(num_rows, dtype=torch.bool)  # rows that have one
             self.arrays = {name: each for name, each in vars(self).items() if isinstance(each, Tensor)}
-            # A Python number would be copied to the device at each power. 1 - decay^count needs the digits.
+            # A Python float would be copied to the device for each power. float64, for the digits of 1 - decay^count.
             self.decay = torch.tensor(decay, dtype=torch.float64)
             self.spread = torch.tensor(torch.nan, dtype=torch.float64)
             """After a commit: the variance, summed over the classes and averaged over the rows of that epoch."""
@@ -100,11 +112,11 @@ class EnsembleTargets:
 
     @torch.no_grad()
     def variance(self, rows: Tensor) -> Tensor:
-        """Return [rows, classes] the variance of a row's predictions, weighted as in Z; 0 with fewer than two predictions."""
+        """Return [rows, classes], the variance of the predictions, weighted as in Z; 0 for fewer than two predictions."""
         at = rows.to(self.device)
         mean, _, count = self._own(at)
         square = self.square[at] / self._correction(count)[:, None].float()
-        varied = count > 1  # for one prediction, rounding would leave a little
+        varied = count > 1  # for one prediction, rounding would leave a remainder
         return torch.where(varied[:, None], (square - mean.square()).clamp_min_(0), 0.0)
 
     @torch.no_grad()
@@ -135,7 +147,7 @@ class EnsembleTargets:
         return torch.where(written, each.clamp_min(0), 0.0).sum()
 
     def _correction(self, count: Tensor) -> Tensor:
-        """Return 1 - decay^count, which undoes the start at zero; 1 for rows never seen."""
+        """Return the bias correction 1 - decay^count; 1 for rows never seen."""
         return torch.where(count > 0, 1 - self.decay ** count.double(), 1.0)
 
     def state_dict(self) -> dict[str, Tensor]:

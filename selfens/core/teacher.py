@@ -10,11 +10,20 @@ from selfens.errors import ConfigError
 
 
 class EmaTeacher:
-    """A copy of `network` that follows it; call `update` after each optimizer step.
+    """An exponential moving average of the weights of a network. Call `update` after each optimizer step.
 
-    Trainable parameters are averaged with momentum `decay`, which the first steps approach as 1 - 1/(t + 1), so that the
-    initial weights are forgotten (Tarvainen & Valpola). Buffers, such as running statistics, are copied.
+    Buffers, such as running statistics, are copied.
 
+    Parameters
+    ----------
+    network
+        The network to follow. The teacher is a copy of it.
+    decay
+        Momentum of the average. In step t it is at most 1 - 1/(t + 1), so that the initial weights are forgotten
+        (Tarvainen & Valpola).
+
+    Examples
+    --------
     >>> student = nn.Linear(2, 2)
     >>> teacher = EmaTeacher(student, decay=0.99)
     >>> teacher.update()
@@ -24,7 +33,7 @@ class EmaTeacher:
 
     def __init__(self, network: nn.Module, decay: float = 0.999) -> None:
         if not 0 <= decay < 1:
-            raise ConfigError(f"the teacher's decay is {decay}; expected a momentum from 0 to below 1.")
+            raise ConfigError(f"the teacher's decay is {decay}; expected at least 0 and below 1.")
         try:
             self.network = copy.deepcopy(network)
         except Exception as error:

@@ -1,12 +1,12 @@
-"""Views: random variations of a batch of inputs by name, computed on its device and drawn again at every call.
+"""Views: random augmentations of a batch, by name, computed on its device and drawn anew in every call.
 
-    weak    images: horizontal flip and translation, borders reflected, as in the paper; vectors: as they are
+    weak    images: horizontal flip and translation, borders reflected, as in the paper; vectors: unchanged
     strong  images: weak, then random operations (`OPERATIONS`) and a square cut out; vectors: noise and feature dropout
     noise   Gaussian noise
-    none    as they are
+    none    unchanged
 
-The flip comes first and the shift second, as in the authors' code. Color operations need to know what black and white are, so
-inputs of unknown range, such as whitened ones, get only the geometric operations.
+The flip comes first and the shift second, as in the authors' code. Color operations need to know the values of black and
+white, so inputs of unknown range, such as whitened ones, get only the geometric operations.
 """
 
 import math
@@ -24,18 +24,20 @@ from selfens.settings import Section, setting
 
 MAX_ANGLE, MAX_SHEAR, MAX_SHIFT = math.pi / 6, 0.3, 0.3
 MAX_CHANGE = 0.9  # of brightness, contrast, saturation and sharpness
-MIN_BITS = 4  # left by posterize
+MIN_BITS = 4  # that posterize leaves
 GRAY = (0.299, 0.587, 0.114)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewsConfig(Section):
-    """What the views of a training step do; evaluation sees inputs as they are."""
+    """Settings of the views of a training step. Evaluation uses the inputs unchanged."""
 
     section: ClassVar[str] = "views"
     flip: bool = setting(False, "weak, strong: mirror horizontally with probability one half.")
     shared_flip: bool = setting(True, "One flip for all views of an input (the paper's choice), or one for each view.")
-    translation: int = setting(0, "weak, strong: largest shift in pixels, each way; borders reflect.", at_least=0)
+    translation: int = setting(
+        0, "weak, strong: largest shift in pixels, in each direction; borders reflect.", at_least=0
+    )
     operations: int = setting(2, "strong: random operations per image, such as a rotation.", at_least=0, at_most=100)
     cutout: float = setting(0.5, "strong: side of the square cut out, relative to the image's.", at_least=0, at_most=1)
     noise: float = setting(0.15, "noise, and strong for vectors: standard deviation of the noise.", at_least=0)
@@ -44,10 +46,12 @@ class ViewsConfig(Section):
 
 @dataclass(frozen=True)
 class Views:
-    """The views of inputs of one shape.
+    """Makes the views of a batch of inputs.
 
     Parameters
     ----------
+    input_shape
+        Shape of one input: [channels, height, width] or [features].
     pixels
         Inputs range from 0 (black) to 1 (white), so colors may be changed.
     """
@@ -63,14 +67,16 @@ class Views:
             raise ConfigError(f"views.flip and views.translation need images, but the inputs have shape {shape}.")
         if shift and shift >= min(self.input_shape[1:]):
             size = "x".join(map(str, self.input_shape[1:]))
-            raise ConfigError(f"views.translation is {shift}, but the images are {size}; expected less than a side.")
+            raise ConfigError(
+                f"views.translation is {shift}, but the images are {size}; expected less than the smaller side."
+            )
 
     @property
     def is_images(self) -> bool:
         return len(self.input_shape) == 3
 
     def check(self, names: Sequence[str]) -> None:
-        """Raise a ConfigError for unknown views, and for views of inputs of another shape."""
+        """Raise a ConfigError for unknown views, and for views that do not support the shape of the inputs."""
         for name in names:
             if name not in VIEWS:
                 raise ConfigError(unknown_name("view", name, VIEWS))
@@ -79,7 +85,7 @@ class Views:
                 raise ConfigError(f"the view '{name}' is for {needed}, but the inputs have shape {self.input_shape}.")
 
     def make(self, inputs: Tensor, names: Sequence[str]) -> tuple[Tensor, ...]:
-        """Return the views of these names, in their order."""
+        """Return one view of the inputs per name, in order."""
         moved = iter(self._moved(inputs, sum(VIEWS[name].is_moved for name in names)))
         return tuple(VIEWS[name].make(self, next(moved) if VIEWS[name].is_moved else inputs) for name in names)
 
@@ -126,7 +132,7 @@ def _reflect(index: Tensor, size: int) -> Tensor:
 
 
 def cut_out(images: Tensor, uniform: Tensor, part: float, fill: float) -> Tensor:
-    """Fill a square of `part` of the side, its center anywhere, from two numbers between 0 and 1 for each image."""
+    """Fill a square in each image. Its side is `part` of the smaller side, its center is at `uniform`, [2, rows], in 0..1."""
     height, width = images.shape[2:]
     half = part * min(height, width) / 2
     rows, columns = (torch.arange(size, device=images.device) + 0.5 for size in (height, width))
@@ -158,7 +164,7 @@ def _matrices(which: Tensor, strength: Tensor, aspect: float) -> Tensor:
     angle = of("rotate", MAX_ANGLE)
     cosine, sine = angle.cos(), angle.sin()
     across, down = of("shear_x", MAX_SHEAR), of("shear_y", MAX_SHEAR)
-    right, below = of("shift_x", 2 * MAX_SHIFT), of("shift_y", 2 * MAX_SHIFT)  # a side is 2 long here
+    right, below = of("shift_x", 2 * MAX_SHIFT), of("shift_y", 2 * MAX_SHIFT)  # grid_sample's coordinates span 2
     top = torch.stack([cosine, (across - sine) * aspect, right], dim=1)
     bottom = torch.stack([(sine + down) / aspect, cosine, below], dim=1)
     return torch.stack([top, bottom], dim=1)
@@ -181,18 +187,18 @@ def _mean_of_three(images: Tensor, dim: int) -> Tensor:
 
 
 def posterize(images: Tensor, strength: Tensor) -> Tensor:
-    """Reduce the number of levels: from 8 bits down to 4."""
+    """Reduce 8 bits per channel to as few as 4."""
     width = 2.0 ** (strength.abs() * (8 - MIN_BITS + 1)).floor().clamp(max=8 - MIN_BITS)
     return ((images * 255).round() / width).floor() * width / 255
 
 
 def solarize(images: Tensor, strength: Tensor) -> Tensor:
-    """Invert what is brighter than a threshold."""
+    """Invert pixels that are brighter than a threshold."""
     return torch.where(images > 1 - strength.abs(), 1 - images, images)
 
 
 def autocontrast(images: Tensor, strength: Tensor) -> Tensor:
-    """Stretch each channel to the full range, at any strength."""
+    """Stretch each channel to the full range. The strength has no effect."""
     low, high = images.amin(dim=(2, 3), keepdim=True), images.amax(dim=(2, 3), keepdim=True)
     flat = high - low < 1e-3
     return torch.where(flat, images, (images - low) / torch.where(flat, 1.0, high - low))

@@ -1,4 +1,4 @@
-"""A user's arrays as [rows, channels, height, width], uint8 or float32, or [rows, features], float32; and their files."""
+"""Read a user's arrays, and convert images to [rows, channels, height, width] and features to [rows, features]."""
 
 import zipfile
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of an .npz file. Arrays of Python objects are refused: reading them could run code."""
-    with _file_errors(path), path.open("rb") as file:  # numpy leaks the file if it cannot read it
+    with _file_errors(path), path.open("rb") as file:  # numpy leaves the file open if it cannot read it
         archive = np.load(file, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise ValueError("it is a single array; save it with numpy.savez")
@@ -99,7 +99,7 @@ def same_scale(limits: Range, others: Range) -> bool:
 
 
 def are_pixels(images: Array) -> bool:
-    """Return True for bytes, or floats in 0..1, with some in the upper half; otherwise the value of white is unknown."""
+    """Return True for bytes, or floats in 0..1, if some are in the upper half; otherwise it is unknown what white is."""
     if images.dtype == np.uint8:
         return any(bool(piece.max() > 127) for piece in pieces(images, PIECE))
     limits = value_range(images)
@@ -114,7 +114,7 @@ def standard_inputs(
 ) -> NDArray[Any]:
     """Return images as [rows, channels, height, width] and features as [rows, features].
 
-    Bytes become uint8 and everything else float32. A mapped file of one of these types stays mapped.
+    Bytes become uint8 and everything else float32. A memory-mapped array of one of these types stays mapped.
     """
     if np.ma.is_masked(inputs):
         raise DataError(f"{what} have masked values; fill them first.")
@@ -131,7 +131,7 @@ def standard_inputs(
     elif channels_last:
         x = x.transpose(0, 3, 1, 2)
     if not is_mapped(x) or x.dtype != kind:
-        with np.errstate(over="ignore"):  # what overflows float32 becomes infinite and is refused below
+        with np.errstate(over="ignore"):  # values that overflow float32 become infinite and are refused below
             x = np.ascontiguousarray(x, dtype=kind)
     if kind == np.float32:
         bad = [~np.isfinite(piece.reshape(len(piece), -1)).all(axis=1) for piece in pieces(x, PIECE)]
@@ -149,8 +149,8 @@ def as_trained(
     shape
         Shape of a training row.
     limits
-        Range of the training images; None for vectors. Integers on this scale are used as they are. If the limits are
-        those of pixels, other integers from 0 to 255 are bytes.
+        Range of the training images; None for vectors. Integers on this scale are used unchanged. If the limits are
+        those of pixels, other integers from 0 to 255 are taken as bytes.
     of_bytes
         Whether the training images were bytes.
     where, what
@@ -189,7 +189,7 @@ def is_channels_last(shape: tuple[int, ...], layout: str = "auto", what: str = "
 
 
 def _layout_of(given: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    """Return the layout of images of shape `given` that must fit a model or data of `shape`, [channels, height, width]."""
+    """Return the layout of images of shape `given`, which are to be used with images of `shape`, [channels, height, width]."""
     return "NHWC" if given == (*shape[1:], *shape[:1]) != shape else "NCHW"
 
 
@@ -202,7 +202,7 @@ def image_side(shape: tuple[int, ...]) -> int | None:
 def matching(extra: Array, main: Array, name: str) -> Array:
     """Return extra inputs in the shape and type of the main ones, or refuse them."""
     if main.dtype.kind in "OU" and extra.dtype.kind in "OU" and extra.ndim == main.ndim:
-        return extra  # strings, or other objects, which an encoder knows
+        return extra  # strings or other objects, which the encoder checks
     is_bytes, given = main.dtype == np.uint8, extra.dtype
     mixed = given.kind not in "uif" or (main.ndim == 4 and (given.kind == "f") == is_bytes)
     if isinstance(extra, np.ndarray) and not mixed:
@@ -219,7 +219,7 @@ def matching(extra: Array, main: Array, name: str) -> Array:
 
 
 def refuse_rows(bad: NDArray[np.bool_], found: str, numbers: Rows | None = None) -> None:
-    """Raise an error that names the first bad row, if there is one. `numbers` are the rows' numbers, by default 0, 1, ..."""
+    """Raise a DataError that names the first bad row, if there is one. `numbers` are the rows' numbers; default: 0, 1, ..."""
     rows = np.flatnonzero(bad) if numbers is None else numbers[bad]
     if len(rows):
         first = f"{plural(len(rows), 'row')} (the first is row {rows[0]})"

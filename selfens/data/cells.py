@@ -12,30 +12,30 @@ from selfens.errors import DataError, listed
 
 MISSING = frozenset(("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "NULL", "null", "None", "?"))
 DATES = ("ISO8601", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y")
-MOSTLY = 0.9  # the share of the nonempty cells that must be numbers, or dates, for the column to be of that kind
-IDENTIFIER = re.compile(r"(.*[\W_])?(?i:id)|.*[a-z]I[dD]|(Unnamed: 0)?")  # the last is an index that pandas wrote
+MOSTLY = 0.9  # a column holds numbers, or dates, if at least this share of its nonempty cells does
+IDENTIFIER = re.compile(r"(.*[\W_])?(?i:id)|.*[a-z]I[dD]|(Unnamed: 0)?")  # the last is an index written by pandas
 WITH_UNIT = r"[-+]?([^\w\s.,+-]|[A-Z]{3}\s)\s?[-+]?\d[\d.,']*|[-+]?\d[\d.,']*\s?([^\w\s.,:;/+-]\w?|[a-zA-Zµ²³/]{1,5})"
-MAX_UNITS = 3  # with more of them, they are not units but codes that tell cells apart
+FEWEST_COUNTED, MAX_GAPS = 30, 3  # a column numbers only so many rows; and how many times as far its numbers may reach
+MAX_UNITS = 3  # if there are more, they are not units but codes
 
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff]{2}|[^\s\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff]+")
-"""What spaces enclose; in scripts without spaces, two letters."""
-TEXT_WORDS = 5  # a column is text if the middle cell has this many words
-TEXT_DISTINCT = 0.2  # and at least this share of its cells differ
-TEXT_SAMPLE = 2000  # cells that are looked at
+"""A word between spaces, or two letters of a script without spaces."""
+TEXT_WORDS = 5  # a column is text if its median cell has at least this many words,
+TEXT_DISTINCT = 0.2  # and at least this share of its cells are distinct
+TEXT_SAMPLE = 2000  # number of cells examined
 
 Kind = Literal["number", "date", "category", "text"]
 
 
 def as_text(cells: Any, missing: Collection[str] = MISSING) -> Any:
-    """Return a column as stripped strings; a missing cell is empty."""
+    """Return a column as stripped strings. Missing cells become empty."""
     import pandas
 
     if cells.dtype.kind in "iuf":
         known = zip(cells, cells.notna(), strict=True)
         plain = [int(cell) if is_known and cell % 1 == 0 else cell for cell, is_known in known]  # 1.0 is "1"
-        cells = pandas.Series(
-            plain, cells.index, dtype=object, name=cells.name
-        )  # `map` would make floats of them again
+        # Not `map`, which would turn them back into floats.
+        cells = pandas.Series(plain, cells.index, dtype=object, name=cells.name)
     elif cells.dtype == object or cells.dtype.kind == "c":
         for cell in cells:
             if isinstance(cell, list | dict | set | bytes | complex | np.ndarray):
@@ -49,7 +49,7 @@ def as_text(cells: Any, missing: Collection[str] = MISSING) -> Any:
 
 
 def as_numbers(cells: Any, date_format: str, comma: bool) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return a column as numbers, or as days since 1970, NaN where a cell is neither; and which cells are not empty."""
+    """Return a column as numbers, or dates as days since 1970, with NaN for other cells; and which cells are not empty."""
     import pandas
 
     if comma and cells.dtype.kind == "O" and not date_format:
@@ -59,7 +59,7 @@ def as_numbers(cells: Any, date_format: str, comma: bool) -> tuple[NDArray[np.fl
             cells = text.str.replace(".", "", regex=False).where(~text.str.contains(",", regex=False), text)
     if cells.dtype.kind == "O" and not date_format:
         quick = pandas.to_numeric(cells, errors="coerce")
-        if quick.dtype.kind in "iuf" and quick.notna().all():  # not booleans, which are strings beside empty cells
+        if quick.dtype.kind in "iuf" and quick.notna().all():  # booleans stay strings, as in a column with empty cells
             cells = quick
     known = cells.notna()
     if cells.dtype.kind == "m":
@@ -100,7 +100,7 @@ def kind_of(cells: Any, comma: bool) -> tuple[Kind, str]:
 
 
 def words_in(cells: Any) -> float:
-    """Return how many words the middle cell of a column of strings has, or 0 if many cells are the same."""
+    """Return the number of words in the median cell of a column of strings, or 0 if too few cells are distinct."""
     if not all(isinstance(cell, str) for cell in cells[cells.notna()].iloc[:TEXT_SAMPLE]):
         return 0.0
     some = as_text(cells.iloc[:: 1 + len(cells) // TEXT_SAMPLE]).loc[lambda found: found != ""]
@@ -109,8 +109,24 @@ def words_in(cells: Any) -> float:
     return float(np.median([len(WORD.findall(text[:1000])) for text in some]))
 
 
+def numbers_rows(cells: Any) -> bool:
+    """Return True for different whole numbers in the order of the rows, or without large gaps: row names, counters, ids.
+
+    Measurements are seldom so; if a file is sorted, such a column tells the order, and so the class.
+    """
+    numbers, known = as_numbers(cells, "", False)
+    if len(numbers) < FEWEST_COUNTED or not known.all() or (numbers % 1 != 0).any():
+        return False
+    steps = np.diff(numbers)
+    in_order = (steps > 0).all() or (steps < 0).all()
+    is_dense = len(np.unique(numbers)) == len(numbers) and np.ptp(numbers) < MAX_GAPS * len(numbers)
+    return bool(in_order or is_dense)
+
+
 def is_identifier(cells: Any, kind: Kind) -> bool:
-    """Return True if the cells all differ and the column is named like an id, or is a column of strings."""
+    """Return True if the cells all differ, and the column is named like an id, numbers the rows, or holds strings."""
+    if kind == "number" and numbers_rows(cells):
+        return True
     if not IDENTIFIER.fullmatch(cells.name) and kind != "category":
         return False
     text = as_text(cells)
@@ -118,18 +134,18 @@ def is_identifier(cells: Any, kind: Kind) -> bool:
 
 
 def find_identifier(frame: Frame) -> str | None:
-    """Return the column that tells rows apart: the first one named like an id, else the first of strings."""
+    """Return the column that identifies rows: of those whose cells all differ, the first named like an id, else the first."""
     import pandas
 
     comma = has_decimal_comma(frame)
     differ = [name for name in frame.columns if is_identifier(frame[name], kind_of(frame[name], comma)[0])]
-    named = [name for name in differ if IDENTIFIER.fullmatch(name)]
+    like_ids = [name for name in differ if IDENTIFIER.fullmatch(name)]
     spans = (pandas.IntervalDtype, pandas.PeriodDtype)
-    return next(iter(named or [name for name in differ if not isinstance(frame[name].dtype, spans)]), None)
+    return next(iter(like_ids or [name for name in differ if not isinstance(frame[name].dtype, spans)]), None)
 
 
 def unit_notes(frame: Frame, names: Sequence[str]) -> tuple[str, ...]:
-    """Return a note if some of these columns, which count as strings, hold numbers with a unit."""
+    """Return a note if some of these columns, which are used as strings, hold numbers with a unit."""
     found = []
     for name in names:
         text = as_text(frame[name]).loc[lambda cells: cells != ""]
@@ -137,5 +153,5 @@ def unit_notes(frame: Frame, names: Sequence[str]) -> tuple[str, ...]:
         if len(text) and len(units) >= MOSTLY * len(text) and units.nunique() <= MAX_UNITS:
             found.append(f"'{name}'")
     columns = f"column{'s' * (len(found) > 1)} {listed(found)}"
-    note = f"{columns}: numbers with a unit count as strings; to use them as numbers, remove the unit."
+    note = f"{columns}: numbers with a unit are used as strings; remove the unit to use them as numbers."
     return (note,) if found else ()

@@ -1,4 +1,4 @@
-"""Dataset: examples as their source gave them, the labels that are known, and which rows are for testing."""
+"""Dataset: raw examples from a source, their labels, and which rows are for testing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from selfens.data.rows import Labels, LazyRows, Rows, pieces, take
 from selfens.errors import DataError, listed, plural
 
 UNLABELED = -1
-MAX_HASHED_ROWS = 100_000  # of more test rows, evenly spaced ones are hashed
-MAX_HASHED = 2**33  # bytes; of larger arrays, evenly spaced rows are hashed, or it would take minutes
+MAX_HASHED_ROWS = 100_000  # with more test rows, an evenly spaced sample is hashed
+MAX_HASHED = 2**33  # bytes; of larger arrays, an evenly spaced sample is hashed, because all rows would take minutes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,18 +39,18 @@ class Dataset:
     classes: tuple[str, ...]
     name: str = "arrays"
     ids: tuple[str, ...] = ()
-    """What tells the rows apart: their files, or an id column; empty if nothing does."""
+    """The id of each row: its file, or a cell of an id column. Empty if rows have no ids."""
     id_header: str = "file"
     folder: str = ""
     """The folder that the files are in, if ids are files."""
     suggested: NDArray[np.bool_] | None = None
-    """Rows that a model chose for labeling (`selfens.data.journal`), which are hard: never test rows. None: no rows."""
+    """Rows that a model chose for labeling (`selfens.data.journal`). They are hard, so they never become test rows."""
     prior: NDArray[np.float32] | None = None
     """[rows, classes] what another model says about the rows (`selfens.data.prior`), NaN where nothing; None: no rows."""
     numbers: Rows | None = None
     """The number of each row in the user's file; None: counted from 0, training and test rows separately."""
     notes: tuple[str, ...] = ()
-    """What the user should know about how the data were read."""
+    """Messages for the user on how the data were read."""
     skipped: tuple[str, ...] = ()
     """Files that could not be read, and why."""
     extra_rows: int = 0
@@ -58,7 +58,7 @@ class Dataset:
     source: Any = None
     """The options it was loaded with, as completed by its source; None if it was made in Python."""
 
-    # Making one
+    # Constructors
 
     @classmethod
     def from_arrays(
@@ -81,10 +81,14 @@ class Dataset:
             float; or feature vectors [rows, features].
         labels
             One per row: integers or strings; -1, None, NaN, pandas' NA or "" if unknown.
+        test_inputs, test_labels
+            The test set, if there is one. Every test row needs a label.
         classes
-            Names of the classes; integer labels are positions in it.
+            Names of the classes; integer labels are indices into it.
         layout
             "NHWC" or "NCHW", if the shape is ambiguous.
+        name
+            What messages call the dataset.
         """
         bytes_only = fits_bytes(inputs) and (test_inputs is None or fits_bytes(test_inputs))
         x = standard_inputs(inputs, layout=layout, what="the training inputs", bytes_allowed=bytes_only)
@@ -114,15 +118,16 @@ class Dataset:
         classes: Sequence[str] | None = None,
         **about: Any,
     ) -> Dataset:
-        """Make a dataset from rows of any kind and their labels, None or -1 if unknown; `about` are its other fields."""
+        """Make a dataset from rows of any kind and their labels, None or -1 if unknown. `about` sets other fields."""
         test = np.zeros(len(labels), dtype=bool) if is_test is None else is_test
         names, numbers = number_classes([None if label == UNLABELED else label for label in labels], test, classes)
         unknown = np.flatnonzero(test & (numbers == UNLABELED)).tolist()
         if names and unknown:
             strange = next((labels[row] for row in unknown if labels[row] is not None), None)
-            lacks = "no label" if strange is None else f"the label '{strange}', which no training row has"
-            count = plural(sum(labels[row] == strange for row in unknown), "test row")
-            raise DataError(f"{count} with {lacks}; give each a label of the training rows, or leave it out.")
+            found = "no label" if strange is None else f"the label '{strange}', which no training row has"
+            count = sum(labels[row] == strange for row in unknown)
+            rows = f"{plural(count, 'test row')} {'has' if count == 1 else 'have'} {found}"
+            raise DataError(f"{rows}; give each test row a label of the training rows, or leave it out.")
         return cls(raw=raw, labels=numbers, is_test=test, classes=names, **about)
 
     @classmethod
@@ -134,7 +139,9 @@ class Dataset:
     def with_extra(self, raw: Any, *, ids: Sequence[str] = (), name: str = "the extra rows") -> Dataset:
         """Return this dataset with more unlabeled rows of the same kind after its own."""
         if is_frame(self.raw) != is_frame(raw):
-            raise DataError(f"{name} and {self.name} are of different kinds; extra rows of a table come from a table.")
+            raise DataError(
+                f"{name} and {self.name} are of different kinds; extra rows of a table must come from a table."
+            )
         if is_frame(raw):
             import pandas
 
@@ -142,21 +149,21 @@ class Dataset:
                 raise DataError(f"{name} lacks the columns {listed(missing)} of {self.name}.")
             if has_decimal_comma(raw) != has_decimal_comma(self.raw):
                 raise DataError(f"only one of {name} and {self.name} has decimal commas; save both in the same way.")
-            joined: Any = pandas.concat([self.raw, raw[self.raw.columns]], ignore_index=True)
-            joined.attrs = self.raw.attrs
+            rows: Any = pandas.concat([self.raw, raw[self.raw.columns]], ignore_index=True)
+            rows.attrs = self.raw.attrs
         else:
             raw = matching(raw if isinstance(raw, LazyRows) else np.asarray(raw), self.raw, name)
-            joined = LazyRows([self.raw, raw])
+            rows = LazyRows([self.raw, raw])
         numbers = self.numbers
         if numbers is not None:
             numbers = np.concatenate([numbers, 1 + numbers.max(initial=-1) + np.arange(len(raw))])
-        own = self.ids or [f"{self.name}:{row}" for row in range(len(self.labels))]
+        main_ids = self.ids or [f"{self.name}:{row}" for row in range(len(self.labels))]
         return replace(
             self,
-            raw=joined,
+            raw=rows,
             labels=np.concatenate([self.labels, np.full(len(raw), UNLABELED)]),
             is_test=np.concatenate([self.is_test, np.zeros(len(raw), bool)]),
-            ids=(*own, *(ids or [f"{name}:{row}" for row in range(len(raw))])),
+            ids=(*main_ids, *(ids or [f"{name}:{row}" for row in range(len(raw))])),
             numbers=numbers,
             suggested=None if self.suggested is None else np.concatenate([self.suggested, np.zeros(len(raw), bool)]),
             prior=None if self.prior is None else np.pad(self.prior, [(0, len(raw)), (0, 0)], constant_values=np.nan),
@@ -165,7 +172,10 @@ class Dataset:
         )
 
     def with_split(self, train: Rows, test: Rows, labels: Labels) -> Dataset:
-        """Return a dataset of the training rows `train` and `test`; `labels` are those of all training rows."""
+        """Return a dataset that trains on `train` and tests on `test`, both training rows of this one.
+
+        `labels` are the labels of all training rows.
+        """
         rows = self.train_rows[np.concatenate([train, test])]
         return replace(
             self,
@@ -224,10 +234,10 @@ class Dataset:
     def num_classes(self) -> int:
         return len(self.classes)
 
-    # What rows are called
+    # Names of rows
 
     def row_numbers(self, *, test: bool = False) -> Rows:
-        """Return the numbers of the training rows, or of the test rows, as the user knows them."""
+        """Return the numbers of the training rows, or of the test rows, in the user's file."""
         rows = self.test_rows if test else self.train_rows
         return np.arange(len(rows)) if self.numbers is None else self.numbers[rows]
 
@@ -236,7 +246,7 @@ class Dataset:
         return tuple(self.ids[row] for row in (self.test_rows if test else self.train_rows)) if self.ids else ()
 
     def identify(self, rows: Rows) -> tuple[Rows, dict[str, list[str]]]:
-        """Return the numbers of these training rows as the user knows them, and a column of their ids, if they have any."""
+        """Return the numbers of these training rows in the user's file, and a column of their ids, if they have any."""
         ids = {self.id_header: [self.ids[row] for row in self.train_rows[rows]]} if self.ids else {}
         return self.row_numbers()[rows], ids
 
@@ -246,12 +256,12 @@ class Dataset:
         return hash_arrays(hashlib.sha256("".join(hashes).encode()), self.test_labels)
 
     def row_hashes(self, rows: Rows | None = None) -> list[str]:
-        """Hash the content of rows (default: all): of their files, cells or numbers, whatever their names and places."""
+        """Hash the content of rows (default: all): their files, cells or numbers, whatever their names and order."""
         rows = np.arange(len(self.labels)) if rows is None else rows
         if is_frame(self.raw):
             from pandas.util import hash_pandas_object
 
-            # Without ids, which are no inputs as long as they all differ. The same text whatever the type of a column.
+            # Without columns named like ids, which are inputs only if cells repeat. As text, whatever the type of a column.
             names = [name for name in self.raw.columns if not IDENTIFIER.fullmatch(name)] or list(self.raw.columns)
             cells = self.raw[names].iloc[rows].apply(as_text, missing=())
             numbers = hash_pandas_object(cells, index=False)
@@ -270,12 +280,12 @@ def _file_hash(path: str) -> str:
 
 
 def content(rows: NDArray[Any]) -> bytes:
-    """Return what to hash of rows: their bytes, or of Python objects, such as strings, what they show."""
+    """Return the bytes to hash for rows: their memory, or for Python objects, such as strings, their repr."""
     return repr(rows.tolist()).encode("utf-8", "backslashreplace") if rows.dtype == object else rows.tobytes()
 
 
 def hash_arrays(digest: Any, *arrays: Any) -> str:
-    """Update a hash with the bytes of arrays, or of every n-th row if they are very large; return it as text."""
+    """Update a hash with arrays, or with every n-th row of very large ones, and return it as text."""
     for array in arrays:
         every = 1 + array.nbytes // MAX_HASHED
         for piece in pieces(array, PIECE, None if every == 1 else np.arange(0, len(array), every)):
@@ -309,7 +319,7 @@ def is_missing(value: Any) -> bool:
 
 def _label_value(value: Any, what: str) -> int | str | None:
     if isinstance(value, str):
-        return None if value in ("", str(UNLABELED)) else str(value)  # numpy's strings become Python's
+        return None if value in ("", str(UNLABELED)) else str(value)  # numpy strings become Python strings
     if is_missing(value):
         return None
     if isinstance(value, float) and value.is_integer():
@@ -323,7 +333,7 @@ def _label_value(value: Any, what: str) -> int | str | None:
 def number_classes(
     labels: Sequence[int | str | None], is_test: NDArray[np.bool_], classes: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], Labels]:
-    """Return the class names and each label as a position among them; without names, those of the training rows."""
+    """Return the class names, and each label as an index into them. Default names: the labels of the training rows."""
     known = {value for value in labels if value is not None}
     kinds = {type(value) for value in known}
     if len(kinds) > 1:

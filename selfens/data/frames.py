@@ -7,7 +7,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from selfens.errors import DataError, plural, require
+from selfens.errors import DataError, listed, plural, require
 from selfens.files import check_regular
 from selfens.files.tables import NOT_UTF8, read_lines
 
@@ -19,19 +19,17 @@ HEADER = 2**20  # characters in which the first line of a CSV must end
 Frame = Any
 """A pandas DataFrame. Those read from a file have the attrs `COMMA` and `NOTES`."""
 COMMA, NOTES, TEXT = "selfens.comma", "selfens.notes", "selfens.text"
+"""Keys of attrs: how numbers are written, notes for the user on how the file was read, and the columns named as text."""
 
 
 class Convention(Enum):
-    """How numbers are written. An object of ours, because anybody may have put anything else into the attrs of a DataFrame."""
+    """How numbers are written. A type of ours, because a user's DataFrame may have anything in its attrs."""
 
     DECIMAL_COMMA = auto()
 
 
-"""Whether numbers have a decimal comma, and notes for the user on how the file was read."""
-
-
 class TextColumns(tuple[str, ...]):
-    """The columns that a person has named as text. A type of ours for the same reason."""
+    """The columns that the user named as text. A type of ours for the same reason."""
 
 
 def has_decimal_comma(frame: Frame) -> bool:
@@ -39,17 +37,18 @@ def has_decimal_comma(frame: Frame) -> bool:
 
 
 def named_texts(frame: Frame) -> tuple[str, ...]:
-    """Return the columns that a person has named as text; the others are recognized."""
+    """Return the columns that the user named as text. Other columns of text are recognized by their cells."""
     found = frame.attrs.get(TEXT)
     return found if isinstance(found, TextColumns) else ()
 
 
 def text_frame(texts: Sequence[Any], column: str = "text") -> Frame:
-    """Return a table whose only column holds these texts; None is an empty text."""
+    """Return a table with these texts as its only column. None counts as an empty text; invalid Unicode is replaced."""
     require("text", "training on texts", "pandas")
     import pandas
 
-    frame = pandas.DataFrame({column: pandas.Series(list(texts), dtype=object)})
+    valid = [text.encode("utf-8", "replace").decode() if isinstance(text, str) else text for text in texts]
+    frame = pandas.DataFrame({column: pandas.Series(valid, dtype=object)})
     frame.attrs[TEXT] = TextColumns([column])
     return frame
 
@@ -59,7 +58,7 @@ def is_table(path: str | Path) -> bool:
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the column names of a table; of a CSV, only the beginning is read."""
+    """Return the column names of a table. Only the beginning of a CSV is read."""
     if path.suffix.lower() in JSON_LINES:
         return list(dict.fromkeys(name for record in read_records(path) for name in record))
     with _file_errors(path):
@@ -72,7 +71,7 @@ def column_names(path: Path) -> list[str]:
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of rows of a table, at least 1; of a CSV, the number of lines below the first, an estimate."""
+    """Return the number of rows of a table, at least 1. For a CSV it is an estimate: the lines below the first."""
     with _file_errors(path):
         if path.suffix.lower() == ".parquet":
             from pyarrow import parquet
@@ -92,6 +91,11 @@ def read_frame(path: Path) -> Frame:
 
         if path.suffix.lower() in JSON_LINES:
             frame, attrs = pandas.DataFrame(read_records(path)), dict[str, Any]()
+            nested = [name for name in frame.columns if any(isinstance(cell, list | dict) for cell in frame[name])]
+            if nested:
+                columns = f"column{'s' * (len(nested) > 1)} {listed([repr(name) for name in nested])}"
+                attrs = {NOTES: [f"{columns}: left out, because cells are JSON lists or objects."]}
+                frame = frame.drop(columns=nested)
         elif path.suffix.lower() == ".parquet":
             stored = pandas.read_parquet(path, engine="pyarrow")
             frame, attrs = stored.reset_index(drop=not any(stored.index.names)), {}
@@ -105,7 +109,8 @@ def read_frame(path: Path) -> Frame:
                     short.append(number)
                 rows.append(line + [""] * (len(header) - len(line)))
             frame = pandas.DataFrame(rows, columns=header, dtype=str)
-            frame = frame.loc[:, (frame != "").any().to_numpy() | (frame.columns != "")]  # spreadsheets add columns
+            # Spreadsheets add empty columns.
+            frame = frame.loc[:, (frame != "").any().to_numpy() | (frame.columns != "")]
             commas = _first(frame, DECIMAL_COMMA, THOUSANDS)
             points = _first(frame, DECIMAL_POINT, THOUSANDS_WITH_POINTS) if commas or separator == ";" else ""
             comma = bool(commas or (separator == ";" and not points))
@@ -130,7 +135,7 @@ def read_frame(path: Path) -> Frame:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of JSON Lines, one per line; empty lines are passed over."""
+    """Return the objects of a JSON Lines file, one per line. Empty lines are skipped."""
     with _file_errors(path):
         records = []
         for number, line in enumerate(path.read_bytes().decode("utf-8-sig").split("\n"), 1):
@@ -138,6 +143,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
                 continue
             try:
                 record = json.loads(line)
+                if r"\ud" in line.lower():  # half a pair of surrogates, of a text that was cut, is no valid Unicode
+                    record = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
             except (ValueError, RecursionError):
                 record = None
             if not isinstance(record, dict):
@@ -179,7 +186,7 @@ def check_frame(frame: Frame) -> Frame:
     """Return a user's DataFrame with strings as column names; refuse duplicates, and tables that are not pandas'."""
     if not is_frame(frame):
         kind = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
-        raise DataError(f"a {kind} was given as a table; expected a pandas DataFrame, so convert it (to_pandas).")
+        raise DataError(f"a {kind} was given as a table; expected a pandas DataFrame (convert it with to_pandas).")
     names = [str(name).strip() for name in frame.columns]
     if len(set(names)) < len(names):
         raise DataError(f"the table has two columns named '{max(names, key=names.count)}'; give each its own name.")

@@ -3,7 +3,6 @@
 import io
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfens.core import memory
+from selfens.data.folders import counts_of_others, kinds
 from selfens.data.rows import Array, LazyRows, Rows, take
 from selfens.errors import DataError
 from selfens.files import check_regular
 
 SIDE: dict[str, Any] = {"at_least": 4, "at_most": 1024}
 """The bounds of the side of images, in pixels."""
-DRAFT = 2  # Pillow may decode a JPEG at a reduced size, at least this many times the wanted one
+DRAFT = 2  # Pillow may decode a JPEG at a reduced size, at least this many times the target size
 SUFFIXES = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".webp"}
 OTHER_SUFFIXES = {
     ".heic",
@@ -36,6 +36,19 @@ OTHER_SUFFIXES = {
     ".rw2",
     ".pef",
     ".psd",
+    ".jxl",
+    ".jp2",
+    ".svg",
+    ".nrw",
+    ".srw",
+    ".sr2",
+    ".rwl",
+    ".x3f",
+    ".3fr",
+    ".erf",
+    ".kdc",
+    ".mrw",
+    ".iiq",
 }
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "PPM", "WEBP")  # Pillow runs another program for some others
 AT_ONCE = 128  # images decoded between two updates of the progress bar
@@ -47,19 +60,22 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def note_on_others(folder: Path) -> tuple[str, ...]:
-    """Return a note on photos in formats that cannot be read, if a folder holds any."""
-    suffixes = Counter(Path(name).suffix.lower() for _, _, names in os.walk(folder) for name in names)
-    found = [f"{suffixes[suffix]:,} {suffix}" for suffix in sorted(OTHER_SUFFIXES & suffixes.keys())]
-    return (
-        (f"left out {', '.join(found)} files, whose formats cannot be read; convert them to JPEG or PNG.",)
-        if found
-        else ()
-    )
+def notes_on_others(folder: Path) -> tuple[str, ...]:
+    """Return notes on the files of a folder that are not read: photos in other formats, and anything else in its folders."""
+    found = counts_of_others(folder, is_image)
+    photos = {kind: count for kind, count in found.items() if kind in OTHER_SUFFIXES}
+    others = {
+        kind: count for (kind, count) in counts_of_others(folder, is_image, below=True).items() if kind not in photos
+    }
+    reasons = {
+        "whose formats cannot be read; convert them to JPEG or PNG": photos,
+        "which are not images": others,
+    }
+    return tuple(f"left out {kinds(counts)} files, {why}." for why, counts in reasons.items() if counts)
 
 
 class ImageFiles(LazyRows):
-    """[rows, 3, size, size] the images of files, decoded when they are asked for; unreadable ones are blank."""
+    """Image files as [rows, 3, size, size]. Images are decoded on access; unreadable ones are blank."""
 
     def __init__(self, paths: Sequence[Path], size: int) -> None:
         self.paths, self.parts, self.rows = paths, (), None
@@ -83,10 +99,10 @@ class ImageFiles(LazyRows):
 def decode_all(
     paths: Sequence[Path], size: int, source: str | Path, progress: bool = False
 ) -> tuple[Array, Rows, list[str]]:
-    """Decode every image of `source`. Returns the readable ones, their positions in `paths`, and why others are not.
+    """Decode every image of `source`. Return the readable ones, their positions in `paths`, and why the others failed.
 
-    Images that fit into half of the memory stay there; otherwise they are decoded whenever they are needed. It is an
-    error if most are damaged. A path that is not a regular file, such as a pipe or a broken link, does not count.
+    Images stay in memory if they fit into half of it; otherwise they are decoded on every access. Raises a DataError if
+    most files are damaged. Paths that are not regular files, such as pipes and broken links, do not count.
     """
     images = ImageFiles(paths, size)
     keep = images.nbytes <= memory.available() // 2
@@ -116,7 +132,7 @@ def track(steps: range, words: str, show: bool) -> Any:
 
 
 def suggested_size(paths: Sequence[Path]) -> int:
-    """Return 32 pixels, or the images' own side if it is from 8 to 32, judging by about fifty of them."""
+    """Return the median side of about fifty of the images, but at least 8 and at most 32 pixels."""
     sides = []
     for path in paths[:: max(1, len(paths) // 50)]:
         with suppress(Exception), _opened(path) as image:  # unreadable files are reported when they are decoded
@@ -146,7 +162,7 @@ def thumbnail(path: Path, size: int) -> bytes:
 
 
 def _read(path: Path, size: int) -> Any:
-    """Return an image in color: upright by its EXIF tag, transparency on white, perhaps reduced, but larger than `size`."""
+    """Return an image in RGB, rotated by its EXIF tag, on white if transparent. A JPEG may be reduced, but not below `size`."""
     from PIL import Image, ImageOps
 
     with _opened(path) as opened:
@@ -160,7 +176,7 @@ def _read(path: Path, size: int) -> Any:
 
 
 def resize(images: NDArray[Any], size: int) -> Pixels:
-    """Return [rows, 3, size, size] bytes of images in memory, [rows, channels, height, width], bytes or floats in 0..1."""
+    """Resize images [rows, channels, height, width], bytes or floats in 0..1, to bytes [rows, 3, size, size]."""
     from PIL import Image
 
     if images.dtype == np.uint8 and images.shape[1:] == (3, size, size):

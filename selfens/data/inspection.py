@@ -1,14 +1,15 @@
-"""A look at the data before anything is learned: copies, look-alikes, blank images, and what copies make untrue.
+"""Inspection of the data before training: copies, look-alikes and blank images, and the problems that copies cause.
 
-Rows are those of a `Dataset`, training and test rows together. Nothing is removed: a person decides.
+Row numbers are those of a `Dataset`, training and test rows together. Nothing is removed; that is for the user to decide.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,24 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import adaptive_avg_pool2d
 
+from selfens.data.cells import TEXT_WORDS, as_text, words_in
 from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.frames import is_frame, named_texts
 from selfens.data.rows import Rows, pieces
 from selfens.errors import plural
 from selfens.files import check_regular
 from selfens.files.tensors import write_atomically
 
 FILE = "inspection.json"
-MOST_BYTES = 2**33  # of rows; more are not inspected, which would take minutes
-LARGEST = 20_000  # rows that are compared with each other; of more, the labeled ones and an even sample
+MOST_BYTES = 2**33  # larger data are not inspected, because it would take minutes
+LARGEST = 20_000  # rows compared with each other; of more, the labeled ones and an even sample
 SIDE = 8  # of the small gray images that are compared
 ALIKE = 0.15  # the largest difference of two look-alikes, relative to the contrast of the image
-NEAREST = 0.4  # the same, relative to the median distance of an image from the third most like it
-NEIGHBOR = 3  # because each image may be there in several sizes
+NEAREST = 0.4  # the same, relative to the median distance of an image from its third nearest
+NEIGHBOR = 3  # not 1, because each image may exist in several sizes
 BLANK = 1.0  # of 255; images with a smaller standard deviation show nothing
+NAMED, LONG = 3, 300  # conflicts that are said, and characters of each
+SOME = 50  # cells of a column
 GRAY = (0.299, 0.587, 0.114)
 
 Group = tuple[int, ...]
@@ -38,20 +43,29 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What a person should know about the rows. A group is numbers of rows, ascending."""
+    """What an inspection found. A group is a tuple of row numbers, ascending."""
 
     copies: tuple[Group, ...] = ()
     """Rows with the same content."""
     alike: tuple[Group, ...] = ()
-    """Images that are nearly the same: resized, or compressed again. Copies are among them once."""
+    """Images that are nearly the same: resized, or compressed again; texts that differ only in case, spaces and punctuation.
+    Of exact copies, only one is included."""
     blank: Group = ()
     """Images of one color."""
     conflicts: tuple[Group, ...] = ()
     """Groups of copies and look-alikes with different labels."""
     across: tuple[Group, ...] = ()
-    """Groups of copies and look-alikes with training and test rows."""
+    """Groups of copies and look-alikes that have both training and test rows."""
+    far: Group = ()
+    """Training rows that are far from all others."""
     compared: int = 0
-    """How many rows were compared with each other to find look-alikes; 0 if rows are not images."""
+    """How many rows were compared with each other to find look-alikes; 0 if rows are neither images nor texts."""
+    named: tuple[str, ...] = ()
+    """The rows of each conflict as a person knows them, with their labels."""
+    skipped: tuple[str, ...] = ()
+    """Files that could not be read, and why."""
+    notes: tuple[str, ...] = ()
+    """How the data were read, and which files were left out."""
     files: tuple[str, ...] = ()
     """The file of each row, relative to the folder of the data; empty if rows are not files."""
 
@@ -60,44 +74,53 @@ class Inspection:
 
     @classmethod
     def load(cls, folder: Path, rows: int) -> Inspection | None:
-        """Return what `save` wrote of this number of rows; None if there is nothing, or it is damaged."""
+        """Return what `save` wrote for data with this many rows; None if the file is missing or damaged."""
         try:
             check_regular(folder / FILE)
             raw = json.loads((folder / FILE).read_text())
             kinds = ("copies", "alike", "conflicts", "across")
-            groups = {name: tuple(_group(group, rows) for group in raw[name]) for name in kinds}
-            files = tuple(map(str, raw["files"]))
-            return cls(**groups, blank=_group(raw["blank"], rows), compared=int(raw["compared"]), files=files)
+            fields: dict[str, Any] = {name: tuple(_group(group, rows) for group in raw[name]) for name in kinds}
+            fields |= {name: _group(raw[name], rows) for name in ("blank", "far")}
+            fields |= {name: tuple(map(str, raw[name])) for name in ("named", "skipped", "notes", "files")}
+            return cls(**fields, compared=int(raw["compared"]))
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             return None
 
     def lines(self, dataset: Dataset) -> list[str]:
-        """Say it in a few lines, the worst first."""
+        """Return a few lines for the user, the worst problem first."""
 
-        def first(groups: Sequence[Group]) -> str:
+        def example(groups: Sequence[Group]) -> str:
             shown = row_names(dataset, groups[0][:3])
             return f"the first: {', '.join(shown)}{', ...' if len(groups[0]) > 3 else ''}"
 
-        said = []
+        lines = []
         if self.conflicts:
             count = plural(len(self.conflicts), "group")
-            said.append(
-                f"{count} of copies or look-alikes with different labels; correct them ({first(self.conflicts)})."
-            )
+            shown = "; ".join(name if len(name) <= LONG else f"{name[:LONG]}..." for name in self.named[:NAMED])
+            every = f"; {FILE} of the run names all" if len(self.named) > NAMED else ""
+            lines.append(f"{count} of copies or look-alikes with different labels; correct them: {shown}{every}.")
         if self.across:
             count = plural(len(self.across), "group")
-            said.append(
-                f"{count} of copies or look-alikes among both training and test rows, which makes the test error too small "
-                f"({first(self.across)})."
+            lines.append(
+                f"{count} of copies or look-alikes in both training and test rows, which makes the test error too low "
+                f"({example(self.across)})."
             )
         if self.copies:
             count = plural(sum(len(group) - 1 for group in self.copies), "copy", "copies")
-            said.append(f"{count} of other rows ({first(self.copies)}).")
+            lines.append(f"{count} of other rows ({example(self.copies)}).")
         if self.alike:
-            said.append(f"{plural(len(self.alike), 'group')} of images that are nearly the same ({first(self.alike)}).")
+            what = "images" if _are_images(dataset) else "texts"
+            lines.append(
+                f"{plural(len(self.alike), 'group')} of {what} that are nearly the same ({example(self.alike)})."
+            )
         if self.blank:
-            said.append(f"{plural(len(self.blank), 'image')} of one color ({first([self.blank])}).")
-        return said
+            lines.append(f"{plural(len(self.blank), 'image')} of one color ({example([self.blank])}).")
+        if self.far:
+            lines.append(f"{plural(len(self.far), 'row')} far from all others ({example([self.far])}).")
+        if self.skipped:
+            files = plural(len(self.skipped), "file")
+            lines.append(f"left out {files} that could not be read, the first {self.skipped[0]}; run.json lists them.")
+        return [*lines, *self.notes]
 
 
 def _group(raw: Iterable[Any], rows: int) -> Group:
@@ -108,7 +131,7 @@ def _group(raw: Iterable[Any], rows: int) -> Group:
 
 
 def row_names(dataset: Dataset, rows: Iterable[int]) -> list[str]:
-    """Return the names by which a person knows these rows of a dataset."""
+    """Return the ids of these rows, or their numbers in the user's file."""
     if dataset.ids:
         return [dataset.ids[row] for row in rows]
     if dataset.numbers is not None:
@@ -123,33 +146,45 @@ def row_names(dataset: Dataset, rows: Iterable[int]) -> list[str]:
 
 
 def file_names(dataset: Dataset) -> tuple[str, ...]:
-    """Return the file of each row, relative to the folder of the data; nothing if rows are not files."""
+    """Return the file of each row, relative to the folder of the data; empty if rows are not files."""
     return tuple(os.path.relpath(name, dataset.folder) for name in dataset.ids) if dataset.folder else ()
 
 
 def inspect(dataset: Dataset) -> Inspection:
     """Compare the rows of a dataset with each other."""
-    files = file_names(dataset)
+    about = Inspection(files=file_names(dataset), skipped=dataset.skipped, notes=dataset.notes)
     if getattr(dataset.raw, "nbytes", 0) > MOST_BYTES:
-        return Inspection(files=files)
+        return about
     copies = groups_of(dataset.row_hashes())
     repeated = [row for group in copies for row in group[1:]]
     rows = _sample(dataset, np.delete(np.arange(len(dataset.labels)), repeated))
     alike = [tuple(rows[list(group)].tolist()) for group in find_look_alikes(dataset, rows)]
     groups = connected((group[0], other) for group in (*copies, *alike) for other in group[1:])
-    return Inspection(
+    conflicts = tuple(group for group in groups if len(_known(dataset.labels[list(group)])) > 1)
+    return replace(
+        about,
         copies=tuple(copies),
         alike=tuple(alike),
         blank=tuple(rows[_contrast(dataset, rows) < BLANK].tolist()),
-        conflicts=tuple(group for group in groups if len(_known(dataset.labels[list(group)])) > 1),
+        conflicts=conflicts,
+        named=tuple(_with_labels(dataset, group) for group in conflicts),
         across=tuple(group for group in groups if len(set(dataset.is_test[list(group)].tolist())) > 1),
-        compared=len(rows) if _are_images(dataset) else 0,
-        files=files,
+        compared=len(rows) if _are_images(dataset) or _texts_of(dataset) else 0,
     )
 
 
+def _with_labels(dataset: Dataset, group: Group) -> str:
+    labels = [dataset.classes[label] if label != UNLABELED else "unlabeled" for label in dataset.labels[list(group)]]
+    return " = ".join(f"{name} ('{label}')" for name, label in zip(row_names(dataset, group), labels, strict=True))
+
+
 def find_look_alikes(dataset: Dataset, rows: Rows) -> list[Group]:
-    """Return groups of these rows whose images are nearly the same, as positions in `rows`; none if they are not images."""
+    """Return groups of these rows whose images or texts are nearly the same, as positions in `rows`; none of other rows."""
+    if texts := _texts_of(dataset):
+        cells = dataset.raw.iloc[rows].apply(as_text, missing=())
+        for name in texts:
+            cells[name] = cells[name].map(_plain)
+        return groups_of(["\0".join(line) for line in cells.itertuples(index=False, name=None)])
     if not _are_images(dataset):
         return []
     small = _small_gray(dataset, rows)
@@ -157,13 +192,55 @@ def find_look_alikes(dataset: Dataset, rows: Rows) -> list[Group]:
     return [tuple(shown[list(group)].tolist()) for group in look_alikes(small[shown])]
 
 
+def _texts_of(dataset: Dataset) -> list[str]:
+    """Return the columns of text, if rows are those of a table."""
+    if not is_frame(dataset.raw):
+        return []
+
+    def is_text(cells: Any) -> bool:
+        some = [cell for cell in cells.iloc[:SOME] if isinstance(cell, str)]
+        return max(map(len, some), default=0) >= 2 * TEXT_WORDS and words_in(cells) >= TEXT_WORDS  # the first is fast
+
+    named = named_texts(dataset.raw)
+    return [name for name in dataset.raw.columns if name in named or is_text(dataset.raw[name])]
+
+
+def _plain(text: str) -> str:
+    """Return a text without case, spaces, punctuation and Unicode's other forms of a letter, if anything is left then."""
+    plain = unicodedata.normalize("NFKC", text).casefold().translate(_IGNORED)
+    return plain or text
+
+
+class _Ignored(dict[int, int | None]):
+    """What `str.translate` does with a letter: it leaves out spaces, punctuation and what cannot be seen."""
+
+    def __missing__(self, letter: int) -> int | None:
+        self[letter] = None if unicodedata.category(chr(letter))[0] in "PZC" else letter
+        return self[letter]
+
+
+_IGNORED = _Ignored()
+
+
 def _are_images(dataset: Dataset) -> bool:
     return len(dataset.raw.shape) == 4
 
 
 def _contrast(dataset: Dataset, rows: Rows) -> NDArray[np.float32]:
-    """Return the standard deviation of each image, of 255; of rows that are not images, an infinite one."""
+    """Return the standard deviation of each image, with pixels from 0 to 255; infinity if rows are not images."""
     return _small_gray(dataset, rows).std(axis=1) if _are_images(dataset) else np.full(len(rows), np.inf, np.float32)
+
+
+def blank_rows(dataset: Dataset, rows: Rows) -> NDArray[np.bool_]:
+    """Return which rows show nothing: images of one color, equal numbers, empty cells or one character repeated."""
+    if is_frame(dataset.raw):
+        columns = [as_text(dataset.raw[name].iloc[rows]).tolist() for name in dataset.raw.columns]
+        joined = (set("".join(cells)) for cells in zip(*columns, strict=True))
+        return np.array([len(set(filter(str.isalnum, letters))) < 2 for letters in joined], dtype=bool)
+    if _are_images(dataset):
+        return _contrast(dataset, rows) < BLANK
+    parts = [np.ptp(piece.reshape(len(piece), -1), axis=1) == 0 for piece in pieces(dataset.raw, 1000, rows)]
+    return np.concatenate([np.zeros(0, dtype=bool), *parts])
 
 
 def _known(labels: NDArray[np.int64]) -> set[int]:
@@ -171,7 +248,7 @@ def _known(labels: NDArray[np.int64]) -> set[int]:
 
 
 def _sample(dataset: Dataset, rows: Rows) -> Rows:
-    """Return all rows, or if there are very many, the labeled ones and an even sample of the others."""
+    """Return all rows, or if there are more than `LARGEST`, the labeled ones and an even sample of the others."""
     if len(rows) <= LARGEST:
         return rows
     known = dataset.labels[rows] != UNLABELED
@@ -194,7 +271,8 @@ def _small_gray(dataset: Dataset, rows: Rows) -> NDArray[np.float32]:
 def look_alikes(small: NDArray[np.float32]) -> list[Group]:
     """Return groups of images that are nearly the same, from small gray versions of them.
 
-    Two images are alike if they differ little against the contrast of both, and far less than images of this data usually do.
+    Two images are alike if their difference is small relative to the contrast of both, and to the usual difference between
+    images of this data.
     """
     if len(small) < 2:
         return []
@@ -226,14 +304,14 @@ def groups_of(keys: Sequence[str]) -> list[Group]:
 
 
 def connected(pairs: Iterable[tuple[int, int]]) -> list[Group]:
-    """Return the groups that pairs of rows connect.
+    """Return the connected components of the graph with these edges.
 
     >>> connected([(0, 3), (1, 2), (3, 4)])
     [(0, 3, 4), (1, 2)]
     """
     group_of: dict[int, set[int]] = {}
     for one, other in pairs:
-        joined = group_of.get(one, {one}) | group_of.get(other, {other})
-        group_of |= dict.fromkeys(joined, joined)
+        group = group_of.get(one, {one}) | group_of.get(other, {other})
+        group_of |= dict.fromkeys(group, group)
     unique = {id(group): group for group in group_of.values()}
     return sorted(tuple(sorted(group)) for group in unique.values())

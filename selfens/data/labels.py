@@ -1,13 +1,13 @@
 """Which rows are labeled: drawn per class, drawn like the authors' code, or read from a file; optionally with noise.
 
-The choice depends on the labels of the dataset, the options and a seed. A run keeps it as `labels.json`.
+The choice depends only on the labels of the dataset, the options and a seed. A run saves it as `labels.json`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from selfens.core.randomness import CORRUPTION, HELD_OUT, stream
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.label_files import read_labels
+from selfens.data.label_files import label_names, read_several
 from selfens.data.rows import Labels, Rows
 from selfens.errors import ConfigError, DataError, listed
 from selfens.settings import Section, setting
@@ -30,7 +30,7 @@ class LabelsConfig(Section):
 
     section: ClassVar[str] = "labels"
     count: int | None = setting(
-        None, "How many labels to use, the same number per class; all: all that there are.", none="all", at_least=1
+        None, "Number of labels to use, spread evenly over the classes; all: use every label.", none="all", at_least=1
     )
     choice: Literal["balanced", "original", "file", "added"] = setting(
         "balanced",
@@ -59,12 +59,12 @@ class LabelsConfig(Section):
         super().__post_init__()
         if (self.choice in ("file", "added")) != (self.file is not None):
             both = f"labels.choice is '{self.choice}' and labels.file is {self.file!r}"
-            raise ConfigError(f"{both}; a file goes with choice=file or added, and only with them.")
+            raise ConfigError(f"{both}; set labels.file if labels.choice is file or added, and only then.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelChoice:
-    """The labeled rows in use, the labels they are trained with, and what was done to them."""
+    """The labeled rows in use and the labels to train on, corrupted and held-out ones included."""
 
     rows: Rows
     labels: Labels
@@ -87,7 +87,7 @@ class LabelChoice:
         return cls(**{name: numbers.astype(np.int64) for name, numbers in lists.items()})
 
     def digest(self) -> str:
-        """Return the SHA-256 of the lines `row,label` of the labels that are trained on, by ascending row."""
+        """Return the SHA-256 of the training labels, written as lines `row,label` in ascending order of rows."""
         pairs = sorted(zip(self.rows.tolist(), self.labels.tolist(), strict=True))
         return hashlib.sha256("".join(f"{row},{label}\n" for row, label in pairs).encode()).hexdigest()
 
@@ -114,10 +114,18 @@ class LabelChoice:
         return labels
 
     def known_labels(self, num_rows: int) -> Labels:
-        """Return the training labels and those of the validation rows."""
+        """Return the training labels, with those of the validation rows filled in."""
         labels = self.training_labels(num_rows)
         labels[self.validation] = self.validation_labels
         return labels
+
+
+def with_classes(dataset: Dataset, options: LabelsConfig) -> Dataset:
+    """Return the dataset with the classes that its labels files name, if it has none of its own."""
+    if dataset.classes or options.file is None:
+        return dataset
+    names = {name for path in options.file for name in label_names(Path(path))}
+    return replace(dataset, classes=tuple(sorted(names)))
 
 
 def choose_labels(dataset: Dataset, options: LabelsConfig, *, label_seed: int, split_seed: int) -> LabelChoice:
@@ -156,13 +164,9 @@ def _chosen(dataset: Dataset, options: LabelsConfig, seed: int) -> tuple[Rows, L
     labels = np.full(dataset.num_train, UNLABELED)
     labels[drawn] = known[drawn]
     if options.file is not None:
-        given: dict[int, int] = {}
-        for path in map(Path, options.file):
-            for row, label in read_labels(path, dataset).items():
-                if given.setdefault(row, label) != label:
-                    raise DataError(f"{path} gives a row another label than a labels file before it; each row has one.")
+        given = read_several(map(Path, options.file), dataset)
         if all(labels[row] == label == UNLABELED for row, label in given.items()):
-            raise DataError(f"the labels file {listed(options.file)} has no labels; fill in its column label.")
+            raise DataError(f"the labels file {listed(options.file)} has no labels; fill in the column 'label'.")
         labels[list(given)] = list(given.values())
     rows = np.flatnonzero(labels != UNLABELED)
     return rows, labels[rows]
@@ -184,7 +188,7 @@ def original_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: in
     With the official CIFAR files, a seed gives the authors' own label set. As in their code, the remainder of count / classes
     is not used.
     """
-    random = np.random.RandomState(seed)  # noqa: NPY002  the authors' generator is the point
+    random = np.random.RandomState(seed)  # noqa: NPY002  the authors' generator
     first, second = np.arange(len(labels)), np.arange(len(labels))
     random.shuffle(first)
     random.shuffle(second)
@@ -197,7 +201,9 @@ def original_rows(labels: Labels, classes: tuple[str, ...], count: int, seed: in
 
 def _check_enough(labels: Labels, classes: tuple[str, ...], wanted: NDArray[Any], count: int) -> None:
     if count < len(classes):
-        raise DataError(f"labels.count is {count} and there are {len(classes)} classes; ask for at least one each.")
+        raise DataError(
+            f"labels.count is {count} and there are {len(classes)} classes; ask for at least one label per class."
+        )
     have = np.bincount(labels[labels != UNLABELED], minlength=len(classes))
     short = np.flatnonzero(have < wanted)
     if len(short):
@@ -223,7 +229,7 @@ def _held_out(labels: Labels, fraction: float, seed: int) -> Rows:
 
 
 def _corrupt(labels: Labels, num_classes: int, percentage: float, seed: int) -> tuple[Rows, Labels]:
-    """Redraw `percentage` of the labels uniformly over all classes, as in the paper's last experiment."""
+    """Redraw this percentage of the labels uniformly over all classes, as in the paper's last experiment."""
     count = int(0.01 * len(labels) * percentage)
     random = stream(seed, CORRUPTION)
     positions = np.sort(random.permutation(len(labels))[:count])

@@ -14,7 +14,7 @@ from selfens.data.sampler import Sampler
 
 
 class Loader:
-    """Batches of views with their labels. With `preprocess`, the inputs are raw and each view is preprocessed."""
+    """Makes batches of views and labels. With `preprocess`, the inputs are raw and each view is preprocessed."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Loader:
     ) -> None:
         self.prefetch = inputs if isinstance(inputs, Prefetch) else None
         self.inputs = inputs.staged if isinstance(inputs, Prefetch) else inputs
-        """Inputs of all rows, or, if they are prefetched, of the current step of `visit`."""
+        """Inputs of all rows; if they are prefetched, those of the current step of `visit`."""
         self.labels, self.views, self.preprocess = labels, views, preprocess
         self.device = labels.device
         self.batch_size, self.steps_per_epoch = sampler.batch_size, sampler.steps
@@ -34,7 +34,7 @@ class Loader:
         self._sampler = sampler
 
     def order(self, epoch: int) -> Tensor:
-        """Return [steps, batch size] the rows of each step of this epoch."""
+        """Return [steps, batch size], the rows of each step of this epoch."""
         rows = torch.from_numpy(self._sampler.of_epoch(epoch))
         # Pinned, or the copy would wait for all work queued on the GPU.
         return (rows.pin_memory() if self.device.type == "cuda" else rows).to(self.device, non_blocking=True)
@@ -48,7 +48,7 @@ class Loader:
         inputs = self.inputs[rows] if self.prefetch is None else self.inputs
         labels = self.labels[rows]
         if self.num_labeled:
-            labels[self.num_labeled :].fill_(UNLABELED)  # the labels of the other rows are hidden
+            labels[self.num_labeled :].fill_(UNLABELED)  # hide the labels of the other rows
         if self.preprocess is None:
             made = self.views.make(inputs, views)
         else:

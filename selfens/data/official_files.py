@@ -1,4 +1,4 @@
-"""The official files of CIFAR and SVHN: where they are, how to download them, and readers that do not trust them.
+"""The official files of CIFAR and SVHN: find them, download them, and read them without trusting them.
 
 Rows keep the order of the files, because the labels that a seed draws depend on it. SVHN writes the digit 0 as 10.
 """
@@ -44,7 +44,7 @@ class CifarFiles(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A file on the web, and where it goes in the data folder: as it is, or unpacked to a folder."""
+    """A file on the web, and its target in the data folder: the file itself, or the folder it is unpacked to."""
 
     url: str
     md5: str
@@ -125,12 +125,12 @@ def _location(folder: Path, published: Published) -> Path:
 
 
 def _not_found(folder: Path, published: Published, why: str) -> DataError:
-    how = "put it there" if published.target.endswith(".mat") else "unpack it there"
-    return DataError(f"there is no {published.target} in {folder}, and {why}; {how}, from {published.url}.")
+    how = "put" if published.target.endswith(".mat") else "unpack"
+    return DataError(f"there is no {published.target} in {folder}, and {why}; {how} {published.url} there.")
 
 
 def _download(published: Published, folder: Path, progress: bool) -> None:
-    """With progress, pooch says what it downloads."""
+    """Download a file to the data folder, and unpack it. With `progress`, pooch logs what it downloads."""
     import pooch
 
     target, log = folder / published.target, pooch.get_logger()
@@ -148,7 +148,7 @@ def _download(published: Published, folder: Path, progress: bool) -> None:
         try:
             (Path(temporary) / target.name).rename(target)
         except OSError:
-            if not target.exists():  # else another process has put the same data there meanwhile
+            if not target.exists():  # another process may have put the same data there meanwhile
                 raise
     path.unlink(missing_ok=True)
 
@@ -168,7 +168,7 @@ def _read_batch(path: Path, files: CifarFiles) -> Split:
         found = f"holds {len(labels)} {files.labels_key} and an array of {len(pixels)} bytes"
         raise _wrong(path, found, f"uint8 images of {IMAGE_BYTES} bytes, row by row, and a label for each")
     if labels.min() < 0 or labels.max() >= files.num_classes:
-        raise _wrong(path, "holds other labels", f"integers from 0 to {files.num_classes - 1}")
+        raise _wrong(path, "holds labels out of range", f"integers from 0 to {files.num_classes - 1}")
     return np.frombuffer(pixels, np.uint8).reshape(-1, *IMAGE_SHAPE), labels.astype(np.int64)
 
 
@@ -210,8 +210,8 @@ def _wrong(path: Path, found: str, expected: str) -> DataError:
     return DataError(f"{path} {found}; expected {expected}: replace it with the official file.")
 
 
-# Pickles. They are not unpickled, so nothing in them can run, take memory or never end. A whitelisting unpickler was tried:
-# official files call numpy's functions, and checking what those are asked for (shapes, types, states) took more code.
+# Pickles. They are parsed but not unpickled, so they cannot run code, use up memory or loop forever. A whitelisting unpickler
+# was tried, but official files call numpy's functions, and checking their arguments (shapes, types, states) took more code.
 
 _VALUES = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 _VALUES |= {"STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE"}
@@ -220,8 +220,8 @@ _OTHERS = {"PROTO", "STOP", "MARK", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BING
 _OTHERS |= {"EMPTY_DICT", "DICT", "LIST", "EMPTY_LIST", "APPEND", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 _CALLS = {"numpy.core.multiarray _reconstruct": "a", "numpy._core.multiarray _reconstruct": "a", "numpy ndarray": "n"}
 _CALLS |= {"numpy dtype": "d", "_codecs encode": "e", "REDUCE": "R", "BUILD": "B"}
-# The calls of a file in their order, by the letters above: one array at most, as Python 2 wrote it, or as Python 3 writes it,
-# which also encodes whatever bytes there are.
+# The calls that a file may make, in order, by the letters above: for one array at most, as Python 2 wrote it, or as Python 3
+# writes it, which also encodes bytes.
 _IN_ORDER = re.compile("anRdRBB|(eR+)?(ane?RRdRBRBR*)?")
 
 Values = list[int | str | None]  # and booleans, which are ints
@@ -242,7 +242,7 @@ def _pickled_values(path: Path) -> Values:
             elif name not in _VALUES | _OTHERS:
                 raise ValueError(f"it holds {name}")
         if not _IN_ORDER.fullmatch(calls):
-            raise ValueError("it makes other calls than official files do")
+            raise ValueError("it makes calls that official files do not make")
     except Exception as error:  # whatever the tokenizer raises is the file's fault
         raise _wrong(path, f"is not a pickle as published ({one_line(error)})", "an intact one") from None
     return found
@@ -252,7 +252,7 @@ def _after(values: Values, key: str) -> Values:
     return values[values.index(key) + 1 :] if key in values else []
 
 
-# MATLAB 5 files. Not by scipy.io.loadmat: it crashes the process (segmentation fault) on files with a few bytes changed.
+# MATLAB 5 files. We do not use scipy.io.loadmat: files with a few bytes changed crash it (segmentation fault).
 
 _MAT_MATRIX, _MAT_COMPRESSED = 14, 15
 _MAT_NUMBERS = {1: "<i1", 2: "<u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8", 13: "<u8"}
@@ -261,7 +261,7 @@ _MAT_NUMBERS = {1: "<i1", 2: "<u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "
 def _mat_arrays(content: bytes) -> dict[str, NDArray[Any]]:
     """Return the numeric arrays X and y. The file is a header followed by elements, which may be compressed."""
     if content[124:128] != b"\x00\x01IM":  # version 1, little-endian
-        raise ValueError("it does not begin as files of MATLAB 5 to 7 do")
+        raise ValueError("it does not begin like a file of MATLAB 5 to 7")
     arrays = {}
     for kind, element in _mat_elements(memoryview(content)[128:]):
         if kind == _MAT_COMPRESSED:
@@ -282,7 +282,7 @@ def _mat_arrays(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _mat_elements(content: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield the kind and content of each element; one of up to four bytes shares the eight bytes of its header."""
+    """Yield the kind and content of each element. Content of up to four bytes is stored in the eight bytes of the header."""
     start = 0
     while start < len(content):
         kind, size = struct.unpack_from("<II", content, start)

@@ -1,11 +1,11 @@
-"""Prefetch: inputs that stay in RAM or in a file are copied to the device a little before they are needed.
+"""Prefetch: copies inputs from RAM or from a file to the device shortly before they are needed.
 
 A thread copies the raw rows of the next few steps into a buffer while the current steps train. On a GPU the buffer is pinned,
 and from there the rows are copied and preprocessed on a separate CUDA stream, into one of two windows while steps read the
 other. Order, views and random draws are the loader's, so a batch is the same as one from inputs on the device (except for the
 last digits of a matrix product, which depend on how many rows are multiplied at once).
 
-The thread never calls CUDA, because no thread may do so while a graph is recorded.
+The thread never calls CUDA, because no thread may do so while a graph is captured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from selfens.data.preprocess import apply, transform
 from selfens.data.rows import Array, Rows, is_mapped, read_into
 from selfens.errors import ConfigError
 
-STEPS_AHEAD = 16  # in a window: enough to hide a read from disk, few enough to need little memory
+STEPS_AHEAD = 16  # per window: enough to hide reads from disk, few enough to need little memory
 
 
 def load_inputs(
@@ -49,7 +49,7 @@ def load_inputs(
 
 
 class Prefetch:
-    """Batches of a fixed size in `staged`, on the device; preprocessed unless `preprocess` is None."""
+    """Puts the inputs of each step into `staged`, on the device, preprocessed unless `preprocess` is None."""
 
     def __init__(self, source: Array, preprocess: nn.Module | None, batch_size: int, device: torch.device) -> None:
         self.source, self.preprocess, self.device = source, preprocess, device
@@ -58,7 +58,7 @@ class Prefetch:
         raw = torch.uint8 if source.dtype == "uint8" else torch.float32
         kind = raw if preprocess is None else torch.float32
         self.staged = torch.zeros(shape, dtype=kind, device=device)
-        """The inputs of the current step, always in the same memory, as a recorded step needs."""
+        """The inputs of the current step, always in the same memory, because a captured step reads from there."""
         self.buffers = [torch.empty(STEPS_AHEAD, *shape, dtype=raw, pin_memory=self.on_gpu) for _ in range(2)]
         self.windows = [torch.empty(STEPS_AHEAD, *shape, dtype=kind, device=device) for _ in range(2)]
         if self.on_gpu:

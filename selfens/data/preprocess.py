@@ -1,4 +1,4 @@
-"""Preprocessing: fitted on the training inputs, stored with the run, applied alike to training, test and new inputs.
+"""Preprocessing: fitted on the training inputs, saved with the run, and applied to training, test and new inputs.
 
 Each kind is a module from raw inputs (uint8, which is scaled to 0..1, or float) to float32.
 """
@@ -19,7 +19,7 @@ from selfens.files.tensors import load_tensors, save_tensors
 ZCA_EPSILON = 1e-5
 CHUNK = 5000
 LARGEST = 1e15  # larger inputs may overflow float32 when squared in preprocessing or in the network
-ROUNDING = 1e-5  # a smaller standard deviation, relative to the values, is float32 rounding
+ROUNDING = 1e-5  # a standard deviation below this, relative to the values, is float32 rounding
 
 
 def as_float(raw: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def as_float(raw: Tensor) -> Tensor:
 
 
 class NoPreprocess(nn.Module):
-    """Inputs as they are."""
+    """Leave inputs unchanged, except that bytes are scaled to 0..1."""
 
     def forward(self, raw: Tensor) -> Tensor:
         return as_float(raw)

@@ -1,4 +1,4 @@
-"""Rows that are not one array in memory: a selection of rows, or several arrays one after another. Plain numpy."""
+"""LazyRows: a selection of rows, or several arrays one after another, without a copy in memory. Plain numpy."""
 
 from __future__ import annotations
 

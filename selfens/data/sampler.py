@@ -1,11 +1,11 @@
 """Which rows each step of an epoch visits: a function of the seed and the epoch only. Plain numpy.
 
     shuffled    all rows in a new random order, as in the paper; a batch may hold no labeled row
-    split       (`num_labeled` > 0) each batch begins with that many labeled rows, which are repeated as often as needed, and
-                is filled with rows of the whole set, each once an epoch, or several times if that gives too few steps
+    split       (`num_labeled` > 0) each batch begins with that many labeled rows, repeated as often as needed, and is filled
+                with rows of the whole set, each visited once per epoch, or more often if the steps would be too few
 
-With `per_epoch`, a shuffled epoch takes all labeled rows and draws that many of the others. Rows that do not fill a last batch
-are left out; with `per_epoch`, unlabeled rows are left out first.
+With `per_epoch`, a shuffled epoch takes all labeled rows and draws that many of the others. Rows of an incomplete last batch
+are left out; with `per_epoch`, unlabeled rows first.
 """
 
 import math
@@ -21,7 +21,7 @@ from selfens.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """Chooses among the rows that training visits, in ascending order, some of them labeled."""
+    """Chooses the rows of each step among `visited`, in ascending order, of which some are `labeled`."""
 
     visited: Rows
     labeled: NDArray[np.bool_]
@@ -31,9 +31,9 @@ class Sampler:
     num_labeled: int = 0
     """Labeled rows at the beginning of each batch; 0: rows are shuffled."""
     min_steps: int = 1
-    """The fewest steps of a split epoch, which visits the rows as often as that needs."""
+    """Minimum number of steps of a split epoch; rows are visited repeatedly to reach it."""
     max_steps: int | None = None
-    """The most steps of an epoch, because other processes have no more rows."""
+    """Maximum number of steps of an epoch, for processes with more rows than others."""
     process: int = 0
     """The number of this process; each has its own order."""
 
@@ -61,7 +61,7 @@ class Sampler:
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def of_epoch(self, epoch: int) -> Rows:
-        """Return [steps, batch size] the rows of each step."""
+        """Return [steps, batch size], the rows of each step."""
         random = stream(self.seed, ORDER, epoch, self.process)
         if self.num_labeled:
             return self._split(random)
@@ -73,7 +73,7 @@ class Sampler:
         return random.permutation(np.concatenate([labeled, drawn])).reshape(self.steps, -1)
 
     def _split(self, random: np.random.Generator) -> Rows:
-        """Return labeled rows in one random order after another, beside a visit of all rows."""
+        """Return labeled rows, shuffled again whenever they are used up, next to rows of the whole set."""
 
         def rounds(rows: Rows, number: int) -> Rows:
             orders = [random.permutation(rows) for _ in range(math.ceil(number / len(rows)))]

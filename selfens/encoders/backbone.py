@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from selfens.data.arrays import CHANNEL_COUNTS, standard_inputs, value_range
 from selfens.data.images import AT_ONCE, SIDE, resize, track
 from selfens.data.rows import Rows
-from selfens.encoders.base import Encoded, Encoder, EncoderOptions, RawRow, Shown
+from selfens.encoders.base import INPUT, Encoded, Encoder, EncoderOptions, Front, RawRow, Shown
 from selfens.encoders.cache import FeatureCache, Features, complete, digest
 from selfens.encoders.pretrained import TIMM, build, noise
 from selfens.errors import ConfigError, DataError, RunError
@@ -56,7 +56,7 @@ class BackboneEncoder(Encoder):
         super().__init__(options, device)
         if not self.options.model:
             raise ConfigError("encoder.model is empty; name a backbone, such as timm:tf_efficientnet_lite0.")
-        self.module = self.backbone = build(self.options.model, self.options.weights, self.options.size).to(self.device)
+        self.backbone = build(self.options.model, self.options.weights, self.options.size).to(self.device)
         self.about, self.image_side, self.key = self.backbone.about, self.backbone.size, self.backbone.about["key"]
         self.known: dict[bytes, Features] = {}  # by the hashes of the images' pixels
         self.cache = None
@@ -99,9 +99,10 @@ class BackboneEncoder(Encoder):
     def show(self, raw: Any, rows: Rows) -> Shown:
         return Shown(images=raw[rows])
 
-    def exported_input(self, input_shape: tuple[int, ...]) -> RawRow:
+    def front(self, input_shape: tuple[int, ...]) -> Front:
         side = self.backbone.size
-        return RawRow((3, side, side), "uint8", [0, 255])
+        taken = {INPUT: RawRow((3, side, side), "uint8", [0, 255])}
+        return Front(taken, self.backbone, lambda raw: {INPUT: resize(raw, side)})
 
     def to_dict(self) -> dict[str, Any]:
         return self.about

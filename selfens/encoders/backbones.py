@@ -1,7 +1,7 @@
 """Several frozen backbones: the features of each, one after the other, for a committee with heads on each one's."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -12,7 +12,7 @@ from selfens.data.arrays import standard_inputs
 from selfens.data.images import SIDE
 from selfens.data.rows import Rows
 from selfens.encoders.backbone import BackboneEncoder
-from selfens.encoders.base import Encoded, Encoder, EncoderOptions, RawRow, Shown
+from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Front, Shown
 from selfens.errors import ConfigError
 from selfens.settings import setting
 
@@ -78,7 +78,6 @@ class BackbonesEncoder(Encoder):
             found = ", ".join(map(str, self.parts))
             raise ConfigError(f"the backbones take images of several sizes ({found}); give one size for all of them.")
         self.image_side = sizes[0]
-        self.module = Joined([part.backbone for part in self.parts])
         self.key = "-".join(part.key for part in self.parts)
         self.widths = tuple(int(part.about["features"]) for part in self.parts)
 
@@ -101,8 +100,9 @@ class BackbonesEncoder(Encoder):
     def show(self, raw: Any, rows: Rows) -> Shown:
         return Shown(images=raw[rows])
 
-    def exported_input(self, input_shape: tuple[int, ...]) -> RawRow:
-        return self.parts[0].exported_input(input_shape)
+    def front(self, input_shape: tuple[int, ...]) -> Front:
+        joined = Joined([part.backbone for part in self.parts])
+        return replace(self.parts[0].front(input_shape), module=joined)
 
     def to_dict(self) -> dict[str, Any]:
         return {"backbones": [part.to_dict() for part in self.parts]}

@@ -1,7 +1,7 @@
 """Encoder: from raw examples to the arrays that are trained on. One file per encoder; `ENCODERS` lists them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,6 +11,8 @@ from torch import nn
 
 from selfens.data.rows import Array, Labels, Rows
 from selfens.settings import NamedOptions
+
+INPUT = "inputs"  # of an exported file that has only one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +48,29 @@ class Encoded(NamedTuple):
 class RawRow(NamedTuple):
     """A row that an exported file takes."""
 
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
+    """A name stands for a side of any length."""
     type: str = "float32"
     range: list[float] | None = None
     """The smallest and the largest value in training, if they matter."""
+
+
+@dataclass(frozen=True)
+class Front:
+    """How an exported file begins: what it takes, and how that becomes the inputs of the network."""
+
+    takes: Mapping[str, RawRow]
+    """By the names in the file, in the order in which `module` takes them."""
+    module: nn.Module | None = None
+    """Makes the inputs; None: the file takes them as they are."""
+    feed: Callable[[Any], Mapping[str, Array]] | None = None
+    """From raw rows to what the file takes; None: it takes the inputs."""
+    probes: Any = None
+    """Raw rows to check the file on if there are no others; None: zeros."""
+    first: str = ""
+    """What must be done before the file can be used, if it does not take raw rows: a sentence, or Python."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What this needs, by name: metadata of the file."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +104,12 @@ class Encoder(ABC):
     """It takes texts, so the encoder `columns` can use it for the text columns of a table."""
     image_side: int | None = None
     """The side in pixels that images must have; None if images of any size are used as they are."""
-    module: nn.Module | None = None
-    """The network from images to inputs, if the encoder is one: exported in one file with the rest."""
     widths: tuple[int, ...] = ()
     """If the inputs are features of several models: how many are of each. A committee has heads on each model's."""
     key: str = ""
     """A hash of what determines the inputs besides the raw rows, such as weights."""
     notes: tuple[str, ...] = ()
     """What a person should know about the fit."""
-    first: str = ""
-    """What must be done before an exported file can be used, if its input is not raw."""
 
     def __init__(self, options: Any = None, device: torch.device | str = "cpu") -> None:
         self.options: Any = self.Options() if options is None else options
@@ -126,9 +143,9 @@ class Encoder(ABC):
         """Return what simple methods on raw examples predict for `test_raw`, by name; `labels` are -1 if unknown."""
         return {}
 
-    def exported_input(self, input_shape: tuple[int, ...]) -> RawRow:
-        """Return what an exported file takes: inputs of this shape, or a raw row if the encoder is in the file."""
-        return RawRow(input_shape)
+    def front(self, input_shape: tuple[int, ...]) -> Front:
+        """Return how an exported file begins; by default it takes inputs of this shape."""
+        return Front({INPUT: RawRow(input_shape)})
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was learned, as data that JSON can hold."""

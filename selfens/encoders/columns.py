@@ -12,7 +12,7 @@ makes the vectors as long as standardized ones.
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, final
 
 import numpy as np
@@ -23,8 +23,9 @@ from selfens.data.cells import DATES, as_numbers, as_text, is_identifier, kind_o
 from selfens.data.frames import check_frame, has_decimal_comma, is_frame, named_texts
 from selfens.data.rows import Labels, Rows
 from selfens.encoders import tfidf, wordllama
-from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Shown
-from selfens.encoders.texts import TextEncoder, cut, digests
+from selfens.encoders.base import Encoded, Encoder, EncoderOptions, Front, Shown
+from selfens.encoders.fronts import PROBES, front_of_texts
+from selfens.encoders.texts import LONGEST, TextEncoder, cut, digests
 from selfens.errors import ConfigError, DataError, RunError, did_you_mean, listed, plural
 from selfens.settings import Section, field_types, setting
 
@@ -227,6 +228,28 @@ class ColumnsEncoder(Encoder):
         built: TextEncoder = encoders.build(options_of(name), self.device)  # type: ignore[assignment]
         return built
 
+    def front(self, input_shape: tuple[int, ...]) -> Front:
+        """Texts alone are encoded in the file, if their encoders can be; otherwise it takes what `transform` returns."""
+        names = [encoder.options.name.replace("-", "_") for encoder in self.encoders]
+        names = [f"{name}_{number}" if name in names[:number] else name for number, name in enumerate(names)]
+        are_alone = len(self.text_columns) == len(self.columns)
+        fronts = [encoder.text_front(name) for encoder, name in zip(self.encoders, names, strict=True) if are_alone]
+        found = [front for front in fronts if front is not None]
+        if not found or len(found) < len(self.encoders):
+            code = "encoder = ColumnsEncoder(); encoder.restore(card['encoder']); encoder.transform(frame).inputs"
+            first = f"make the inputs from a table by selfens.encoders.columns: {code} ({self})"
+            return replace(super().front(input_shape), first=first)
+        shares = [TEXT_COLUMNS / len(self.encoders) / len(encoder.center) for encoder in self.encoders]
+        longer = self.width / TEXT_COLUMNS
+        scales = [
+            (encoder.center, math.sqrt(share * longer) / encoder.scale)
+            for encoder, share in zip(self.encoders, shares, strict=True)
+        ]
+        probes = _frame({name: list(PROBES) for name in self.text_columns})
+        return front_of_texts(
+            found, scales, lambda raw: cut(self._joined(raw)), probes, _texts_first(self.text_columns)
+        )
+
     def to_dict(self) -> dict[str, Any]:
         columns = [asdict(column) for column in self.columns]
         about = {"columns": columns, "width": self.width, "names": list(self.names), "unused": dict(self.unused)}
@@ -268,12 +291,6 @@ class ColumnsEncoder(Encoder):
         return bool(self.text_columns)
 
     @property
-    def first(self) -> str:  # type: ignore[override]
-        """See `Encoder.first`."""
-        code = "encoder = ColumnsEncoder(); encoder.restore(card['encoder']); encoder.transform(frame).inputs"
-        return f"make the inputs from a table by selfens.encoders.columns: {code} ({self})"
-
-    @property
     def text_columns(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns if column.kind == "text")
 
@@ -294,6 +311,19 @@ class ColumnsEncoder(Encoder):
 def _check_table(raw: Any) -> None:
     if not is_frame(raw):
         raise DataError("the encoder 'columns' takes a table, but the rows are arrays; use the encoder 'identity'.")
+
+
+def _frame(columns: Mapping[str, list[str]]) -> Any:
+    from pandas import DataFrame
+
+    return DataFrame(columns, dtype=object)
+
+
+def _texts_first(names: Sequence[str]) -> str:
+    """Return Python that makes the texts that are encoded of those that a person has."""
+    joined = f"the columns {listed(names)} of each row, joined by line breaks, without empty ones"
+    what = joined if len(names) > 1 else f"the column {names[0]} of each row"
+    return f"# texts: {' '.join(what.split())}\ntexts = [text[:{LONGEST}].strip() for text in texts]\n"
 
 
 def _strings(texts: Sequence[str]) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, final
 from selfens.data.arrays import Range, as_trained, value_range
 from selfens.data.frames import is_frame
 from selfens.data.rows import Rows, take
-from selfens.encoders.base import Encoded, Encoder, EncoderOptions, RawRow, Shown
+from selfens.encoders.base import INPUT, Encoded, Encoder, EncoderOptions, Front, RawRow, Shown
 from selfens.errors import DataError
 
 
@@ -41,9 +41,9 @@ class Identity(Encoder):
     def show(self, raw: Any, rows: Rows) -> Shown:
         return Shown(images=raw[rows] if raw.ndim == 4 else None)
 
-    def exported_input(self, input_shape: tuple[int, ...]) -> RawRow:
+    def front(self, input_shape: tuple[int, ...]) -> Front:
         limits = [0.0, 255.0] if self.type == "uint8" else self.range and list(self.range)
-        return RawRow(self.shape, self.type, limits)
+        return Front({INPUT: RawRow(self.shape, self.type, limits)})
 
     def to_dict(self) -> dict[str, Any]:
         return {"shape": list(self.shape), "type": self.type, "range": self.range and list(self.range)}

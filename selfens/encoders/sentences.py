@@ -1,5 +1,6 @@
 """Embeddings by a model of sentence-transformers: sentence-transformers:NAME, or :FOLDER. They are cached by text."""
 
+import copy
 import functools
 import json
 import os
@@ -12,11 +13,13 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from selfens.data.rows import Rows
 from selfens.encoders.base import Encoded, EncoderOptions
 from selfens.encoders.cache import FeatureCache, Features, complete
-from selfens.encoders.pretrained import digest_of_weights
+from selfens.encoders.fronts import PROBES, TextFront, front_of_tokens, padded
+from selfens.encoders.pretrained import digest_of_weights, is_close
 from selfens.encoders.texts import TextEncoder, Vectors, digests
 from selfens.errors import ConfigError, DataError, require, root_cause
 from selfens.settings import setting
@@ -75,8 +78,33 @@ class SentenceTransformers(TextEncoder):
         self.computed, self.seconds = 0, 0.0
         return made._replace(work=work)
 
+    def text_front(self, name: str) -> TextFront | None:
+        """See `TextEncoder.text_front`. None if tokens are not made by the package tokenizers, or texts are changed before."""
+        try:
+            tokenizer, longest = self.model.tokenizer, self.model.max_seq_length
+            fast, pad = tokenizer.backend_tokenizer.to_str(), tokenizer.pad_token
+            file = padded(fast, pad, tokenizer.pad_token_id, longest, special=True)
+            front = front_of_tokens(Sentences(copy.deepcopy(self.model).cpu()), name, file)
+            texts = [text.strip() for text in PROBES if text]
+            with torch.no_grad():
+                made = front.module(*(torch.from_numpy(each) for each in front.feed(texts).values()))
+        except Exception:  # the model is of another kind
+            return None
+        return front if is_close(made.numpy(), self._compute(texts)) else None
+
     def __str__(self) -> str:
         return f"{self.options.name}:{self.options.model}"
+
+
+class Sentences(nn.Module):
+    """A model of sentence-transformers as a function of token ids and mask."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.model({"input_ids": ids, "attention_mask": mask})["sentence_embedding"]  # type: ignore[no-any-return]
 
 
 def compute(model: Any, texts: Sequence[str], name: str) -> Features:

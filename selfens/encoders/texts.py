@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from selfens.data.images import track
 from selfens.data.rows import Rows
 from selfens.encoders.base import Encoded, Encoder, Shown
+from selfens.encoders.fronts import TextFront
 from selfens.errors import DataError, RunError, plural
 
 LONGEST = 20_000  # characters; what follows is not encoded
@@ -40,6 +41,10 @@ class TextEncoder(Encoder):
     @abstractmethod
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return [texts, width] vectors; `learn` has been called."""
+
+    def text_front(self, name: str) -> TextFront | None:
+        """Return what this encoder adds to an exported file, under this name; None if it cannot be in one."""
+        return None
 
     def learn(self, texts: Sequence[str]) -> None:  # noqa: B027
         """Learn from the training texts, none of which is empty."""

@@ -4,15 +4,22 @@ scikit-learn fits both. A run keeps the words, their weights and the SVD's compo
 """
 
 import base64
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, final
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from selfens.data.dataset import UNLABELED
-from selfens.data.rows import Labels
-from selfens.encoders.base import EncoderOptions
+from selfens.data.rows import Array, Labels
+from selfens.encoders.base import EncoderOptions, RawRow
+from selfens.encoders.fronts import TextFront
 from selfens.encoders.texts import TextEncoder, Vectors
 from selfens.errors import DataError
 from selfens.settings import setting
@@ -60,6 +67,29 @@ class Tfidf(TextEncoder):
         vectorizer.idf_ = self.weights.astype(np.float64)
         return vectorizer
 
+    def text_front(self, name: str) -> TextFront:
+        positions = {word: number for number, word in enumerate(self.words)}
+
+        def feed(texts: Sequence[str]) -> dict[str, Array]:
+            counts = np.zeros((len(texts), len(self.words)), np.float32)
+            for row, text in enumerate(texts):
+                words = re.findall(WORD, text.lower())
+                for word in (*words, *map(" ".join, pairwise(words))):
+                    if word in positions:
+                        counts[row, positions[word]] += 1
+            return {f"{name}_counts": counts}
+
+        return TextFront(
+            WeightedWords(self.weights, self.components),
+            {f"{name}_counts": RawRow((len(self.words),))},
+            feed,
+            f"words = [re.findall({ascii(WORD)}, text.lower()) for text in texts]\n"
+            'counts = [Counter([*each, *map(" ".join, zip(each, each[1:]))]) for each in words]\n'
+            f'vocabulary = json.loads(about["{name}_words"])\n'
+            f'given["{name}_counts"] = np.array([[each[word] for word in vocabulary] for each in counts], "float32")\n',
+            {f"{name}_words": json.dumps(self.words, ensure_ascii=False)},
+        )
+
     def to_dict(self) -> dict[str, Any]:
         packed = base64.b64encode(self.components.tobytes()).decode()
         about = {"words": list(self.words), "weights": self.weights.tolist(), "components": packed}
@@ -77,6 +107,22 @@ class Tfidf(TextEncoder):
 
     def __str__(self) -> str:
         return "TF-IDF with SVD"
+
+
+class WeightedWords(nn.Module):
+    """Does what `Tfidf.embed` does, for [texts, words] counts."""
+
+    weights: Tensor
+    components: Tensor
+
+    def __init__(self, weights: Vectors, components: Any) -> None:
+        super().__init__()
+        self.register_buffer("weights", torch.from_numpy(weights.copy()))
+        self.register_buffer("components", torch.from_numpy(components.copy()))
+
+    def forward(self, counts: Tensor) -> Tensor:
+        weighted = torch.where(counts > 0, 1 + counts.clamp_min(1).log(), 0) * self.weights
+        return functional.normalize(weighted, dim=1) @ self.components.float()
 
 
 def _vectorizer(**options: Any) -> Any:

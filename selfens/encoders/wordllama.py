@@ -14,8 +14,11 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from selfens.encoders.base import EncoderOptions
+from selfens.encoders.fronts import TextFront, front_of_tokens, padded
 from selfens.encoders.texts import TextEncoder, Vectors
 from selfens.errors import ConfigError, require, root_cause
 
@@ -52,8 +55,27 @@ class WordLlama(TextEncoder):
         vectors: Vectors = (sums / np.maximum(lengths, 1e-12)).astype(np.float32)
         return vectors
 
+    def text_front(self, name: str) -> TextFront:
+        pad = self.tokenizer.id_to_token(0)
+        tokenizer = padded(self.tokenizer.to_str(), pad, 0, None, special=False)
+        return front_of_tokens(MeanOfTokens(self.vectors), name, tokenizer)
+
     def __str__(self) -> str:
         return "wordllama"
+
+
+class MeanOfTokens(nn.Module):
+    """Does what `WordLlama.embed` does, for padded token ids. The vectors are kept in half precision, as in the package."""
+
+    vectors: Tensor
+
+    def __init__(self, vectors: Vectors) -> None:
+        super().__init__()
+        self.register_buffer("vectors", torch.from_numpy(vectors).half())
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        sums = (self.vectors[ids].float() * mask[:, :, None]).sum(dim=1)
+        return functional.normalize(sums, dim=1)
 
 
 def is_installed() -> bool:

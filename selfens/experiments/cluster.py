@@ -1,8 +1,8 @@
 """Runs on a Ray cluster: one task for each run, placed by Ray where the CPUs and GPUs that it needs are free.
 
-Ray is imported only here and in the functions of this module. The nodes share no folder with the command: a task gets the
-files of its run, works in a temporary folder of its node, and sends what it prints and each new checkpoint back through a
-queue that lives on the command's node. So a run whose node dies is started again from the last checkpoint that arrived.
+Ray is imported only in the functions of this module. Nodes need not share a folder with the command: a task gets the files of
+its run, works in a temporary folder on its node, and sends its output and each new checkpoint back through a queue that lives
+on the command's node. If a node dies, its runs start again from the last checkpoints that arrived.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ Files = dict[str, bytes]
 
 
 class Cluster:
-    """The workers of a Ray cluster, in a context in which this process is connected to it. See `pool.Workers`.
+    """The `pool.Workers` of a Ray cluster: a context manager that connects this process to it.
 
-    A process that is connected to Ray already, such as a notebook's, uses and keeps its connection.
+    A process that is already connected, such as a notebook's, uses and keeps its connection.
 
     Parameters
     ----------
     address
         HOST:PORT, ray://HOST:PORT, or `auto` for the cluster that RAY_ADDRESS names or that runs on this machine.
     gpus
-        GPUs for each run, at most 1; 0.5 lets two share one. By default 1 if the cluster has any, else 0.
+        GPUs per run, at most 1; with 0.5, two runs share one. By default 1 if the cluster has any, else 0.
     say
         Prints a line.
     """
@@ -55,10 +55,12 @@ class Cluster:
 
     def __init__(self, address: str, gpus: float | None, say: Callable[[str], None]) -> None:
         if gpus is not None and not 0 <= gpus <= 1:
-            raise ConfigError(f"--gpus is {gpus:g}; expected the part of a GPU that a run gets, from 0 to 1.")
+            raise ConfigError(f"--gpus is {gpus:g}; expected the fraction of a GPU that a run gets, from 0 to 1.")
         self.address, self.wanted, self.say = address, gpus, say
         self.running: dict[Future[bool], tuple[int, ExitStack]] = {}
-        self.tasks: dict[int, tuple[Any, Path]] = {}  # of each running task: Ray's reference, and the folder of its run
+        self.tasks: dict[
+            int, tuple[Any, Path]
+        ] = {}  # for each running task: Ray's reference, and the folder of its run
         self.started = 0
         self._queue: Any = None
 
@@ -95,7 +97,7 @@ class Cluster:
 
     @property
     def queue(self) -> Any:
-        """The queue of what the tasks send, in a process of the command's node."""
+        """The queue for what tasks send, in a process on the command's node."""
         import ray
         from ray.util.queue import Queue
 
@@ -131,12 +133,12 @@ class Cluster:
         return {"num_cpus": threads or 1, "num_gpus": self.gpus}
 
     def check(self, jobs: Sequence[Any], threads: int | None = None) -> None:
-        """Check that the nodes can do the runs: their versions are ours, they have the data, or can download them.
+        """Raise an error unless the nodes have our versions, and have the data of the runs or can download them.
 
         Parameters
         ----------
         threads
-            What a task needs that is not one of the jobs.
+            CPU threads of a task that is not one of the jobs.
         """
         import ray
 
@@ -154,7 +156,7 @@ class Cluster:
         ours, data = versions(), pickle.dumps(list({repr(job.data): job for job in jobs}.values()))
 
         def probe(expected: dict[str, str], jobs: bytes) -> tuple[dict[str, str], str]:
-            try:  # this function travels to the node as a whole, because selfens may be missing there
+            try:  # imports are inside, because this function is sent to nodes where selfens may be missing
                 import pickle
 
                 from selfens.errors import SelfensError
@@ -183,8 +185,8 @@ class Cluster:
                 theirs, problem = ray.get(ref)
             except ray.exceptions.RayTaskError as error:
                 raise ConfigError(f"node {name} cannot run selfens ({root_cause(error)}).") from None
-            except ray.exceptions.RayError as error:  # it has gone meanwhile
-                self.say(f"warning: node {name} does not answer ({type(error).__name__}); the runs go on without it.")
+            except ray.exceptions.RayError as error:  # it has died since
+                self.say(f"warning: node {name} does not answer ({type(error).__name__}); continuing without it.")
                 continue
             for package, version in ours.items():
                 if theirs[package] != version:
@@ -198,40 +200,41 @@ class Cluster:
     # One task for each run
 
     def has_room(self) -> bool:
-        return True  # Ray keeps what has to wait
+        return True  # Ray queues the rest
 
     def start(self, job: Any, root: Path) -> Future[bool] | None:
-        held = ExitStack()
-        if not held.enter_context(job.claimed(root)) or job.is_done(root):
-            held.close()
+        stack = ExitStack()
+        if not stack.enter_context(job.claimed(root)) or job.is_done(root):
+            stack.close()
             return None
         number = self.started = self.started + 1
-        shared = 0 < self.gpus < 1 or not self.gpus  # CPUs of one node are shared by all
+        shared = 0 < self.gpus < 1 or not self.gpus  # runs on CPUs share their node
         files = pack(root, job.kept(root))
-        task = self.work.options(**self._options(job.threads))  # one function, so that Ray keeps its processes
+        # Always the same function, so that Ray reuses its processes.
+        task = self.work.options(**self._options(job.threads))
         ref = task.remote(self.queue, number, job, str(root), files, self.device, shared, _commit())
         future: Future[bool] = ref.future()
-        self.running[future], self.tasks[number] = (number, held), (ref, root)
+        self.running[future], self.tasks[number] = (number, stack), (ref, root)
         return future
 
     def poll(self) -> None:
-        """Print what the tasks have said, and keep the checkpoints that they have sent."""
+        """Print the output that tasks have sent, and write their checkpoints."""
         for number, item in self.queue.get_nowait_batch(self.queue.qsize()):
             if number not in self.tasks:
-                continue  # of a node that was given up
+                continue  # from a node that was given up
             if isinstance(item, str):
                 self.say(item)
             else:
                 unpack(item, self.tasks[number][1])
 
     def ended(self, future: Future[bool]) -> None:
-        self.poll()  # the task has sent its last files before it ended
-        number, held = self.running.pop(future)
+        self.poll()  # the task sent its last files before it ended
+        number, stack = self.running.pop(future)
         del self.tasks[number]
-        held.close()
+        stack.close()
 
     def stop(self, running: Collection[Future[bool]]) -> None:
-        """Interrupt all tasks, wait until they have sent their last checkpoint, and end those that do not."""
+        """Interrupt all tasks, wait until they have sent their last checkpoint, and kill those that do not end."""
         import ray
 
         refs = {future: self.tasks[self.running[future][0]][0] for future in running}
@@ -249,7 +252,7 @@ class Cluster:
     # One task for each item of a list
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any], *, threads: int | None = None) -> Iterator[Any]:
-        """Yield what the function returns for each item, in order, like the built-in map. Ray repeats what a dead node had."""
+        """Like the built-in map, with a task for each item. Ray repeats the items of a node that died."""
         import ray
 
         task = ray.remote(max_retries=self.retries, **self._options(threads))(_call)
@@ -286,7 +289,7 @@ def connect(address: str) -> str:
     found = re.fullmatch(r"(?:ray://)?\[?([^/\s]+?)\]?:(\d{1,5})", address)
     if not found:
         raise ConfigError(f"--ray is '{address}'; expected HOST:PORT, such as 10.0.0.1:6379, or ray://HOST:10001.")
-    if problem := _silence(found[1], int(found[2]), address.startswith("ray://")):
+    if problem := _why_unreachable(found[1], int(found[2]), address.startswith("ray://")):
         raise ConfigError(
             f"no Ray cluster answers at {address} ({problem}); check the address, and that 'ray status' works."
         )
@@ -294,14 +297,14 @@ def connect(address: str) -> str:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"the Ray cluster at {address} answers, but does not take this process ({root_cause(error)}); it must be "
+            f"the Ray cluster at {address} answers, but rejects this process ({root_cause(error)}); it must be "
             "on a node of the cluster, or use ray://HOST:10001, and have the same versions of Python and Ray."
         ) from None
     return address
 
 
-def _silence(host: str, port: int, is_client: bool) -> str:
-    """Return why no Ray cluster answers there, or "". `ray.init` would try for minutes, and print much."""
+def _why_unreachable(host: str, port: int, is_client: bool) -> str:
+    """Return why no Ray cluster answers there, or "". (`ray.init` would try for minutes, and print a lot.)"""
     try:
         socket.create_connection((host, port), CONNECT_SECONDS).close()
     except (OSError, UnicodeError) as error:
@@ -316,7 +319,7 @@ def _silence(host: str, port: int, is_client: bool) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return what must be the same on all nodes."""
+    """Return the versions that must be the same on all nodes."""
     from selfens import __version__
 
     package, digest = Path(__file__).parents[1], hashlib.sha256()
@@ -344,18 +347,18 @@ def _commit() -> str | None:
 def _work(
     queue: Any, number: int, job: Any, root: str, files: Files, device: str, is_shared: bool, commit: str | None
 ) -> bool:
-    """Do or continue a run in a folder of this node, with `pool.work`, and send what it prints and saves."""
+    """Start or continue a run in a temporary folder on this node, and send its output and its files."""
     from selfens.experiments.pool import work
 
     if commit is not None:
-        os.environ["SELFENS_COMMIT"] = commit  # the code is the same, but perhaps no checkout
+        os.environ["SELFENS_COMMIT"] = commit  # the node has the same code, but perhaps no git checkout
     with tempfile.TemporaryDirectory(prefix="selfens-") as folder:
         scratch = Path(folder)
         unpack(files, scratch)
-        said = _Lines(lambda line: queue.put((number, line.replace(folder, root))))
+        output = _Lines(lambda line: queue.put((number, line.replace(folder, root))))
         sending = _Sending(lambda: queue.put((number, pack(scratch, job.kept(scratch)))), job, scratch)
         try:
-            with redirect_stdout(said), redirect_stderr(said), sending:
+            with redirect_stdout(output), redirect_stderr(output), sending:
                 return work(job, scratch, device, is_shared)
         finally:
             sending.send()
@@ -364,12 +367,12 @@ def _work(
 def _call(function: Callable[[Any], Any], item: Any) -> Any:
     try:
         return function(item)
-    except SelfensError as error:  # raised again as it is by the command
+    except SelfensError as error:  # the command raises it again
         return error
 
 
 class _Lines:
-    """A text file that passes on complete lines."""
+    """A text stream that forwards complete lines."""
 
     def __init__(self, put: Callable[[str], None]) -> None:
         self.put, self.rest = put, ""
@@ -388,7 +391,7 @@ class _Lines:
 
 
 class _Sending(threading.Thread):
-    """While the context lasts, sends the files of a run whenever it has written a new checkpoint."""
+    """A context in which a thread sends the files of a run after each new checkpoint."""
 
     def __init__(self, send: Callable[[], None], job: Any, scratch: Path) -> None:
         super().__init__(daemon=True)
@@ -418,7 +421,7 @@ class _Sending(threading.Thread):
 
 
 def pack(root: Path, kept: Iterable[Path]) -> Files:
-    """Read the files of a run, which may be going on: the checkpoint before the history, which must not be behind it."""
+    """Read the files of a run, which may be training. The checkpoint comes first, so that the history is not behind it."""
     found = [file for path in kept for file in (path.rglob("*") if path.is_dir() else [path])]
     files = {}
     for file in sorted(found, key=lambda file: file.name != CHECKPOINT):
@@ -429,7 +432,7 @@ def pack(root: Path, kept: Iterable[Path]) -> Files:
 
 
 def unpack(files: Files, root: Path) -> None:
-    """Write files so that a kill at any moment leaves a run that can go on: a new folder at once, a checkpoint last."""
+    """Write files so that a kill at any moment leaves a run that can resume: new folders by renaming, checkpoints last."""
     from selfens.files.tensors import write_atomically, write_errors
 
     for folder in sorted({(root / name).parent for name in files}):

@@ -23,7 +23,7 @@ RayOption = Annotated[
     typer.Option(
         "--ray",
         metavar="[ADDRESS]",
-        help="Use the Ray cluster at HOST:PORT; without it, that of RAY_ADDRESS or of this machine.",
+        help="Use the Ray cluster at HOST:PORT; without an address, the one of RAY_ADDRESS or of this machine.",
     ),
 ]
 GpusOption = Annotated[
@@ -33,7 +33,7 @@ GpusOption = Annotated[
 
 
 def with_ray_address(words: Sequence[str]) -> list[str]:
-    """Complete a `--ray` without an address, so that the word after it is not taken for one.
+    """Replace `--ray` without an address by `--ray=auto`, so that the next word is not taken for the address.
 
     >>> with_ray_address(["reproduce", "--ray", "noise"]), with_ray_address(["--ray", "10.0.0.1:6379", "noise"])
     (['reproduce', '--ray=auto', 'noise'], ['--ray', '10.0.0.1:6379', 'noise'])
@@ -48,18 +48,20 @@ def with_ray_address(words: Sequence[str]) -> list[str]:
 def reproduce(
     table: Annotated[
         str | None,
-        typer.Argument(metavar="TABLE", help="The table whose missing runs are done; without one, list the tables."),
+        typer.Argument(metavar="TABLE", help="Do the missing runs of this table; without one, list the tables."),
     ] = None,
     cells: Annotated[str | None, typer.Option(help="Only these cells, separated by commas.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Such as 0-9 or 0,3; by default as many as the table has.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds such as 0-9 or 0,3; default: as many as the table has.")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the official files.")] = None,
     devices: Annotated[
         str | None,
-        typer.Option(help="cpu, or numbers of GPUs such as 0,1; 0,0 does two runs at a time on one. Default: all."),
+        typer.Option(help="cpu, or GPU numbers such as 0,1; 0,0 does two runs at a time on GPU 0. Default: all GPUs."),
     ] = None,
     ray: RayOption = None,
     gpus: GpusOption = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Try it out: everything small, on digits.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Try everything out, with small runs on digits.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Write README.md from the records.")] = False,
     extra: Annotated[
         str | None, typer.Option(metavar="SOURCE", help="Extra unlabeled images for the table 'tiny'.")
@@ -82,7 +84,7 @@ def reproduce(
     if ray is not None and devices is not None:
         raise ConfigError("--ray and --devices were both given; on a cluster, --gpus says what a run gets.")
     if report:
-        check_report(store)  # now, not after days of training
+        check_report(store)  # fail now, not after days of training
     if table is not None:
         if table not in tables:
             raise ConfigError(unknown_name("table", table, tables))
@@ -106,26 +108,26 @@ def reproduce(
 
 
 def choose_cells(table: Table, names: str | None, location: DataLocation) -> list[Cell]:
-    """Return the cells named, separated by commas; by default all that can be run with the extra images at hand."""
+    """Return the cells of these names, separated by commas; by default all that can run with the extra images given."""
     known = {cell.name: cell for cell in table.cells}
-    possible = [name for name, cell in known.items() if not _hindrance(cell, location)]
+    possible = [name for name, cell in known.items() if not _missing_images(cell, location)]
     chosen = [name.strip() for name in names.split(",")] if names is not None else possible or list(known)
     for name in chosen:
         if name not in known:
             raise ConfigError(unknown_name(f"{table.name} cell", name, known))
-        if hindrance := _hindrance(known[name], location):
-            raise ConfigError(f"{table.name}/{name} needs {hindrance}.")
+        if missing := _missing_images(known[name], location):
+            raise ConfigError(f"{table.name}/{name} needs {missing}.")
     if location.extra and (location.quick or not any(known[name].extra for name in chosen)):
         raise ConfigError("--extra is for cells with extra images without --quick; leave it out.")
     return [known[name] for name in dict.fromkeys(chosen)]
 
 
-def _hindrance(cell: Cell, location: DataLocation) -> str:
-    """Return what a cell needs and does not have, or ""."""
+def _missing_images(cell: Cell, location: DataLocation) -> str:
+    """Return the extra images that a cell needs and does not have, or ""."""
     if location.quick or cell.extra is None:
         return ""
     if cell.extra == "restricted":
-        return "categories of Tiny Images, which was withdrawn by its makers; only the random cells can be run"
+        return "categories of Tiny Images, which its authors have withdrawn; only the random cells can be run"
     return "" if location.extra else "extra unlabeled images; add --extra with natural images"
 
 
@@ -171,13 +173,14 @@ def _run(
     store.read(dict.fromkeys(task.cell for task in tasks))  # find a damaged record now, not after training
     slow = "and on a CPU one run takes days; --quick tries everything out."
     if location.quick:
-        typer.echo("quick: digits and a small network, to see that everything works; no error means anything.")
+        typer.echo("quick: small runs on digits, to check that everything works; their errors mean nothing.")
     elif ray is None:
         if devices is None and names == ["cpu"]:
             typer.echo(f"warning: torch sees no GPU here, {slow}")
         check_data(tasks, store, location)
     else:
-        check_data([task for task in tasks if task.cell.extra], store, location)  # they must be the same in all runs
+        # The extra images must be the same in all runs.
+        check_data([task for task in tasks if task.cell.extra], store, location)
     if ray is None:
         return run_all(jobs, store.root, Processes(names), typer.echo)
     with Cluster(ray, gpus, typer.echo) as cluster:
@@ -189,7 +192,7 @@ def _run(
 
 
 def check_data(tasks: Sequence[Task], store: Store, location: DataLocation) -> None:
-    """Read or download each data set once, before several processes do. Refuse a cell with records of other extra images."""
+    """Read or download each data set once, before several processes do. Refuse a cell whose records had other extra images."""
     from selfens.data import sources
     from selfens.experiments.records import ExtraImages
 
@@ -215,7 +218,7 @@ def _finish(missing: int, failed: int, stopped: bool) -> None:
     if missing:
         typer.echo(f"another process is doing the rest; {left}. Run it again to continue.")
         raise typer.Exit(3)
-    typer.echo("all runs asked for are done; --report writes a page of them.")
+    typer.echo("all requested runs are done; --report writes a report on them.")
 
 
 def _list(tables: Iterable[Table], store: Store) -> None:
@@ -230,4 +233,4 @@ def _list(tables: Iterable[Table], store: Store) -> None:
             typer.echo(line.format(cell.name, found.error, runs, cell.error, cell.runs or "").rstrip())
             count += runs
     typer.echo(f"\n{count or 'no'} records in {store.root.resolve()}; another folder: --results")
-    typer.echo("To run what is missing of a table: selfens reproduce TABLE")
+    typer.echo("To do the missing runs of a table: selfens reproduce TABLE")

@@ -15,14 +15,14 @@ RANDOM_IMAGES = 500_000
 
 @dataclass(frozen=True)
 class DataLocation:
-    """Where a command finds the data of its runs."""
+    """Where the data of runs are."""
 
     folder: Path | None = None
     """Folder of the official files; None: the default one."""
     extra: str | None = None
     """A file or folder of natural images that replace Tiny Images."""
     quick: bool = False
-    """The runs are those of `quick`, on digits."""
+    """Use digits, for the runs of `quick`."""
 
     def config(self, task: Task) -> Config:
         """Return the config of a run, reading from here."""
@@ -47,7 +47,7 @@ class DataLocation:
 
 
 def quick(table: Table) -> Table:
-    """Return the table with cells that take a second on digits, and keep method, views, preprocessing and w_max."""
+    """Return the table with runs of a second on digits. Methods, views, preprocessing and w_max stay the same."""
     return replace(table, cells=tuple(map(_quick, table.cells)))
 
 

@@ -1,7 +1,7 @@
-"""The pool: does a list of runs, and outlives any of them.
+"""The pool: does a list of runs, and continues if one of them fails.
 
-It may be killed at any moment. Started again, it skips finished runs and continues the others from their checkpoints. Where
-the runs are done is up to the workers: `Processes` on this machine, `cluster.Cluster` on a Ray cluster. Both call `work`.
+It may be killed at any moment. Started again, it skips finished runs and continues the others from their checkpoints. Workers
+decide where the runs are done: `Processes` on this machine, `cluster.Cluster` on a Ray cluster. Both call `work`.
 """
 
 import multiprocessing
@@ -27,15 +27,15 @@ CONTEXT: Any = multiprocessing.get_context("spawn")  # CUDA does not survive a f
 
 
 class Job(Protocol):
-    """A run to do: a picklable description of it. Whatever it leaves is below a folder, `root`."""
+    """A picklable description of a run. All of its files are below a folder, `root`."""
 
     @property
     def threads(self) -> int | None:
-        """Threads that it needs; None: as many as there are."""
+        """CPU threads that the run needs; None: all."""
 
     @property
     def data(self) -> str:
-        """The name of its data, which are checked once for all runs that have them."""
+        """The name of the data, which are checked once for all runs that share them."""
 
     def run(self, root: Path, device: str, *, is_shared: bool) -> None:
         """Start or continue the run. Return without doing anything if it is done or another process is doing it."""
@@ -56,14 +56,14 @@ class Job(Protocol):
 
 
 class Workers(Protocol):
-    """Where runs are done. A future's result is False if the run failed; `lost` are its errors if the worker died."""
+    """Where runs are done. A future's result is False if the run failed. If its worker died, it raises one of `lost`."""
 
     @property
     def lost(self) -> tuple[type[BaseException], ...]: ...
 
     @property
     def retries(self) -> int:
-        """How often a run is started again if its worker died."""
+        """How many times a run is started again if its worker died."""
 
     def start(self, job: Job, root: Path) -> Future[bool] | None:
         """Start a run, or return None if another command is doing it."""
@@ -71,10 +71,10 @@ class Workers(Protocol):
     def has_room(self) -> bool: ...
 
     def poll(self) -> None:
-        """Fetch what the runs have said and saved meanwhile."""
+        """Fetch new output and files of the runs."""
 
     def ended(self, future: Future[bool]) -> None:
-        """Release what the run had."""
+        """Release the device or lock of a run that has ended."""
 
     def stop(self, running: Collection[Future[bool]]) -> None:
         """Stop all runs at a checkpoint, and wait for them."""
@@ -85,9 +85,9 @@ def run_all(jobs: Sequence[Job], root: Path, workers: Workers, say: Callable[[st
     waiting = [job for job in jobs if not job.is_done(root)]
     for job in jobs:
         if job not in waiting:
-            job.clear(root)  # leftovers of a kill
+            job.clear(root)  # what a kill left behind
     with jobs[0].claimed(root):
-        pass  # refuse a read-only folder once, not in every run
+        pass  # refuse a read-only folder now, not in every run
     running: dict[Future[bool], Job] = {}
     failed, losses = 0, Counter[str]()
     with StopRequest() as stop:
@@ -106,11 +106,11 @@ def run_all(jobs: Sequence[Job], root: Path, workers: Workers, say: Callable[[st
                     is_lost = isinstance(error, workers.lost) and not job.is_done(root)
                     if is_lost and losses[str(job)] < workers.retries:
                         losses[str(job)] += 1
-                        say(f"{job}: its node or process died; it is started again.")
+                        say(f"{job}: its node or process died; starting it again.")
                         waiting.insert(0, job)
                         continue
                     if job.is_done(root):
-                        job.clear(root)  # checkpoints that another machine has sent
+                        job.clear(root)  # checkpoints sent by another machine
                     if (error or not future.result()) and not job.is_done(root):
                         failed += 1
                         reason = "its process died" if isinstance(error, workers.lost) else str(error or "see above")
@@ -122,7 +122,7 @@ def run_all(jobs: Sequence[Job], root: Path, workers: Workers, say: Callable[[st
 
 
 def work(job: Job, root: Path, device: str, is_shared: bool) -> bool:
-    """Do a run in this process. Return False if it failed, after printing why."""
+    """Do a run in this process. If it fails, print why and return False."""
     try:
         job.run(root, device, is_shared=is_shared)
     except SelfensError as error:
@@ -139,13 +139,13 @@ def work(job: Job, root: Path, device: str, is_shared: bool) -> bool:
 class Processes:
     """A process for each run, one at a time on each device.
 
-    Beyond what Python's executor does: each run has a device; one that dies ends no other (so each has an executor); and
-    runs stop at a checkpoint if the command is stopped or killed.
+    Each run has a device, and an executor of its own, so that a crash ends no other run. Runs stop at a checkpoint if the
+    command is stopped or killed.
 
     Parameters
     ----------
     devices
-        Numbers of GPUs, or `cpu`; a device that is listed twice gets two runs at a time.
+        GPU numbers, or `cpu`. A device that is listed twice gets two runs at a time.
     """
 
     lost, retries = (BrokenProcessPool,), 0
@@ -168,7 +168,7 @@ class Processes:
         return future
 
     def poll(self) -> None:
-        """Do nothing: the runs print and save by themselves."""
+        """Do nothing: the processes print, and write their files, themselves."""
 
     def ended(self, future: Future[bool]) -> None:
         executor, device = self.running.pop(future)
@@ -185,14 +185,14 @@ def _enter(device: str, stopping: Any) -> None:
     """Prepare a process for a run on a device."""
     os.setpgrp()  # so that Ctrl-C reaches only the pool, which passes it on once
     threading.Thread(target=_stop_with_parent, args=(stopping,), daemon=True).start()
-    if device != "cpu":  # of the GPUs that are visible now, CUDA (not initialized yet) will see only this one
+    if device != "cpu":  # CUDA is not initialized yet, and will see only this one of the GPUs visible now
         allowed, number = os.environ.get("CUDA_VISIBLE_DEVICES"), int(device)
         names = allowed.split(",") if allowed else []
         os.environ["CUDA_VISIBLE_DEVICES"] = names[number] if number < len(names) else str(number)
 
 
 def _stop_with_parent(stopping: Any) -> None:
-    """Stop, after a checkpoint, when the parent process says so or has ended."""
+    """Stop this process at a checkpoint when its parent says so or ends."""
     parent = multiprocessing.parent_process()
     connection.wait([stopping, *([parent.sentinel] if parent else [])])
     os.kill(os.getpid(), signal.SIGTERM)

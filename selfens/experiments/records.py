@@ -1,6 +1,6 @@
-"""Records: what a finished run leaves, and where.
+"""Records of finished runs, and where they are stored.
 
-    results/runs/<table>/<cell>/seed<NNN>.json        one finished run: small, kept for good
+    results/runs/<table>/<cell>/seed<NNN>.json        the record of one finished run
     results/unfinished/<table>/<cell>/seed<NNN>/      the run directory, with weights; removed once the record is written
     results/unfinished/<table>/<cell>/seed<NNN>.lock  held by the process that is doing the run
     results/quick/...                                 the same for quick runs
@@ -58,7 +58,7 @@ class Record(Section):
     quick: bool
     config: Config
     labeled_rows: str
-    """`LabelChoice.digest` of the labeled rows as they were trained on."""
+    """`LabelChoice.digest` of the labels that were trained on."""
     data: str
     """Hash of the images and labels."""
     test_error: tuple[float, ...]
@@ -127,10 +127,10 @@ class Store:
     def claimed(self, task: Task) -> Iterator[bool]:
         """Claim a run while the context lasts; yield False if another process has it."""
         path = self.unfinished_path(task).with_suffix(".lock")
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with writable(self.record_path(task).parent), writable(path.parent):  # fail before training, not after
                 check_regular(path)
-                is_ours = lock(held.enter_context(open(path, "a")))
+                is_ours = lock(stack.enter_context(open(path, "a")))
             yield is_ours
 
     def write(self, task: Task, record: Record) -> None:
@@ -167,7 +167,7 @@ class Store:
         if path != self.record_path(task) or record.key != cell.key:
             raise RunError(f"{path} is the record of {record.key} seed {record.seed}; it is in the wrong place.")
         if (record.extra is None) != (cell.extra is None) or not same_experiment(record.config, task.config):
-            raise RunError(f"{path} has another configuration than {cell.key} has now; remove it to run it again.")
+            raise RunError(f"{path} has a different config than {cell.key} has now; remove it to repeat the run.")
         return record
 
 

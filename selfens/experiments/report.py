@@ -1,4 +1,4 @@
-"""The report: results/README.md and the label-noise figure. They depend on the records and nothing else."""
+"""The report: results/README.md and the label-noise figure. They depend only on the records."""
 
 import re
 import statistics
@@ -32,7 +32,7 @@ class Summary:
 
     @property
     def error(self) -> str:
-        """The mean and deviation in words, with the number of diverged runs and the extra images, if any."""
+        """The mean and deviation as text, with the number of diverged runs and the extra images, if any."""
         diverged = len(self.records) - len(self.errors)
         words = [mean_and_deviation(self.errors)] if self.errors else []
         words += [f"{diverged} diverged"] if diverged else []
@@ -40,7 +40,7 @@ class Summary:
         return ", ".join(words) or "not run"
 
     def row(self) -> tuple[str, ...]:
-        """A row of the report: our figures beside the paper's."""
+        """A row of the report: our results next to the paper's."""
         cell, difference, deviations = self.cell, "", ""
         if self.errors and cell.mean is not None and cell.deviation:
             points = statistics.mean(self.errors) - cell.mean
@@ -81,7 +81,7 @@ def check_report(store: Store) -> None:
     """Refuse to replace a file that is not a report."""
     for path in (store.root / "README.md", store.root / FIGURE):
         if path.exists() and not (path.is_file() and MARK in path.read_text(errors="replace").replace("`", "")):
-            raise RunError(f"{path} exists and is not a report of ours; choose another results folder.")
+            raise RunError(f"{path} exists and was not written by selfens reproduce; choose another results folder.")
 
 
 def _run_row(record: Record) -> tuple[str, ...]:

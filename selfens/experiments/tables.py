@@ -1,7 +1,7 @@
 """The paper's tables and figure as data, and some tables of our own. Every number is a cell, with the config that produces it.
 
 CIFAR-10, SVHN and CIFAR-100 have the same five rows. Their settings are the presets'; a cell changes only the number of
-labels, and whether inputs are flipped and shifted. "Without augmentation" still has input noise and dropout.
+labels and whether inputs are flipped and shifted. "Without augmentation" still has input noise and dropout.
 """
 
 from dataclasses import dataclass, replace
@@ -192,7 +192,7 @@ WHITENING = Table(
     ),
     column_title="data, labels",
 )
-"""The reading that reproduces the paper's CIFAR-10 baseline; CIFAR-100 is the control."""
+"""This interpretation reproduces the paper's CIFAR-10 baseline; CIFAR-100 is the control."""
 
 
 def _modern_cell(preset: str, labels: int, seeds: int, epochs: int | None = None) -> Cell:
@@ -205,7 +205,7 @@ def _modern_cell(preset: str, labels: int, seeds: int, epochs: int | None = None
 
 MODERN = Table(
     name="modern",
-    title="The temporal teacher, which is not of the paper",
+    title="The temporal teacher (not in the paper)",
     cells=(
         _modern_cell("cifar10-modern", 4000, seeds=3),
         _modern_cell("cifar10-modern", 4000, seeds=1, epochs=420),

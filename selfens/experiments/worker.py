@@ -1,7 +1,7 @@
-"""From a cell to a record: `run_cell` does one run, in the process that calls it; `CellRun` is what a pool calls it with.
+"""From a cell to a record: `run_cell` does one run in this process, and `CellRun` is its `pool.Job`.
 
 SIGTERM or Ctrl-C during training leaves a checkpoint. At any other moment the process may simply end: the next call repeats
-what it was doing.
+what it did.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHARED = "shared device"
 
 @dataclass(frozen=True)
 class CellRun:
-    """A run of a table, as a `pool.Job`; the root is the folder of a `Store`."""
+    """A `pool.Job` that does a run of a table. Its root is the folder of a `Store`."""
 
     task: Task
     location: DataLocation
@@ -97,7 +97,7 @@ def run_cell(
 
 
 def _train(task: Task, device: str, path: Path, location: DataLocation, watch: _Watch) -> Run:
-    """Train or resume a run, or only read it if a kill came between its training and its record."""
+    """Train or resume a run. If it was killed after training but before its record was written, only load it."""
     config = location.config(task).with_values("training", device=device, checkpoint_every=CHECKPOINT_EVERY)
     if not path.is_file() and not (path.is_dir() and any(path.iterdir())):
         return loop.train(config, path, progress=watch)
@@ -105,18 +105,18 @@ def _train(task: Task, device: str, path: Path, location: DataLocation, watch: _
         begun = load_run(path, device="cpu")
         every = begun.config.training.evaluate_every  # changes no result, but a record has the error of every epoch
         if every != 1 or not same_experiment(replace(begun.config, source=config.source), config):
-            raise RunError("it was begun with another configuration than the cell has now")
+            raise RunError("it was started with a different config than the cell has now")
         dataset = sources.load(config.source, seed=config.seed.of("split"))  # from where the files are now
         if begun.finished:
-            begun.data(dataset)  # refused if they have changed
+            begun.data(dataset)  # raises an error if they have changed
             return begun
         if begun.config.training.device != device:
-            raise RunError(f"it was begun with the device {begun.config.training.device} and can continue only there")
+            raise RunError(f"it was started with the device {begun.config.training.device} and can continue only there")
         return loop.resume(path, dataset=dataset, progress=watch)
     except SelfensError as error:
         if watch.epochs:  # it did continue, and failed later
             raise
-        reason = f"{task} was begun and cannot continue ({one_line(error)}); remove {path} to do it again."
+        reason = f"{task} was started and cannot continue ({one_line(error)}); remove {path} to do it again."
         raise RunError(reason) from None
 
 
@@ -145,7 +145,7 @@ def _record(task: Task, run: Run, quick: bool, diverged: str) -> Record:
 
 
 class _Watch(WarningsOnly):
-    """Prints a line at each checkpoint and writes down what only this process knows, for the record."""
+    """Prints a line at each checkpoint, and notes the commit and whether the device is shared, for the record."""
 
     def __init__(self, task: Task, notes: Path, is_shared: bool) -> None:
         self.task, self.notes, self.epochs = task, notes, 0
@@ -165,13 +165,13 @@ class _Watch(WarningsOnly):
         self.say(f"warning: {message}")
 
     def say(self, text: str) -> None:
-        with suppress(OSError):  # nobody reads the output; the run goes on
+        with suppress(OSError):  # the output is closed; the run continues
             sys.stdout.write(f"{self.task}: {text}\n")
             sys.stdout.flush()
 
 
 def current_commit() -> str | None:
-    """Return $SELFENS_COMMIT, or else what git says about the checkout that holds the package; None outside a checkout."""
+    """Return $SELFENS_COMMIT, else what `git describe` prints for the package's checkout; None if it is not in one."""
     stated = os.environ.get("SELFENS_COMMIT")
     repository = Path(__file__).parents[2]
     if stated or not (repository / ".git").exists():

@@ -1,7 +1,7 @@
 """CSV files: reading those of users, and writing tables. A file that somebody has edited is never replaced.
 
-A CSV or a spreadsheet would change names with a newline, bytes that are not UTF-8, or the beginning of a formula. They
-are written as JSON strings, with their quotes, and only such cells are read back as JSON.
+A CSV or a spreadsheet would corrupt names that hold a newline or bytes that are not UTF-8, or begin like a formula. They are
+written as JSON strings, with their quotes, and only such cells are read back as JSON.
 """
 
 import csv
@@ -51,7 +51,7 @@ def as_cell(text: str) -> str:
 
 
 def from_cell(cell: str) -> str:
-    """Invert `as_cell`; any other cell stays as it is, such as a name in quotes that somebody typed."""
+    """Invert `as_cell`. Other cells, such as a name that somebody typed in quotes, stay unchanged."""
     try:
         text = json.loads(cell) if cell.startswith('"') else cell
     except (ValueError, RecursionError):
@@ -101,7 +101,7 @@ def _behind_links(path: Path) -> Path:
 
 
 def check_replaceable(path: Path, columns: Sequence[str], labels: Mapping[int, str] | None = None) -> None:
-    """Refuse to replace a file that is not a table beginning with `columns`, or has other `labels` than ours, by row."""
+    """Refuse to replace a file that is not a table beginning with `columns`, or whose labels differ from `labels`, by row."""
     if not _behind_links(path).is_file() or path.stat().st_size == 0:
         return
     try:

@@ -30,7 +30,7 @@ def write_atomically(path: Path, *content: bytes | memoryview) -> None:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         finally:
-            with suppress(OSError):  # not even that is possible on a read-only file system
+            with suppress(OSError):  # unlinking fails on a read-only file system too
                 temporary.unlink(missing_ok=True)
 
 
@@ -61,7 +61,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a file for reading. An error, also a later one, becomes one sentence."""
+    """Open a file for reading. Any error inside the context becomes one sentence."""
     try:
         check_regular(path)
         with open(path, "rb"):

@@ -1,4 +1,4 @@
-"""Methods by name. A new one is a file of this folder and a line of `METHODS`."""
+"""Methods by name. To add one, write a file in this folder and add a line to `METHODS`."""
 
 from typing import Any
 
@@ -15,6 +15,13 @@ METHODS = Registry(
         "fixmatch": "selfens.methods.fixmatch:FixMatch",
         "committee": "selfens.methods.committee:Committee",
         "temporal-teacher": "selfens.methods.temporal_teacher:TemporalTeacher",
+        "pseudo-label": "selfens.methods.pseudo_label:PseudoLabel",
+        "bootstrapping": "selfens.methods.bootstrapping:Bootstrapping",
+        "elr": "selfens.methods.elr:Elr",
+        "stability": "selfens.methods.stability:Stability",
+        "ict": "selfens.methods.ict:Ict",
+        "gamma": "selfens.methods.gamma:Gamma",
+        "vat": "selfens.methods.vat:Vat",
     },
 )
 """Maps each method's name to "module:Class"."""
@@ -23,7 +30,7 @@ __all__ = ["METHODS", "Losses", "Method", "MethodOptions", "TrainingRows", "Weig
 
 
 def __getattr__(name: str) -> Any:
-    """Return a class itself: `from selfens.methods import Temporal`."""
+    """Make `from selfens.methods import Temporal` work."""
     for method, path in METHODS.items():
         if path.endswith(f":{name}"):
             return METHODS.find(method)

@@ -1,4 +1,4 @@
-"""Method: which views of an input, what the loss is, what to remember from step to step and from epoch to epoch.
+"""Method: the views of each input, the loss, and the state kept between steps and epochs.
 
 A method knows nothing about optimizers, loops or files.
 """
@@ -53,11 +53,11 @@ class Losses(NamedTuple):
     parts: dict[str, Tensor]
     """The method's `parts` by name; the history has their mean over each epoch."""
     predictions: Tensor
-    """[rows, classes] probabilities for the batch, without gradient, which `after_step` gets."""
+    """[rows, classes] probabilities for the batch, detached; passed to `after_step`."""
 
 
 class TrainingRows(NamedTuple):
-    """What a method may know about its training rows."""
+    """The training rows, as passed to `Method.setup`."""
 
     num_rows: int
     classes: tuple[str, ...]
@@ -67,7 +67,7 @@ class TrainingRows(NamedTuple):
     """[classes] the number of labels per class, over all processes, as float32."""
     device: torch.device
     inputs: Callable[[], Iterable[Tensor]]
-    """Yields the preprocessed inputs of all rows, without views, some thousand rows at a time on the device."""
+    """Yields the preprocessed inputs of all rows, without views, on the device, a few thousand rows at a time."""
     labeled: Callable[[], tuple[Tensor, Tensor]]
     """Returns the preprocessed inputs and the class numbers of the labeled rows of all processes, at most some thousand."""
     is_mixed: bool = False
@@ -86,16 +86,24 @@ class TrainingRows(NamedTuple):
 
 
 class Method(ABC):
-    """Subclasses are final. Attributes that are tensors, or have a `state_dict`, are saved and resumed with the run."""
+    """Base class of methods; subclasses are final.
+
+    Attributes that are tensors or have a `state_dict` are saved and resumed with the run.
+
+    Parameters
+    ----------
+    options
+        An instance of the class's `Options`; by default one with the default values.
+    """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
-    views: ClassVar[tuple[str, ...]] = ("weak",)
-    """The names of the views of each input that a step needs (see `selfens.core.views`)."""
+    views: tuple[str, ...] = ("weak",)
+    """The names of the views of each input that a step needs (see `selfens.core.views`); `__init__` may set them by options."""
     parts: ClassVar[tuple[str, ...]] = ("supervised", "unsupervised")
     """The names of the parts of the loss."""
     labeled_share: ClassVar[float] = 0.0
-    """Fraction of each batch drawn from labeled rows, at most all of them, unless training.labeled_per_batch is set.
-    With 0, batches are drawn from all rows, as in the paper."""
+    """Fraction of each batch drawn from labeled rows, or all of them if they are fewer, unless training.labeled_per_batch is
+    set. With 0, batches are drawn from all rows, as in the paper."""
     uses_unlabeled: ClassVar[bool] = True
     """The method learns from rows without a label."""
     uses_prior: ClassVar[bool] = False
@@ -106,15 +114,17 @@ class Method(ABC):
     """Targets kept by row: each epoch's predictions are written to it and committed at the end."""
     teacher: EmaTeacher | None = None
     """An average of the network's weights, updated after each step; its network is the one evaluated."""
+    learned: nn.Module | None = None
+    """A module of the method's own, made in `setup`, whose parameters are trained with the network's."""
 
     def __init__(self, options: Any = None) -> None:
         self.options: Any = self.Options() if options is None else options
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:  # noqa: B027
-        """Build what is remembered: targets, a teacher. The network is on its device, in training mode."""
+        """Create the state, such as an ensemble or a teacher. The network is on its device, in training mode."""
 
     def targets(self, rows: Tensor) -> Targets | None:
-        """Return what the predictions of `rows`, those of `batch.unlabeled`, are compared with, if known before the step."""
+        """Return the targets of `rows`, those of `batch.unlabeled`, if they are known before the step."""
         return None
 
     @abstractmethod
@@ -122,14 +132,14 @@ class Method(ABC):
         """Return the loss of one step, in tensors only: no `.item()`, no branch on data. `weight` is w(t), a 0-d tensor."""
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
-        """Remember this step: the updated network, and the predictions made for `rows`, those of `batch.unlabeled`."""
+        """Update the state from the updated network and the predictions for `rows`, those of `batch.unlabeled`."""
         if self.ensemble is not None:
             self.ensemble.write(rows, predictions)
         if self.teacher is not None:
             self.teacher.update()
 
     def end_epoch(self) -> None:
-        """Apply what was remembered."""
+        """Update the state at the end of an epoch."""
         if self.ensemble is not None:
             self.ensemble.commit()
 
@@ -143,7 +153,7 @@ class Method(ABC):
         return {name: part for name, part in parts.items() if isinstance(part, Tensor) or hasattr(part, "state_dict")}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return everything to save, except the ensemble and the evaluated teacher's network, which are saved apart."""
+        """Return everything to save, except the ensemble and the evaluated teacher's network, which are saved separately."""
         state: dict[str, Tensor] = {}
         for name, part in self.kept().items():
             if isinstance(part, Tensor):
@@ -164,5 +174,5 @@ class Method(ABC):
                 part.load_state_dict(saved)
 
     def _is_evaluated(self, part: Any) -> bool:
-        """Return True for the teacher whose network is what `evaluated` returns, whatever the network."""
+        """Return True if `part` is the teacher, and `evaluated` returns its network."""
         return part is self.teacher and type(self).evaluated is Method.evaluated

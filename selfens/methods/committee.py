@@ -2,13 +2,13 @@
 
 import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
 
 from selfens.core import losses as terms
-from selfens.core.alignment import CLASS_SHARES, class_factors, look_chosen, wanted_shares
+from selfens.core.alignment import CLASS_SHARES, check_class_shares, class_factors, look_chosen, wanted_shares
 from selfens.core.batch import Batch
 from selfens.core.neighbors import Neighborhood
 from selfens.core.targets import EnsembleTargets, Targets
@@ -43,7 +43,15 @@ class Committee(Method):
         advisors: float = setting(
             0.7, "Share of trees and a linear model in the vote on mixed columns.", at_least=0, at_most=1
         )
+        members: Literal["all", "forest", "linear"] = setting(
+            "all",
+            "Who votes: all, or only a random forest, or a linear model, which are good where neighbors tell nothing.",
+        )
         class_shares: str = setting("auto", CLASS_SHARES)
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_class_shares(self.class_shares)
 
     parts = ("supervised", "unsupervised", "kept")
     labeled_share = 0.2
@@ -55,10 +63,12 @@ class Committee(Method):
         advisors: Any = getattr(network, "advisors", None)
         given = self.options.class_shares
         self.advice = Advice()
-        found, votes = None, self.options.advisors > 0 and rows.is_mixed
+        members, found = self.options.members, None
+        votes = members != "all" or (self.options.advisors > 0 and rows.is_mixed)
         if advisors is not None and (votes or (given == "auto" and look_chosen(rows.class_counts))):
-            members = advisors if votes else copy.deepcopy(advisors)  # only to estimate shares
-            found = advised(members, rows)
+            if not votes:  # they only estimate shares
+                advisors, members = copy.deepcopy(advisors), "all" if rows.is_mixed else "careful"
+            found = advised(advisors, rows, members)
         shares = wanted_shares(
             given, rows.classes, rows.class_counts, None if found is None else found[rows.labels < 0]
         )
@@ -70,7 +80,7 @@ class Committee(Method):
         self.factors = self.wanted.new_ones(rows.num_classes)
         if found is not None and votes:
             advisors.factors.copy_(shares.ratio)
-            advisors.share.fill_(self.options.advisors)
+            advisors.share.fill_(self.options.advisors if self.options.members == "all" else 1.0)
             self.advice = Advice(terms.normalize(found * shares.ratio))
         self.teacher = EmaTeacher(network, self.options.decay)
         self.teacher.network.eval()
@@ -123,8 +133,8 @@ def heads_of(network: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 @torch.no_grad()
-def advised(advisors: Any, rows: TrainingRows) -> Tensor:
+def advised(advisors: Any, rows: TrainingRows, members: str) -> Tensor:
     """Fit advisors to the labels; return [rows, classes] what they predict for all rows."""
     inputs, labels = rows.labeled()
-    advisors.fit(inputs.flatten(1), labels, with_trees=rows.is_mixed)
+    advisors.fit(inputs.flatten(1), labels, members)
     return torch.cat([advisors(some.flatten(1)) for piece in rows.inputs() for some in torch.split(piece, 1000)])

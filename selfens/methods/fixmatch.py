@@ -1,4 +1,4 @@
-"""FixMatch (Sohn et al., 2020): the confident prediction on a weak view is the label of a strong view."""
+"""FixMatch (Sohn et al., 2020): a confident prediction on a weak view is the label of a strong view."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
@@ -17,16 +17,16 @@ from selfens.settings import setting
 @final
 class FixMatch(Method):
     """Weak and strong views go through the network in one pass, so they share batch statistics; no gradient flows into the
-    labels. The average of the weights, which takes no part in training, is evaluated.
+    labels. An average of the weights, which training does not use, is evaluated.
 
-    With alignment (ReMixMatch), predictions are first rescaled so that their running mean becomes the wanted class
+    With alignment (ReMixMatch), predictions are first rescaled so that their running mean becomes the expected class
     distribution, which keeps the confident classes from taking over.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options(UnscaledOptions):
         name: ClassVar[str] = "fixmatch"
-        threshold: float = setting(0.95, "Least confidence of a prediction used as a label.", at_least=0, at_most=1)
+        threshold: float = setting(0.95, "Minimum confidence of a prediction used as a label.", at_least=0, at_most=1)
         alignment: Literal["labels", "uniform", "none"] = setting("none", ALIGNMENT)
         decay: float = setting(0.999, "Momentum of the averaged weights, which are evaluated.", at_least=0, below=1)
 

@@ -17,7 +17,7 @@ from selfens.settings import setting
 class MeanTeacher(Method):
     """Student and teacher each see their own view, with their own dropout and noise, in one pass each.
 
-    Temporal ensembling averages predictions and renews them once per epoch; this averages weights, after every step. No
+    Temporal ensembling averages predictions once per epoch; mean teacher averages weights after every step. No
     gradient flows into the teacher. The teacher is evaluated.
     """
 
@@ -25,7 +25,7 @@ class MeanTeacher(Method):
     class Options(WeightedOptions):
         name: ClassVar[str] = "mean-teacher"
         decay: float = setting(0.999, "The momentum of the teacher's weights, alpha.", at_least=0, below=1)
-        consistency: Literal["squared", "cross_entropy"] = setting("squared", "How two predictions are compared.")
+        consistency: Literal["squared", "cross_entropy"] = setting("squared", "Loss between two predictions.")
 
     views = ("weak", "weak")
     teacher: EmaTeacher
@@ -36,8 +36,8 @@ class MeanTeacher(Method):
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         logits = network(batch.views[0])
         z, u = logits.float().softmax(dim=1), batch.unlabeled
-        taught = self.teacher.probabilities(batch.views[1])
+        z_teacher = self.teacher.probabilities(batch.views[1])
         supervised = terms.supervised(logits, batch)
-        unsupervised = terms.CONSISTENCY[self.options.consistency](z[u], taught[u])
+        unsupervised = terms.CONSISTENCY[self.options.consistency](z[u], z_teacher[u])
         parts = {"supervised": supervised, "unsupervised": unsupervised}
         return Losses(supervised + weight * unsupervised, parts, z.detach())

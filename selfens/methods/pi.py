@@ -14,12 +14,12 @@ from selfens.settings import setting
 
 @final
 class Pi(Method):
-    """The passes are separate, each with its own batch means; cross-entropy is on the first; gradients flow into both."""
+    """Two separate passes, each with its own batch means. Cross-entropy is on the first; gradients flow into both."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(WeightedOptions):
         name: ClassVar[str] = "pi"
-        consistency: Literal["squared", "cross_entropy"] = setting("squared", "How two predictions are compared.")
+        consistency: Literal["squared", "cross_entropy"] = setting("squared", "Loss between two predictions.")
 
     views = ("weak", "weak")
 

@@ -14,15 +14,16 @@ from selfens.settings import setting
 
 @final
 class Temporal(Method):
-    """Averages the probabilities of the training pass itself: with noise, dropout and augmentation."""
+    """The averaged predictions are those of the training pass, with noise, dropout and augmentation."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(WeightedOptions):
         name: ClassVar[str] = "temporal"
         decay: float = setting(0.6, "The ensemble's momentum, alpha.", at_least=0, below=1)
-        consistency: Literal["squared", "cross_entropy"] = setting("squared", "How two predictions are compared.")
+        consistency: Literal["squared", "cross_entropy"] = setting("squared", "Loss between two predictions.")
         unseen_rows: Literal["skip", "zero"] = setting(
-            "skip", "Rows without an ensemble: no unsupervised loss, or zeros as targets, as in the authors' code."
+            "skip",
+            "Rows without a target yet: skip their unsupervised loss, or use zeros as targets, as in the authors' code.",
         )
 
     uses_prior = True

@@ -17,19 +17,19 @@ from selfens.settings import setting
 
 @final
 class TemporalTeacher(Method):
-    """Temporal ensembling with today's parts (docs/modern.md).
+    """Temporal ensembling with modern components (see docs/modern.md).
 
-    The teacher, an average of past weights, predicts on the weak view without dropout. A row's target averages its predictions
-    over the epochs, this one included. It is rescaled so that classes are predicted as often as they should be, and sharpened.
-    The network learns it on the strong view. Of the labeled rows at the beginning of a batch, the first half is learned on
-    the weak view and the rest on the strong one. The teacher is evaluated.
+    The teacher, an average of past weights, predicts on the weak view without dropout. A row's target is the average of its
+    predictions so far, this epoch's included, rescaled toward the expected class frequencies and sharpened. The network learns
+    it on the strong view. Of the labeled rows at the beginning of a batch, the first half is learned on the weak view and the
+    rest on the strong one. The teacher is evaluated.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options(UnscaledOptions):
         name: ClassVar[str] = "temporal-teacher"
         decay: float = setting(0.999, "Momentum of the teacher's weights.", at_least=0, below=1)
-        # Closer to 1, float32 has no digits left for the share of one prediction.
+        # Closer to 1, the weight of one prediction would vanish in float32.
         memory: float = setting(0.0, "Momentum of each row's average; 0: no average.", at_least=0, at_most=0.9999)
         alignment: Literal["labels", "uniform", "none"] = setting("labels", ALIGNMENT)
         slack: float = setting(
@@ -38,7 +38,7 @@ class TemporalTeacher(Method):
             at_least=1,
         )
         temperature: float = setting(0.5, "Targets are raised to the power 1/temperature.", above=0, at_most=1)
-        threshold: float = setting(0.0, "Least confidence, before sharpening, of a target.", at_least=0, below=1)
+        threshold: float = setting(0.0, "Minimum confidence of a target before sharpening.", at_least=0, below=1)
 
     views = ("weak", "strong")
     parts = ("supervised", "unsupervised", "kept")
@@ -62,8 +62,8 @@ class TemporalTeacher(Method):
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         (weak, strong), u, half = batch.views, batch.unlabeled, batch.num_labeled // 2
         logits = network(torch.cat([weak[:half], strong[half:]]))
-        taught = self.teacher.probabilities(weak[u])
-        average = taught if targets is None else with_latest(targets, taught, self.options.memory)
+        z_teacher = self.teacher.probabilities(weak[u])
+        average = z_teacher if targets is None else with_latest(targets, z_teacher, self.options.memory)
         if self.prior is not None:
             average = self.prior.blend(batch.rows[u], average)
         average = self.alignment.align(average)
@@ -73,7 +73,7 @@ class TemporalTeacher(Method):
         unsupervised = terms.soft_cross_entropy(logits[u], sharp, kept)
         parts = {"supervised": supervised, "unsupervised": unsupervised, "kept": kept.float().mean()}
         z = logits[: batch.num_labeled].detach().float().softmax(dim=1)
-        return Losses(supervised + weight * unsupervised, parts, torch.cat([z, taught]))
+        return Losses(supervised + weight * unsupervised, parts, torch.cat([z, z_teacher]))
 
     def after_step(self, network: nn.Module, rows: Tensor, predictions: Tensor) -> None:
         self.alignment.follow(predictions)

@@ -39,8 +39,8 @@ def build(
 ) -> nn.Module:
     """Build the network named by `options.name`: one of `NETWORKS`, or a user's package.module:factory.
 
-    `copies` of its weights must fit on the device: training needs gradients and moments too. A backbone has its pretrained
-    weights unless others will be loaded.
+    `copies` times its weights must fit on the device: training also needs gradients and moments. A backbone has its
+    pretrained weights unless others will be loaded.
     """
     if is_factory(options.name):
         return _from_factory(options.name, input_shape, num_classes)
@@ -59,7 +59,7 @@ def build(
 
 
 def is_factory(name: str) -> bool:
-    """Return True if building the network of this name imports a user's code."""
+    """Return True if `name` is module:factory, so that building the network imports a user's code."""
     return ":" in name
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from selfens.core.losses import normalize, sharpen
 
@@ -42,15 +41,18 @@ class Trees(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [rows, classes] the mean of the distributions of the leaves that each row falls into."""
-        node = self.roots.expand(len(x), -1)
+        node = self.roots.expand(x.shape[0], -1)  # `len` would fix the number of rows of an exported file
         for _ in range(self.depth):
             goes_left = x.gather(1, self.feature[node]) <= self.threshold[node]
             node = torch.where(goes_left, self.left[node], self.right[node])
-        return functional.embedding_bag(node, self.value, mode="mean")
+        return self.value[node].mean(dim=1)
 
     def load_forests(self, forests: Sequence[Any], num_classes: int) -> None:
-        """Take the trees of scikit-learn's forests, which were fitted to class numbers."""
-        parts: dict[str, list[NDArray[Any]]] = {name: [] for name in self.NAMES}
+        """Take the trees of scikit-learn's forests, fitted to class numbers; without any there is one tree that is a leaf."""
+        leaf, fair = np.zeros(1, np.int64), np.full((1, num_classes), 1 / num_classes, np.float32)
+        parts: dict[str, list[NDArray[Any]]] = {name: [] if forests else [leaf] for name in self.NAMES}
+        if not forests:
+            parts["value"] = [fair]
         start = 0
         for forest in forests:
             for each in forest.estimators_:
@@ -115,31 +117,34 @@ class Advisors(nn.Module):
         self.trees = Trees(num_classes)
         self.linear = nn.Linear(features, num_classes).requires_grad_(False)
         self.factors = nn.Parameter(torch.ones(num_classes), requires_grad=False)
-        self.share = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self.share, self.trees_share = (nn.Parameter(torch.zeros(()), requires_grad=False) for _ in range(2))
 
     @property
     def can_vote(self) -> bool:
-        """There are trees."""
+        """They were fitted."""
         return len(self.trees.roots) > 0
 
-    def fit(self, inputs: Tensor, labels: Tensor, *, with_trees: bool) -> None:
-        """Fit to [rows, features] inputs and their class numbers. The seed is fixed, so the same rows give the same members."""
+    def fit(self, inputs: Tensor, labels: Tensor, members: str = "all") -> None:
+        """Fit to [rows, features] inputs and their class numbers. The seed is fixed, so the same rows give the same members.
+
+        `members` are all, or one alone: scikit-learn's random forest (`forest`) or its linear model (`linear`), both as they
+        are by default, or the penalized linear model (`careful`).
+        """
         from sklearn.ensemble import RandomForestClassifier
 
         x, y = inputs.cpu().numpy(), labels.cpu().numpy()
-        if with_trees:
-            forests = [RandomForestClassifier(TREES, max_features=most, random_state=0).fit(x, y) for most in KINDS]
-            self.trees.load_forests(forests, len(self.factors))
-        weight, bias = linear_model(x, y, len(self.factors))
+        kinds = {"all": KINDS, "forest": KINDS[:1]}.get(members, ())
+        forests = [RandomForestClassifier(TREES, max_features=most, random_state=0).fit(x, y) for most in kinds]
+        self.trees.load_forests(forests, len(self.factors))
+        self.trees_share.fill_({"all": TREES_SHARE, "forest": 1.0}.get(members, 0.0))
+        weight, bias = linear_model(x, y, len(self.factors), 1.0 if members == "linear" else PENALTY)
         self.linear.weight.copy_(weight)
         self.linear.bias.copy_(bias)
         self.to(inputs.device)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [rows, classes] probabilities."""
-        vote: Tensor = self.linear(x).softmax(dim=1)
-        if self.can_vote:
-            vote = TREES_SHARE * self.trees(x) + (1 - TREES_SHARE) * vote
+        vote = self.trees_share * self.trees(x) + (1 - self.trees_share) * self.linear(x).softmax(dim=1)
         return normalize((vote + LEAST) * self.factors)
 
     def vote(self, heads: Tensor, advice: Tensor) -> Tensor:
@@ -147,7 +152,7 @@ class Advisors(nn.Module):
         return (1 - self.share) * sharpen(heads, 1 / SOFTENING) + self.share * advice
 
 
-def linear_model(x: NDArray[Any], y: NDArray[Any], num_classes: int) -> tuple[Tensor, Tensor]:
+def linear_model(x: NDArray[Any], y: NDArray[Any], num_classes: int, penalty: float) -> tuple[Tensor, Tensor]:
     """Return weights and bias of a penalized linear model; a class without a label is never predicted."""
     from sklearn.linear_model import LogisticRegression
 
@@ -155,7 +160,7 @@ def linear_model(x: NDArray[Any], y: NDArray[Any], num_classes: int) -> tuple[Te
     classes = np.unique(y)
     bias[classes] = 0
     if len(classes) > 1:
-        model = LogisticRegression(C=PENALTY, max_iter=300).fit(x, y)
+        model = LogisticRegression(C=penalty, max_iter=300).fit(x, y)
         two = len(classes) == 2  # has one row of weights, which are the difference of the classes
         weight[classes] = np.concatenate([-model.coef_, model.coef_]) / 2 if two else model.coef_
         bias[classes] = np.concatenate([-model.intercept_, model.intercept_]) / 2 if two else model.intercept_

@@ -1,13 +1,13 @@
 """Triton kernels for full batch normalization, leaky ReLU and 2x2 max pooling between two convolutions.
 
-`BatchNormConv2d` calls `normalize` in training and `evaluate` in evaluation on a GPU, and the plain operations otherwise,
-which they are tested against. Tensors are channels-last, as in `kernels.py`.
+On a GPU, `BatchNormConv2d` calls `normalize` in training and `evaluate` in evaluation; otherwise it uses plain operations,
+and tests compare the two. Tensors are channels-last, as in `kernels.py`.
 
-Time goes into reading and writing the convolution's output. Normalization and leaky ReLU are monotonic in each channel, so
-pooling can come first: of the largest values, or of the smallest where the gain is negative. Training reads the output once
-for mean, variance and pooling, and normalizes only the pooled values. The backward pass computes the sign before the leaky
-ReLU and the pooled pixel again. Kernels that sum traverse the tensor backward and those that write traverse it forward, so
-each begins with what the previous one left in the GPU's cache.
+Most of the time is spent reading and writing the convolution's output. Normalization and leaky ReLU are monotonic in each
+channel, so pooling can come first, of the largest values, or of the smallest where the gain is negative. Training reads the
+output once for mean, variance and pooling, and normalizes only the pooled values. The backward pass recomputes the sign before
+the leaky ReLU, and which pixel was pooled. Kernels that sum go through the tensor backward and those that write go through it
+forward, so each begins with what the previous one left in the GPU's cache.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from selfens.networks.kernels import covering, empty, four, locate, pixels_of, sweeping
+from selfens.networks.kernels import covering, empty, load_2x2, locate, pixels_of, sweeping
 
 EPSILON = 1e-5  # added to the variance, as in torch
-# The best of 13 settings of the sums and 5 of the others on an H200. More programs wait for each other when they add up.
+# The best of 13 settings for the kernels that sum, and of 5 for the others, on an H200. With more programs, the atomic
+# additions wait for each other.
 SUM_PIXELS, SUM_WARPS, SUM_PROGRAMS = 32, 4, 264
 COVER_PIXELS, COVER_WARPS = 32, 4
 
@@ -47,10 +48,10 @@ def _add_up_moments(
     x, gain, pooled, sums, middle, pixels, channels, width,
     POOL: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """sums[0, c] += x - pivot and sums[1, c] += (x - pivot)^2 over this program's pixels, and x is pooled.
+    """sums[0, c] += x - pivot and sums[1, c] += (x - pivot)^2 over this program's pixels; pool x.
 
     A sum of plain squares would lose the variance of a channel whose mean is large. The pivot is a pixel from the `middle` of
-    the first image, a few deviations from the mean at most. `pixels` and `width` are those of the output.
+    the first image, at most a few deviations from the mean. `pixels` and `width` are those of the output.
     """
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     pivot = _of_channels(x + middle * channels, column, channels)
@@ -59,16 +60,16 @@ def _add_up_moments(
     squares = tl.zeros((TILE_P, TILE_C), tl.float32)
     tiles = tl.cdiv(pixels, TILE_P)
     for turn in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        row, inside, place = locate(tiles - 1 - turn, column, pixels, channels, TILE_P)
+        row, inside, positions = locate(tiles - 1 - turn, column, pixels, channels, TILE_P)
         if POOL:
-            a, b, c, d = four(x, row, column, inside, channels, width)
+            a, b, c, d = load_2x2(x, row, column, inside, channels, width)
             _which, chosen = _choose(a, b, c, d, sign)
-            tl.store(pooled + place, chosen.to(pooled.dtype.element_ty), mask=inside)
+            tl.store(pooled + positions, chosen.to(pooled.dtype.element_ty), mask=inside)
             a, b, c, d = a - pivot, b - pivot, c - pivot, d - pivot
             total += tl.where(inside, (a + b) + (c + d), 0.0)
             squares += tl.where(inside, (a * a + b * b) + (c * c + d * d), 0.0)
         else:
-            value = tl.where(inside, tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - pivot, 0.0)
+            value = tl.where(inside, tl.load(x + positions, mask=inside, other=0.0).to(tl.float32) - pivot, 0.0)
             total += value
             squares += value * value
     tl.atomic_add(sums + column, tl.sum(total, axis=0), mask=column < channels)
@@ -80,10 +81,10 @@ def _scale_and_activate(
     x, raw, sums, gain, shift, out, mean, variance, middle, count, pixels, channels, slope, epsilon,
     TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """out = leaky_relu(gain * (raw - mean) / deviation + shift), `raw` is x or its pooled values; write mean and variance."""
+    """out = leaky_relu(gain * (raw - mean) / deviation + shift), where `raw` is x, pooled or not; write mean and variance."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    _row, inside, place = locate(tl.program_id(0), column, pixels, channels, TILE_P)
-    value = tl.load(raw + place, mask=inside, other=0.0).to(tl.float32)
+    _row, inside, positions = locate(tl.program_id(0), column, pixels, channels, TILE_P)
+    value = tl.load(raw + positions, mask=inside, other=0.0).to(tl.float32)
     off = _of_channels(sums, column, channels) / count
     batch_mean = _of_channels(x + middle * channels, column, channels) + off
     batch_variance = tl.maximum(_of_channels(sums + channels, column, channels) / count - off * off, 0.0)
@@ -92,7 +93,7 @@ def _scale_and_activate(
         tl.store(variance + column[None, :], batch_variance, mask=column[None, :] < channels)
     scale = _of_channels(gain, column, channels) * tl.rsqrt(batch_variance + epsilon)
     value = (value - batch_mean) * scale + _of_channels(shift, column, channels)
-    tl.store(out + place, tl.where(value > 0, value, value * slope).to(out.dtype.element_ty), mask=inside)
+    tl.store(out + positions, tl.where(value > 0, value, value * slope).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -100,18 +101,18 @@ def _scale_activate_and_pool(
     x, gain, shift, mean, variance, out, pixels, channels, width, slope, epsilon,
     TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """The same with known mean and variance, pooled: all four pixels are scaled, so that signs do not matter."""
+    """The same with known mean and variance, then pooled: the four pixels are scaled first, so the gain may be negative."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    row, inside, place = locate(tl.program_id(0), column, pixels, channels, TILE_P)
-    a, b, c, d = four(x, row, column, inside, channels, width)
+    row, inside, positions = locate(tl.program_id(0), column, pixels, channels, TILE_P)
+    a, b, c, d = load_2x2(x, row, column, inside, channels, width)
     center = _of_channels(mean, column, channels)
     scale = _of_channels(gain, column, channels) * tl.rsqrt(_of_channels(variance, column, channels) + epsilon)
     a, b, c, d = (a - center) * scale, (b - center) * scale, (c - center) * scale, (d - center) * scale
-    propagate_nan: tl.constexpr = tl.PropagateNan.ALL  # as torch does: what went wrong must not be pooled away
+    propagate_nan: tl.constexpr = tl.PropagateNan.ALL  # like torch: pooling must not hide a NaN
     largest = tl.maximum(tl.maximum(a, b, propagate_nan), tl.maximum(c, d, propagate_nan), propagate_nan)
     value = largest + _of_channels(shift, column, channels)
     value = tl.where(value > 0, value, value * slope).to(out.dtype.element_ty)
-    tl.store(out + place, value, mask=inside)
+    tl.store(out + positions, value, mask=inside)
 
 
 @triton.jit
@@ -119,7 +120,7 @@ def _add_up_gradient_moments(
     gradient, raw, mean, variance, gain, shift, sums, pixels, channels, slope, epsilon,
     TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """sums[0, c] += the gradient before the activation, sums[1, c] += that times the normalized value."""
+    """sums[0, c] += the gradient before the activation; sums[1, c] += the same times the normalized value."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     center = _of_channels(mean, column, channels)
     inverse = tl.rsqrt(_of_channels(variance, column, channels) + epsilon)
@@ -128,9 +129,9 @@ def _add_up_gradient_moments(
     products = tl.zeros((TILE_P, TILE_C), tl.float32)
     tiles = tl.cdiv(pixels, TILE_P)
     for turn in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        _row, inside, place = locate(tiles - 1 - turn, column, pixels, channels, TILE_P)
-        before = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
-        normal = (tl.load(raw + place, mask=inside, other=0.0).to(tl.float32) - center) * inverse
+        _row, inside, positions = locate(tiles - 1 - turn, column, pixels, channels, TILE_P)
+        before = tl.load(gradient + positions, mask=inside, other=0.0).to(tl.float32)
+        normal = (tl.load(raw + positions, mask=inside, other=0.0).to(tl.float32) - center) * inverse
         before = tl.where(normal * channel_gain + offset > 0, before, before * slope)
         total += before
         products += before * normal
@@ -143,10 +144,10 @@ def _write_input_gradient(
     gradient, x, mean, variance, gain, shift, sums, result, count, pixels, channels, width, slope, epsilon,
     POOL: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of x: before the activation, to the pooled pixel, minus its mean and its slope along x, scaled."""
+    """Write the gradient of x: undo activation and pooling, subtract the mean and the projection onto x, and scale."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    row, inside, place = locate(tl.program_id(0), column, pixels, channels, TILE_P)
-    after = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
+    row, inside, positions = locate(tl.program_id(0), column, pixels, channels, TILE_P)
+    after = tl.load(gradient + positions, mask=inside, other=0.0).to(tl.float32)
     center = _of_channels(mean, column, channels)
     inverse = tl.rsqrt(_of_channels(variance, column, channels) + epsilon)
     channel_gain, offset = _of_channels(gain, column, channels), _of_channels(shift, column, channels)
@@ -155,7 +156,7 @@ def _write_input_gradient(
     scale = channel_gain * inverse
     kind = result.dtype.element_ty
     if POOL:
-        a, b, c, d = four(x, row, column, inside, channels, width)
+        a, b, c, d = load_2x2(x, row, column, inside, channels, width)
         which, chosen = _choose(a, b, c, d, channel_gain)
         before = tl.where((chosen - center) * inverse * channel_gain + offset > 0, after, after * slope)
         a = (tl.where(which == 0, before, 0.0) - mean_gradient - (a - center) * inverse * projection) * scale
@@ -169,9 +170,9 @@ def _write_input_gradient(
         tl.store(target + 2 * width * channels, c.to(kind), mask=inside)
         tl.store(target + (2 * width + 1) * channels, d.to(kind), mask=inside)
     else:
-        normal = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - center) * inverse
+        normal = (tl.load(x + positions, mask=inside, other=0.0).to(tl.float32) - center) * inverse
         before = tl.where(normal * channel_gain + offset > 0, after, after * slope)
-        tl.store(result + place, ((before - mean_gradient - normal * projection) * scale).to(kind), mask=inside)
+        tl.store(result + positions, ((before - mean_gradient - normal * projection) * scale).to(kind), mask=inside)
 
 
 @torch.library.custom_op("selfens::batch_norm_forward", mutates_args=())
@@ -247,7 +248,7 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 def normalize(
     x: Tensor, gain: Tensor, shift: Tensor, slope: float, pool: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return leaky_relu(gain * (x - mean) / deviation + shift), pooled; and mean and variance of x over all but its channels.
+    """Return leaky_relu(gain * (x - mean) / deviation + shift), pooled, and the mean and variance of each channel of x.
 
     `gain` and `shift` are float32. To be pooled 2x2, images need even sides and the leaky ReLU a slope above 0.
     """
@@ -257,7 +258,7 @@ def normalize(
 
 @torch.library.custom_op("selfens::batch_norm_evaluate", mutates_args=())
 def evaluate(x: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, slope: float) -> Tensor:
-    """Return the same with known mean and variance, pooled 2x2, in one pass and without gradients; the compiler takes two."""
+    """Return `normalize` for known mean and variance, pooled 2x2, without gradients, in one pass; the compiler needs two."""
     x = x.contiguous(memory_format=torch.channels_last)
     out, channels = empty(x, pool=True), x.shape[1]
     grid, sizes = covering(pixels_of(out), channels, COVER_PIXELS // 2, COVER_WARPS)

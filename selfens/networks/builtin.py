@@ -1,4 +1,4 @@
-"""The built-in networks: conv13 of the paper's Table 5, two smaller ones, a quick one, and a wide residual one."""
+"""The built-in networks: conv13 (the paper's Table 5), small, tiny, mlp, and wrn-28-2 (a wide residual network)."""
 
 import math
 from collections import OrderedDict
@@ -23,8 +23,8 @@ from selfens.networks.layers import (
 
 
 def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """13 layers; `options.width` channels (128) in the first ones. 3,121,812 parameters for 32x32 RGB and 10 classes."""
-    # of 12 pixels, two poolings and a 'valid' 3x3 convolution leave one
+    """13 layers; the first have `options.width` channels (default 128). 3,121,812 parameters for 32x32 RGB and 10 classes."""
+    # two poolings and a 'valid' 3x3 convolution reduce 12 pixels to one
     _check_images("conv13", input_shape, 12, "network.name=small for smaller images, mlp for features")
     conv, dense = _layers(options)
     channels, width = input_shape[0], options.width or 128
@@ -52,7 +52,7 @@ def conv13(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfi
 
 
 def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """Five layers for images from 4x4; `options.width` channels (24), doubled after the pooling."""
+    """Five layers, for images of at least 4x4; `options.width` channels (default 24), doubled after the pooling."""
     _check_images("small", input_shape, 4, "network.name=mlp for features or smaller images")
     conv, dense = _layers(options)
     channels, width = input_shape[0], options.width or 24
@@ -73,7 +73,7 @@ def small(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig
 
 
 def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """Three convolutions with full batch normalization, for a CPU and images from 12x12; `options.width` channels (16)."""
+    """Three convolutions with batch normalization, for a CPU and images of at least 12x12; `options.width` channels (16)."""
     _check_images("tiny", input_shape, 12, "network.name=small for smaller images, mlp for features")
     channels, width = input_shape[0], options.width or 16
     layers: list[nn.Module] = []
@@ -87,7 +87,7 @@ def tiny(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig)
 
 
 def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """Two hidden layers of `options.width` units (128); images are flattened."""
+    """Two hidden layers of `options.width` units (default 128); images are flattened."""
     _, dense = _layers(options)
     features, width = math.prod(input_shape), options.width or 128
     # fmt: off
@@ -104,7 +104,7 @@ def mlp(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) 
 
 
 def wrn28(input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> nn.Module:
-    """The wide residual network with 28 layers; `options.width` channels (32: WRN-28-2), doubled in each further group."""
+    """A wide residual network of 28 layers; `options.width` channels (default 32: WRN-28-2), doubled in each later group."""
     _check_images("wrn-28-2", input_shape, 4, "network.name=mlp for features or smaller images")
     width = options.width or 32
     layers: list[nn.Module] = [GaussianNoise(options.noise), nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False)]
@@ -152,7 +152,7 @@ def _layers(options: NetworkConfig) -> tuple[Callable[..., nn.Module], Callable[
 
 
 def _hidden(in_features: int, out_features: int, options: NetworkConfig) -> nn.Module:
-    """Return a fully connected layer with its activation."""
+    """Return a fully connected layer with normalization and activation."""
     momentum = options.mean_momentum
     if options.normalization == "mean":
         return NormalizedLinear(in_features, out_features, momentum=momentum, slope=LEAKY_SLOPE)

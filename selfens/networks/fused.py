@@ -1,8 +1,8 @@
 """The GPU path of our convolutions, switched on by `fuse(network, True)`. The result is the same.
 
 A convolution absorbs the pooling and dropout that follow it into the Triton kernels of `kernels.py`; with full batch
-normalization, the pooling into those of `batch_norm_kernels.py`. The library's convolutions get padded, channels-last inputs;
-the first convolution, with few input channels, becomes a matrix product.
+normalization, the pooling into those of `batch_norm_kernels.py`. cuDNN's convolutions get padded, channels-last inputs; the
+first convolution, with few input channels, becomes a matrix product.
 """
 
 from collections.abc import Sequence
@@ -11,23 +11,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-FEW_INPUTS = 64  # numbers per output value
-LARGEST_TENSOR = 2**31  # our kernels index a tensor with 32 bits
-FEW_WEIGHTS = 8192  # of a layer whose product is better compiled than left to a library
+FEW_INPUTS = 64  # input values per output value
+LARGEST_TENSOR = 2**31  # our kernels use 32-bit indices
+FEW_WEIGHTS = 8192  # up to this many, a compiled product is faster than cuBLAS
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
-    """Convolve in the form that is fastest on a GPU."""
+    """Convolve in the way that is fastest on a GPU."""
     if weight[0].numel() <= FEW_INPUTS and torch.compiler.is_compiling():
         return _few_inputs_convolution(x, weight, bias, padding)
     return functional.conv2d(_for_tensor_cores(x), _for_tensor_cores(weight), bias, padding=padding)
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Multiply in float32 in the form that is fastest on a GPU.
+    """Multiply in float32, in the way that is fastest on a GPU.
 
-    The compiler fuses a small product, written as a sum of products, into the kernels around it; the library's float32 kernel
-    for the gradient of 10 x 128 weights takes as long as a large convolution.
+    The compiler fuses a small product, written as a sum of products, into the kernels around it. cuBLAS's float32 kernel for
+    the gradient of 10 x 128 weights takes as long as a large convolution.
     """
     if not x.is_cuda or weight.numel() > FEW_WEIGHTS or not torch.compiler.is_compiling():
         return functional.linear(x, weight, bias)
@@ -36,7 +36,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _for_tensor_cores(x: Tensor) -> Tensor:
-    """Pad channels with zeros to a multiple of 8 and make them innermost, which the library would do at every call."""
+    """Pad channels with zeros to a multiple of 8 and make them innermost; cuDNN would do so in every call."""
     missing = -x.shape[1] % 8
     x = functional.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
     return _in_autocast_type(x).contiguous(memory_format=torch.channels_last)

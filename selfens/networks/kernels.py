@@ -1,12 +1,12 @@
 """Triton kernels for the operations between two convolutions: mean subtraction, bias, max pooling, leaky ReLU, dropout.
 
-`NormalizedConv2d` calls `normalize` on a GPU, and the plain operations otherwise, which it is tested against. Tensors are
-channels-last, seen here as matrices of pixels by channels.
+On a GPU, `NormalizedConv2d` calls `normalize`; otherwise it uses plain operations, and tests compare the two. Tensors are
+channels-last, treated here as matrices of pixels by channels.
 
-It is faster than the compiled operations because it makes few passes over a tensor: two forward (channel sums and pooling;
-shift and activation) and two backward (sums of the gradient; the gradient). Pooling comes first, because shift and leaky ReLU
-are increasing. The output's sign says which slope applied and a zero what was dropped, so neither the convolution's output
-nor a mask is kept for the backward pass.
+`normalize` is faster than the compiled operations because it makes few passes over a tensor: two forward (channel sums and
+pooling; shift and activation) and two backward (sums of the gradient; the gradient). Pooling comes first, because shift and
+leaky ReLU are increasing. The sign of the output tells which slope applied, and a zero what was dropped, so neither the
+convolution's output nor a mask is kept for the backward pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Launch = tuple[tuple[int, int], dict[str, int]]  # grid (pixels by channels); ti
 
 
 def covering(pixels: int, channels: int, tile: int, warps: int) -> Launch:
-    """Return the launch of a kernel that processes each tile once. `tile` is the number of pixels of a tile of 128 channels."""
+    """Return the launch of a kernel that processes each tile once. A tile of 128 channels has `tile` pixels."""
     columns, sizes = tiles(channels, tile, warps)
     return (triton.cdiv(pixels, sizes["TILE_P"]), columns), sizes
 
@@ -39,7 +39,7 @@ def sweeping(pixels: int, channels: int, tile: int, warps: int, programs: int) -
 
 
 def tiles(channels: int, tile: int, warps: int) -> tuple[int, dict[str, int]]:
-    """Return the number of tiles across the channels, and the size of one; with fewer channels it has more pixels."""
+    """Return the number of tiles across the channels, and the size of one. With fewer channels, a tile has more pixels."""
     width = min(TILE_CHANNELS, triton.next_power_of_2(channels))
     return triton.cdiv(channels, width), {"TILE_P": tile * TILE_CHANNELS // width, "TILE_C": width, "num_warps": warps}
 
@@ -63,8 +63,8 @@ def locate(number, column, pixels, channels, TILE_P: tl.constexpr):
 
 
 @triton.jit
-def four(x, row, column, inside, channels, width):
-    """Return the 2x2 pixels that are pooled into pixel `row`; `width` is that of the pooled image."""
+def load_2x2(x, row, column, inside, channels, width):
+    """Return the 2x2 pixels that are pooled into pixel `row`; `width` is the width of the pooled image."""
     corner = (row // width) * 4 * width + (row % width) * 2  # the upper left one, in the unpooled image
     source = x + corner[:, None] * channels + column[None, :]
     a = tl.load(source, mask=inside, other=0.0).to(tl.float32)
@@ -81,22 +81,22 @@ def _add_up(
 ):  # fmt: skip
     """sums[c] += the values of channel c in this program's pixels.
 
-    With pooling, write the largest of each 2x2 pixels and which of the four it was; of equal values the first counts, as in
-    torch. `pixels` and `width` are those of the output.
+    With pooling, write the largest of each 2x2 pixels, and which of the four it was: of equal values the first, as in torch.
+    `pixels` and `width` are those of the output.
     """
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     total = tl.zeros((TILE_P, TILE_C), tl.float32)
     for turn in range(EACH // TILE_P):
-        row, inside, place = locate(tl.program_id(0) * (EACH // TILE_P) + turn, column, pixels, channels, TILE_P)
+        row, inside, positions = locate(tl.program_id(0) * (EACH // TILE_P) + turn, column, pixels, channels, TILE_P)
         if POOL:
-            a, b, c, d = four(x, row, column, inside, channels, width)
+            a, b, c, d = load_2x2(x, row, column, inside, channels, width)
             total += (a + b) + (c + d)
             largest = tl.maximum(tl.maximum(a, b), tl.maximum(c, d))
             which = tl.where(a == largest, 0, tl.where(b == largest, 1, tl.where(c == largest, 2, 3)))
-            tl.store(pooled + place, largest.to(pooled.dtype.element_ty), mask=inside)
-            tl.store(chosen + place, which.to(tl.uint8), mask=inside)
+            tl.store(pooled + positions, largest.to(pooled.dtype.element_ty), mask=inside)
+            tl.store(chosen + positions, which.to(tl.uint8), mask=inside)
         else:
-            total += tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+            total += tl.load(x + positions, mask=inside, other=0.0).to(tl.float32)
     tl.atomic_add(sums + column, tl.sum(total, axis=0), mask=column < channels)
 
 
@@ -107,25 +107,25 @@ def _shift_and_activate(
 ):  # fmt: skip
     """out = dropout(leaky_relu(x - sums/count + bias)); the first programs also write the mean."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    _row, inside, place = locate(tl.program_id(0), column, pixels, channels, TILE_P)
+    _row, inside, positions = locate(tl.program_id(0), column, pixels, channels, TILE_P)
     known = column < channels
     batch_mean = tl.load(sums + column, mask=known, other=0.0) / count
     if tl.program_id(0) == 0:
         tl.store(mean + column, batch_mean, mask=known)
     shift = tl.load(bias + column, mask=known, other=0.0) - batch_mean
-    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) + shift[None, :]
+    value = tl.load(x + positions, mask=inside, other=0.0).to(tl.float32) + shift[None, :]
     value = tl.where(value > 0, value, value * slope)
     if DROP:
-        kept = tl.rand(tl.load(seed), place) >= dropout
+        kept = tl.rand(tl.load(seed), positions) >= dropout
         value = tl.where(kept, value / (1 - dropout), 0.0)
-    tl.store(out + place, value.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + positions, value.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _through_activation(gradient, out, place, inside, slope, dropout, DROP: tl.constexpr):
+def _through_activation(gradient, out, positions, inside, slope, dropout, DROP: tl.constexpr):
     """Return the gradient before leaky ReLU and dropout, from the gradient after them and the output."""
-    after = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
-    value = tl.load(out + place, mask=inside, other=0.0).to(tl.float32)
+    after = tl.load(gradient + positions, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(out + positions, mask=inside, other=0.0).to(tl.float32)
     before = tl.where(value > 0, after, after * slope)
     if DROP:
         before = tl.where(value == 0, 0.0, before / (1 - dropout))
@@ -141,8 +141,8 @@ def _add_up_gradient(
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
     total = tl.zeros((TILE_P, TILE_C), tl.float32)
     for turn in range(EACH // TILE_P):
-        _row, inside, place = locate(tl.program_id(0) * (EACH // TILE_P) + turn, column, pixels, channels, TILE_P)
-        total += _through_activation(gradient, out, place, inside, slope, dropout, DROP)
+        _row, inside, positions = locate(tl.program_id(0) * (EACH // TILE_P) + turn, column, pixels, channels, TILE_P)
+        total += _through_activation(gradient, out, positions, inside, slope, dropout, DROP)
     tl.atomic_add(sums + column, tl.sum(total, axis=0), mask=column < channels)
 
 
@@ -151,14 +151,14 @@ def _write_gradient(
     gradient, out, chosen, sums, result, count, pixels, channels, width, slope, dropout,
     POOL: tl.constexpr, DROP: tl.constexpr, TILE_P: tl.constexpr, TILE_C: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of the convolution's output: through the activation, minus the channel's mean, to the pooled pixel."""
+    """Write the gradient of the convolution's output: undo activation and pooling, and subtract the mean of the channel."""
     column = tl.program_id(1) * TILE_C + tl.arange(0, TILE_C)
-    row, inside, place = locate(tl.program_id(0), column, pixels, channels, TILE_P)
+    row, inside, positions = locate(tl.program_id(0), column, pixels, channels, TILE_P)
     mean = (tl.load(sums + column, mask=column < channels, other=0.0) / count)[None, :]
-    before = _through_activation(gradient, out, place, inside, slope, dropout, DROP)
+    before = _through_activation(gradient, out, positions, inside, slope, dropout, DROP)
     kind = result.dtype.element_ty
     if POOL:
-        which = tl.load(chosen + place, mask=inside, other=0)
+        which = tl.load(chosen + positions, mask=inside, other=0)
         corner = (row // width) * 4 * width + (row % width) * 2
         target = result + corner[:, None] * channels + column[None, :]
         tl.store(target, (tl.where(which == 0, before, 0.0) - mean).to(kind), mask=inside)
@@ -166,13 +166,14 @@ def _write_gradient(
         tl.store(target + 2 * width * channels, (tl.where(which == 2, before, 0.0) - mean).to(kind), mask=inside)
         tl.store(target + (2 * width + 1) * channels, (tl.where(which == 3, before, 0.0) - mean).to(kind), mask=inside)
     else:
-        tl.store(result + place, (before - mean).to(kind), mask=inside)
+        tl.store(result + positions, (before - mean).to(kind), mask=inside)
 
 
 def _summing(pixels: int, channels: int, tile: int = SUM_PIXELS) -> Launch:
     """Return the launch of kernels that sum: each program takes many pixels, so that few sums are combined."""
     columns, sizes = tiles(channels, tile, SUM_WARPS)
-    each = triton.next_power_of_2(triton.cdiv(pixels * columns, SUM_PROGRAMS))  # so that few kernels are compiled
+    # A power of 2, so that few kernels are compiled.
+    each = triton.next_power_of_2(triton.cdiv(pixels * columns, SUM_PROGRAMS))
     each = max(each, sizes["TILE_P"])
     return (triton.cdiv(pixels, each), columns), {"EACH": each, **sizes}
 
@@ -247,7 +248,7 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 
 
 def normalize(x: Tensor, bias: Tensor, slope: float, dropout: float = 0.0, pool: bool = False) -> tuple[Tensor, Tensor]:
-    """Return dropout(leaky_relu(pool(x) - mean + bias)), and the mean of x over everything but its channels.
+    """Return dropout(leaky_relu(pool(x) - mean + bias)), and the mean of each channel of x.
 
     `bias` is float32. To be pooled 2x2, images need even sides.
     """

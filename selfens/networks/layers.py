@@ -1,8 +1,8 @@
 """Layers of the paper's network: weight normalization with mean-only batch normalization, and input noise.
 
-The running means move once per training step (`update_running_means`), not once per forward pass, and follow the last pass, in
-the Π-model the second of two. They start at zero without bias correction, so with the paper's momentum of 0.999 the test errors
-of the first few epochs mean little. The gains g are set from one batch before training (`calibrate`).
+Running means are updated once per training step (`update_running_means`), not once per forward pass, from the last pass: in the
+Π-model, the second of two. They start at zero without bias correction, so with the paper's momentum of 0.999 the test errors of
+the first few epochs mean little. The gains g are set from one batch before training (`calibrate`).
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from selfens.networks import fused
 
 LEAKY_SLOPE = 0.1
 INITIAL_DEVIATION = 0.05
-ROUNDING = 1e-5  # a smaller standard deviation, relative to the values, is float32 rounding
+ROUNDING = 1e-5  # a standard deviation below this, relative to the values, is float32 rounding
 
 
 class GaussianNoise(nn.Module):
@@ -82,8 +82,8 @@ class NormalizedLayer(nn.Module, ABC):
     def _calibrate(self, y: Tensor) -> Tensor:
         """Set g so that W x has unit variance on this batch; return the standard deviations it had."""
         deviation = self._batch_mean((y - self._per_unit(self._batch_mean(y), y.ndim)).square()).sqrt()
-        moves = deviation > ROUNDING * self._batch_mean(y.square()).sqrt()
-        deviation = torch.where(moves, deviation, 1.0)  # a unit that never moves keeps its gain
+        varies = deviation > ROUNDING * self._batch_mean(y.square()).sqrt()
+        deviation = torch.where(varies, deviation, 1.0)  # a constant unit keeps its gain
         self.gain.div_(deviation)
         return deviation
 
@@ -106,7 +106,7 @@ class NormalizedConv2d(NormalizedLayer):
         return _convolve(x, weight, bias, self.padding, self.fused)
 
     def forward_fused(self, x: Tensor, following: Sequence[nn.Module]) -> tuple[Tensor, int]:
-        """Compute the layer, and the 2x2 pooling and dropout that come next if our own kernels can.
+        """Compute the layer, and the 2x2 pooling and dropout that follow it if our kernels support them.
 
         Returns the output and how many of the `following` modules it includes.
         """
@@ -125,7 +125,7 @@ class NormalizedConv2d(NormalizedLayer):
 
 
 class BatchNormConv2d(nn.Module):
-    """A convolution with full batch normalization and a leaky ReLU. Running statistics move at every training pass."""
+    """A convolution with full batch normalization and leaky ReLU. Every training pass updates the running statistics."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class BatchNormConv2d(nn.Module):
         return self.forward_fused(x, [])[0]
 
     def forward_fused(self, x: Tensor, following: Sequence[nn.Module]) -> tuple[Tensor, int]:
-        """Compute the layer, and the 2x2 pooling that comes next if our own kernels can.
+        """Compute the layer, and the 2x2 pooling that follows it if our kernels support it.
 
         Returns the output and how many of the `following` modules it includes.
         """
@@ -168,8 +168,9 @@ class BatchNormConv2d(nn.Module):
 
     def _uses_kernels(self, y: Tensor) -> bool:
         if not self.fused or not y.is_cuda or (torch.is_grad_enabled() and not self.training):
-            return False  # first, because an exported network has no fixed size; those for evaluation have no gradients
-        one_pixel = y.numel() == len(self.weight)  # has no variance; torch raises the error
+            return False  # the kernel for evaluation has no gradient
+        # After the test above, because the sizes of an exported network are symbolic.
+        one_pixel = y.numel() == len(self.weight)  # one pixel has no variance; torch raises the error
         return y.numel() < fused.LARGEST_TENSOR and not one_pixel
 
 
@@ -189,7 +190,7 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def follow(self, mean: Tensor, variance: Tensor, pixels: int) -> None:
-        """Move the running statistics as torch does in a training pass: toward the unbiased variance."""
+        """Update the running statistics as torch does in a training pass, with the unbiased variance."""
         running = (self.running_mean, self.running_variance)
         torch._foreach_lerp_(running, [mean, variance * (pixels / (pixels - 1))], 1 - self.momentum)
 
@@ -200,7 +201,7 @@ def _convolve(
     if with_kernels and stride == 1:
         return fused.convolve(x, weight, bias, padding)
     if x.is_cuda:
-        x = x.contiguous(memory_format=torch.channels_last)  # fastest for the library's kernels
+        x = x.contiguous(memory_format=torch.channels_last)  # fastest for cuDNN
     return functional.conv2d(x, weight, bias, stride=stride, padding=padding)
 
 
@@ -239,7 +240,7 @@ class FusedSequential(nn.Sequential):
 
 
 def fuse(network: nn.Module, enabled: bool) -> None:
-    """Switch our own GPU kernels in the convolutions of `network` on or off."""
+    """Switch our GPU kernels on or off in the convolutions of `network`."""
     for module in network.modules():
         if isinstance(module, NormalizedConv2d | BatchNormConv2d):
             module.fused = enabled
@@ -251,7 +252,7 @@ def normalized_layers(network: nn.Module) -> Iterator[NormalizedLayer]:
 
 @torch.no_grad()
 def update_running_means(network: nn.Module) -> None:
-    """Move every running mean toward the mean of the last training pass. Call it once per step."""
+    """Update every running mean from the last training pass. Call it once per step."""
     by_momentum: dict[float, list[NormalizedLayer]] = {}
     for layer in normalized_layers(network):
         by_momentum.setdefault(layer.momentum, []).append(layer)

@@ -43,7 +43,7 @@ class Compared(NamedTuple):
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what the template shows of the runs, named by the last part of their paths if that is unambiguous."""
+    """Return the values of the template. Runs are named by the last part of their paths if it is unambiguous."""
     last = [run.path.absolute().name for run in runs]
     names = [name if last.count(name) == 1 else str(run.path) for name, run in zip(last, runs, strict=True)]
     every = [Compared(shown(name), run, reported_history(run)) for name, run in zip(names, runs, strict=True)]
@@ -70,7 +70,7 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
 def _groups(runs: Sequence[Compared]) -> list[list[Compared]]:
     """Group the runs that differ only in the seed.
 
-    A run that was stopped, repeats a seed, or has a custom network stays by itself: its error does not belong in a mean over
+    A run that was stopped, repeats a seed, or has a custom network is its own group: its error does not belong in a mean over
     seeds.
     """
     groups: dict[str, list[Compared]] = {}

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.sources.base import PathOptions
 from selfens.encoders.dataset import EncodedDataset
 from selfens.errors import RunError, SelfensError, plural, root_cause
 from selfens.report import figures
@@ -24,19 +25,20 @@ from selfens.runs.history import ERRORS, FIELDS, TOTAL, History, total_seconds
 from selfens.runs.run import Run
 from selfens.runs.statistics import interval
 from selfens.tools import audit
-from selfens.tools.comparison import comparison_of, one_class_of
+from selfens.tools.comparison import Comparison, comparison_of, one_class_of
 from selfens.tools.folds import default_folds
 from selfens.tools.measure import evidence_on_test_rows, measure, wants_measuring
 from selfens.training.progress import duration
 
-PART_TITLES = {"unsupervised": "Unsupervised loss", "kept": "Share of the targets that are learned"}
+PART_TITLES = {"unsupervised": "Unsupervised loss", "kept": "Share of targets that are confident enough to learn"}
 """Titles of the charts of some parts of the loss."""
 LOSSES = ("supervised", TOTAL)
-WIDE = 10.0  # points between the ends of an interval
+LITE = "timm:tf_efficientnet_lite0"  # a backbone that suits most photos
+WIDE = 10.0  # percentage points; an interval this wide calls for more labels
 
 
 def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) -> dict[str, Any]:
-    """Return what the template shows of a run; the dataset is loaded if it is not given."""
+    """Return the values of the template for one run. The dataset is loaded if it is not given."""
     history = reported_history(run)
     facts, missing, warning = _facts(run, history), "", ""
     charts, galleries, inspected = list[Chart](), list[Gallery](), list[str]()
@@ -66,7 +68,7 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
         "warning": warning,
         "inspected": inspected,
         "headline": _headline(run.evidence),
-        "next_step": _next_step(run),
+        "next_step": _next_step(run, comparison),
         "curves": _curves(history),
         "tests": charts,
         "galleries": galleries,
@@ -75,7 +77,7 @@ def details(run: Run, dataset: Dataset | None, baselines: bool | None = None) ->
 
 
 def reported_history(run: Run) -> History:
-    """Return the epochs up to the checkpoint, whose weights are shown; all of them if it cannot be read."""
+    """Return the epochs up to the checkpoint, because its weights are shown; all epochs if it cannot be read."""
     records = run.history
     with suppress(RunError):
         records = records[: run.directory.position()[0] or None]
@@ -85,7 +87,7 @@ def reported_history(run: Run) -> History:
 
 
 def _curves(history: History) -> list[Chart]:
-    """Chart everything that was recorded: errors and losses together, anything else that changes by itself."""
+    """Chart everything that was recorded: one chart of errors, one of losses, and one of each other value that changes."""
     keys = dict.fromkeys(key for record in history for key in record if FIELDS.get(key, key))
     every: dict[str, Values] = {key: [record.get(key) for record in history] for key in keys}
     charts = {
@@ -100,7 +102,7 @@ def _curves(history: History) -> list[Chart]:
 
 
 def _sentence(run: Run, history: History) -> str:
-    """Say how the run did; one that was stopped may have continued for some epochs after its last evaluation."""
+    """Describe the result. A run that was stopped may have trained some epochs after its last evaluation."""
     measured = (n for n, record in enumerate(history, 1) if any(record.get(key) is not None for key in ERRORS))
     number = max(measured, default=len(history))
     record, tested, held_out = history[number - 1], run.info.test_rows, len(run.labels.validation)
@@ -118,7 +120,7 @@ def _sentence(run: Run, history: History) -> str:
 
 
 def _headline(evidence: Evidence | None) -> tuple[str, str] | None:
-    """Return the one number that a reader came for, and what it is."""
+    """Return the number that a reader came for, and what it means."""
     if evidence is None:
         return None
     (low, high), rows = (
@@ -129,8 +131,11 @@ def _headline(evidence: Evidence | None) -> tuple[str, str] | None:
     return f"{evidence.error:.1f}\u00a0%", f"{share}, measured on {rows}."
 
 
-def _next_step(run: Run) -> tuple[str, str]:
-    """Return what to do next, and its command."""
+def _next_step(run: Run, comparison: Comparison | None) -> tuple[str, str]:
+    """Return what to do next, and its command, if there is one: what is wrong with the data, before what is with the model."""
+    if run.inspection is not None and run.inspection.conflicts:
+        groups = plural(len(run.inspection.conflicts), "group")
+        return f"Next, correct {groups} of copies or look-alikes with different labels, and train again", ""
 
     def command(name: str, rest: str) -> str:
         trust = " --trust-code" if run.code else ""
@@ -140,10 +145,17 @@ def _next_step(run: Run) -> tuple[str, str]:
     folds = 0 if run.was_passed_data or is_own else default_folds(run.labels.labels)
     if run.evidence is None and not run.config.source.is_public and folds > 1:
         return "Next, measure its error", command("evaluate", f"--folds {folds}")
+    source, is_worse = run.config.source, comparison is not None and comparison.is_worse
+    is_plain = comparison is not None and comparison.is_images and run.frozen is None
+    if is_plain and is_worse and isinstance(source, PathOptions):
+        train = f"selfens train {shlex.quote(source.title)} --backbone {LITE}"
+        return "Next, try features of a pretrained network", shown(train)
     if run.evidence is not None and unlabeled and not run.was_passed_data:
         low, high = run.evidence.error_interval
         if high - low > WIDE:
-            return "More labels make it better, and the number above more certain", command("suggest", "-n 50")
+            return "More labels improve it, and make the number above more certain", command("suggest", "-n 50")
+    if comparison is not None and is_worse:
+        return f"Next, {comparison.advice}", ""
     return "Next, predict", command("predict", "INPUT -o out.csv")
 
 
@@ -170,10 +182,11 @@ def _facts(run: Run, history: History) -> str:
 def _charts_and_galleries(
     run: Run, data: EncodedDataset, evidence: Evidence | None
 ) -> tuple[list[Chart], list[Gallery]]:
-    """Return charts of rows that the model had not seen, and galleries."""
+    """Return charts of predictions for rows that the model has not seen, and galleries."""
     charts, galleries = list[Chart](), list[Gallery]()
-    if run.inspection is not None and run.inspection.lines(data.dataset):
-        galleries.append(inspection_gallery(run.inspection, data))
+    found = None if run.inspection is None else inspection_gallery(run.inspection, data)
+    if found is not None and found.total:
+        galleries.append(found)
     if (audit.run_labels(run) == UNLABELED).any():
         galleries.append(suggestions_gallery(audit.suggest_run(run, MAX_ENTRIES), data))
     if evidence is not None:

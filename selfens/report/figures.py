@@ -57,7 +57,7 @@ class Chart:
 
 
 def svg(draw: Callable[[Axes], None], title: str, size: tuple[float, float] = SIZE) -> str:
-    """Return what `draw` puts on axes as an <svg>; the title makes the ids on a page unique."""
+    """Return what `draw` draws on axes, as an <svg>. The title makes its ids unique on a page."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def svg(draw: Callable[[Axes], None], title: str, size: tuple[float, float] = SI
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
     style: Any = STYLE | dict.fromkeys(inked, INK) | {"svg.hashsalt": title}  # matplotlib enumerates its keys in a type
     with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # whatever a user's own settings are
+        matplotlib.rcdefaults()  # so that a user's settings have no effect
         matplotlib.rcParams.update(style)
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # only measured here, drawn by the browser
         figure = Figure(figsize=size, layout="constrained")
@@ -84,7 +84,7 @@ def svg(draw: Callable[[Axes], None], title: str, size: tuple[float, float] = SI
 def epochs_chart(title: str, groups: Mapping[str, Sequence[Values]], words: str = "") -> Chart:
     """Draw lines over the epochs, counted from one; those of a group share a color and a label.
 
-    With `words`, which say what the lines show, the chart compares groups: it is larger, with the labels below.
+    With `words`, which say what the lines show, the chart compares groups: it is larger and has its labels below.
     """
 
     def draw(axes: Axes) -> None:
@@ -156,7 +156,7 @@ def confusion_chart(labels: Labels, predicted: Labels, classes: Sequence[str]) -
 
 
 def reliability_chart(evidence: Evidence) -> Chart:
-    """Draw accuracy over confidence, as the network gives it and calibrated."""
+    """Draw accuracy against confidence, before and after calibration."""
     labels, given = evidence.labels[evidence.counted], evidence.probabilities[evidence.counted]
     before, after = calibration(labels, given), calibration(labels, tempered(given, evidence.temperature))
 
@@ -168,17 +168,18 @@ def reliability_chart(evidence: Evidence) -> Chart:
         axes.legend()
 
     errors = f"{100 * before[2]:.1f} % before and {100 * after[2]:.1f} % after calibration"
-    note = f"Expected calibration error {errors}, on {len(labels):,} rows; temperature {evidence.temperature:.2f}."
+    same = f"on the {len(labels):,} rows that the temperature, {evidence.temperature:.2f}, was fitted to"
+    note = f"Expected calibration error {errors}, {same}; on other rows it is a little larger."
     return Chart("Calibration", svg(draw, "Calibration"), note)
 
 
 def answered_chart(evidence: Evidence) -> Chart:
-    """Draw the error of the most confident rows over their share."""
+    """Draw the error of the most confident rows against their share of all rows."""
     found = answered(evidence.confidence, evidence.wrong)
 
     def draw(axes: Axes) -> None:
         axes.plot(100 * found.share, found.error, color=BLUE)
         axes.set(xlabel="rows answered, %", ylabel="error among them, %", xlim=(0, 103), ylim=(0, None))
 
-    note = "What is left out is what the model is least sure of: selfens predict --max-error."
+    note = "The model is least sure of the rows that are left out; see selfens predict --max-error."
     return Chart("Answering only what is certain", svg(draw, "Answering only what is certain"), note)

@@ -15,13 +15,16 @@ from selfens.data.images import thumbnail
 from selfens.data.inspection import Group, Inspection, row_names
 from selfens.data.rows import Rows
 from selfens.encoders.dataset import EncodedDataset
+from selfens.errors import plural
 from selfens.report.render import END_ISOLATE, ISOLATE, shown
 from selfens.runs.evidence import Evidence
 from selfens.runs.novelty import Novelty
 from selfens.runs.statistics import tempered
-from selfens.tools.audit import Audit, Suggestions
+from selfens.tools.audit import Audit
+from selfens.tools.selection import Suggestions
 
 MAX_ENTRIES = 50
+FARTHEST = 10  # rows, if none is far from the others
 MAX_SIDE, FILE_SIDE = 64, 192  # pixels, of images in memory and in files
 CELL_LIMIT, TEXT_LIMIT = 16, 500  # characters
 SMOOTH_FROM = 48  # pixels a side; smaller images are shown with square pixels
@@ -65,8 +68,11 @@ def audit_gallery(audit: Audit, data: EncodedDataset, how: str = "", *, is_in_sa
 
 def suggestions_gallery(found: Suggestions, data: EncodedDataset) -> Gallery:
     """Show the unlabeled rows to label next."""
-    note = "Uncertainty ranges from 0 (certain) to 1 (all classes equally probable). The predicted classes take turns."
-    columns = {"predicted": found.predicted, "uncertainty": found.uncertainty}
+    note = "The first ones stand for the most rows that are not labeled yet."
+    columns: dict[str, NDArray[Any]] = {}
+    if not np.isnan(found.uncertainty).any():
+        note = f"{note} Uncertainty ranges from 0 (certain) to 1 (all classes equally probable)."
+        columns = {"predicted": found.predicted, "uncertainty": found.uncertainty}
     return _gallery("Rows to label next", note, data, data.dataset.train_rows[found.rows], columns)
 
 
@@ -95,12 +101,16 @@ def evidence_galleries(evidence: Evidence, data: EncodedDataset) -> list[Gallery
 
 
 def novelty_gallery(novelty: Novelty, data: EncodedDataset) -> Gallery:
-    """Show the training rows that are least like the others."""
-    scores = novelty.score(data.inputs)
-    order = np.argsort(-scores, kind="stable")
-    note = "Training rows that are least like the others: junk, rare kinds, or another subject. 1: farther than all others."
+    """Show the training rows that are far from all others, or if there are none, the farthest."""
+    distances = novelty.remoteness(data.inputs)
+    order, count = np.argsort(-distances, kind="stable"), int((distances > 1).sum())
+    note = f"No row is far from all others; these {FARTHEST} are the farthest."
+    if count:
+        note = f"{plural(count, 'training row')} far from all others: junk, rare kinds, or another subject."
+    note = f"{note} Rows beyond a distance of 1 are far from all others."
+    order = order[: count or FARTHEST]
     rows = data.dataset.train_rows[order]
-    return _gallery("Least like the others", note, data, rows, {"novelty": scores[order]})
+    return _gallery("Least like the others", note, data, rows, {"distance": distances[order]})
 
 
 def inspection_gallery(inspection: Inspection, data: EncodedDataset) -> Gallery:

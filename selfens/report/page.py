@@ -1,4 +1,4 @@
-"""The pages as files: a report on runs, and the galleries next to the CSVs of an audit and of suggestions."""
+"""Write pages: the report on runs, and the galleries next to the CSVs of an audit and of suggestions."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,9 +15,10 @@ from selfens.report.gallery import audit_gallery, suggestions_gallery
 from selfens.report.render import render, shown
 from selfens.runs.directory import REPORT
 from selfens.runs.run import Run
-from selfens.tools.audit import Audit, Suggestions
+from selfens.tools.audit import Audit
+from selfens.tools.selection import Suggestions
 
-MARK = b"<!doctype html><!-- selfens -->"  # how our pages begin, and no others
+MARK = b"<!doctype html><!-- selfens -->"  # only our pages begin like this
 RunOrPath = Run | str | Path
 
 
@@ -33,7 +34,9 @@ def write_report(
     Parameters
     ----------
     runs
-        Runs or their directories; load_run(path, ...) if one needs a module of your own or code that you trust.
+        Runs or their directories. Pass load_run(path, ...) if one needs a module of your own or code that you trust.
+    path
+        The HTML file to write.
     dataset
         What a run was trained on, if it is in memory or was passed to `train`; otherwise it is loaded.
     baselines

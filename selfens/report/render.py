@@ -1,5 +1,7 @@
-"""Templates to pages. Whatever a user supplied is escaped; invalid characters are replaced first."""
+"""Render templates. Text from users is escaped, after invalid characters are replaced."""
 
+import base64
+import hashlib
 import statistics
 import unicodedata
 from collections.abc import Sequence
@@ -9,7 +11,8 @@ from typing import Any
 from selfens.errors import visible
 
 TEMPLATES = Path(__file__).parent / "templates"
-ISOLATE, END_ISOLATE = "\u2068", "\u2069"  # of Unicode, because <bdi> is not possible in a chart or an attribute
+SEARCH = "search.js"
+ISOLATE, END_ISOLATE = "\u2068", "\u2069"  # Unicode's, because a chart or an attribute cannot contain <bdi>
 
 
 def render(template: str, **values: Any) -> str:
@@ -23,11 +26,14 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    script = (TEMPLATES / SEARCH).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment.globals |= {"search": script, "search_hash": f"sha256-{digest}"}  # a browser runs no other script
     return environment.get_template(template).render(**values)
 
 
 def shown(text: str, limit: int | None = None) -> str:
-    """Return a name as one line of valid text, truncated, with right-to-left letters isolated from what is beside them."""
+    """Return a name as one line of valid text, truncated. Right-to-left text is isolated from the text around it."""
     valid = text.encode("utf-8", "replace").decode()  # file names may hold bytes that are not UTF-8
     line = visible(" ".join(valid.split()))
     line = line if limit is None or len(line) <= limit else f"{line[: limit - 1]}…"

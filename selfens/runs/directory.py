@@ -7,15 +7,15 @@
     prior.safetensors        what another model said about the training rows, if that was given
     history.jsonl            one line per epoch
     checkpoint.safetensors   the state of every part: network, method, targets, optimizer, step, random numbers
-    evidence.safetensors     what was predicted for labeled rows that it had not seen (`Evidence`)
-    novelty.safetensors      training rows that new ones are compared with
+    evidence.safetensors     predictions for labeled rows that the model had not seen (`Evidence`)
+    novelty.safetensors      training rows to compare new rows with (`Novelty`)
     inspection.json          copies and look-alikes in the data
     frozen/                  the first stage of fine-tuning, a run of its own
     report.html              the report
     lock                     held by the process that is training
 
-Every file but the history is written under a temporary name and renamed, so a checkpoint is complete or absent. A
-resume drops the history lines that are later than the checkpoint, and writes them again.
+Every file but the history is written under a temporary name and renamed, so a checkpoint is complete or absent. Resuming
+drops the history lines that are later than the checkpoint, and writes them again.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class Checkpoint:
 
 
 class RunDirectory:
+    """The files of a run, written atomically and checked when they are read."""
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
@@ -79,7 +81,7 @@ class RunDirectory:
         info: RunInfo,
         prior: NDArray[np.float32] | None = None,
     ) -> RunDirectory:
-        """Create the directory of a new run, complete or not at all."""
+        """Create the directory of a new run atomically."""
         path = Path(path)
         check_free(path)
         draft = path.absolute().with_name(f".{path.absolute().name}.{os.getpid()}.tmp")
@@ -104,10 +106,10 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Keep other processes out. The system releases the lock when this process ends, even if it is killed."""
         path = self.path / "lock"
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with write_errors(path):
                 check_regular(path)
-                is_ours = lock(held.enter_context(open(path, "a")))
+                is_ours = lock(stack.enter_context(open(path, "a")))
             if not is_ours:
                 raise RunError(f"{self.path} is being trained by another process; wait for it or stop it.")
             for leftover in self.path.glob(".*.tmp"):  # by a process that was killed while writing
@@ -115,7 +117,7 @@ class RunDirectory:
                     leftover.unlink()
             yield
 
-    # What does not change
+    # Files that do not change
 
     def config(self) -> Config:
         raw = self._read_json("config.json")
@@ -127,11 +129,13 @@ class RunDirectory:
     def check_resumable(self) -> None:
         """Refuse to continue a run whose config was edited, or that lost its history or its checkpoint."""
         if self.info().config != _digest(self._read("config.json")):
-            raise RunError(f"{self.path / 'config.json'} was changed after the run began; undo that, or train anew.")
+            raise RunError(
+                f"{self.path / 'config.json'} was changed after the run began; undo the change, or start a new run."
+            )
         known, done = len(self.history()), self.position()[0]
         if known < done or (known and not self.has_checkpoint()):
             counts = f"{known} epochs in history.jsonl and {done} in checkpoint.safetensors"
-            raise RunError(f"{self.path} has {counts}; put back the missing file, or train anew.")
+            raise RunError(f"{self.path} has {counts}; put back the missing file, or start a new run.")
 
     def info(self) -> RunInfo:
         raw, path = self._read_json("run.json"), self.path / "run.json"
@@ -161,7 +165,7 @@ class RunDirectory:
         except RuntimeError:
             made = row[:0]
         if made.shape != row.shape or made.dtype != row.dtype or not made.isfinite().all():
-            raise RunError(f"{path} does not fit the inputs of the run; it is damaged, or of another run.")
+            raise RunError(f"{path} does not fit the inputs of the run; it is damaged, or from another run.")
         return found
 
     def prior(self) -> NDArray[np.float32] | None:
@@ -225,7 +229,7 @@ class RunDirectory:
         return found.epoch, found.step
 
     def load_checkpoint(self, *, with_targets: bool = True) -> Checkpoint:
-        """Load the whole state, or all but the targets, which the network does not need."""
+        """Load the whole state, or everything but the targets, which predicting does not need."""
         path = self.path / "checkpoint.safetensors"
         flat, metadata = load_tensors(path, skip=() if with_targets else ("targets/",))
         checkpoint = self._parsed(metadata)
@@ -237,7 +241,7 @@ class RunDirectory:
         return checkpoint
 
     def _parsed(self, metadata: dict[str, str]) -> Checkpoint:
-        """Return the checkpoint that the metadata describe, without its tensors. Refuse one of another run."""
+        """Return the checkpoint that the metadata describe, without its tensors. Refuse one from another run."""
         try:
             found = Checkpoint(int(metadata["epoch"]), int(metadata["step"]), {}, float(metadata["seconds"]))
             is_of_this_run = (metadata["format"], metadata["run"]) == (FORMAT, self.info().id)
@@ -249,7 +253,7 @@ class RunDirectory:
         return found
 
     def _damaged_checkpoint(self) -> RunError:
-        return RunError(f"the checkpoint of {self.path} is of another run, version or program, or damaged.")
+        return RunError(f"the checkpoint of {self.path} is damaged, or from another run or another version of selfens.")
 
     # Small files
 
@@ -274,7 +278,7 @@ def _digest(text: str) -> str:
 
 
 def _move_into_place(draft: Path, path: Path) -> None:
-    """Rename the draft, or move its files into an empty directory; the file that makes it a run comes last."""
+    """Rename the draft, or move its files into an empty directory, config.json last: it makes the directory a run."""
     if not path.exists():
         os.rename(draft, path)
         return
@@ -295,7 +299,7 @@ def free_directory(path: Path) -> Path:
 
 
 def check_free(path: Path) -> None:
-    """Refuse a directory that is taken, and say by what."""
+    """Raise a RunError if the directory is not empty, or is a file."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not (path / "config.json").is_file():

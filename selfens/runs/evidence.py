@@ -27,6 +27,7 @@ FILE = "evidence.safetensors"
 CAUTION = 0.8  # quantile of the temperature's posterior
 FEWEST = 20  # rows that no model chose; with fewer of them, errors are measured on all rows
 TRUST = 60  # as many labeled rows say as much about the error as the calibrated probabilities of the unlabeled ones
+FINAL = 0.9  # the final model learned from all labels, so it needs a lower temperature than models of folds
 SPREAD = 1.5  # errors by folds scatter like those of an independent test set with that many times fewer rows
 ARRAYS = ("rows", "labels", "probabilities", "others", "suggested", "counted", "pool")
 
@@ -85,6 +86,11 @@ class Evidence:
     def temperature(self) -> float:
         """What the network's logits are divided by to make its probabilities true."""
         return fit_temperature(self.probabilities[self.counted], self.labels[self.counted])
+
+    @property
+    def model_temperature(self) -> float:
+        """The temperature of the run's own model, which is that of the predictions here unless they are by folds."""
+        return self.temperature * (FINAL if self.folds else 1.0)
 
     @cached_property
     def cautious_temperature(self) -> float:
@@ -149,10 +155,9 @@ class Evidence:
 
         `probabilities` are as the network gave them. The rows to come are taken to be like those of the evidence.
         """
-        known, given = (
-            tempered(each, self.cautious_temperature).max(axis=1)
-            for each in (self.probabilities[self.counted], probabilities)
-        )
+        cautious = self.cautious_temperature
+        known = tempered(self.probabilities[self.counted], cautious).max(axis=1)
+        given = tempered(probabilities, cautious * self.model_temperature / self.temperature).max(axis=1)
         return np.asarray(given >= least_confidence(known, max_error))
 
     # Files

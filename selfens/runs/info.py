@@ -50,7 +50,7 @@ class RunInfo(Section):
             raise ConfigError("run.classes or run.input_shape holds invalid values.")
         threads = self.environment.get("threads")
         if not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
-            raise ConfigError("run.environment holds no number of threads.")
+            raise ConfigError("run.environment has no valid number of threads.")
 
     def to_json(self, file_format: str) -> str:
         return json.dumps({"format": file_format} | asdict(self), indent=2) + "\n"

@@ -22,6 +22,8 @@ from selfens.errors import RunError
 
 @dataclass(frozen=True, eq=False)
 class Model:
+    """A trained model; see `Run.model`."""
+
     encoder: Encoder
     preprocess: nn.Module
     network: nn.Module  # in evaluation mode: preprocessed inputs to logits
@@ -46,7 +48,7 @@ class Model:
     ) -> NDArray[Any]:
         """Return [rows, classes] calibrated probabilities for new examples.
 
-        An error message calls the model `where` and the inputs `what`.
+        `where` and `what` name the model and the inputs in error messages.
         """
         raw = self.encoder.accept(given, where, what)
         return self.predict_inputs(self.encoder.transform(raw).inputs, dtype=dtype, temperature=self.temperature)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from selfens.encoders.base import Encoder
 from selfens.encoders.dataset import EncodedDataset
 from selfens.encoders.pretrained import TIMM
 from selfens.errors import DataError, RunError, listed, plural
-from selfens.runs.directory import RunDirectory
+from selfens.runs.directory import REPORT, RunDirectory
 from selfens.runs.evidence import Evidence
 from selfens.runs.history import Record
 from selfens.runs.info import RunInfo
@@ -37,14 +38,18 @@ FROZEN = "frozen"  # folder of the first stage of fine-tuning
 
 
 class Run:
-    """Everything a run left behind.
+    """A run, read from its directory.
 
     Parameters
     ----------
+    path
+        The directory of the run.
     network
         The module to load the weights into, needed only if you passed your own network to `train`.
+    device
+        Device to predict on; auto: a GPU if there is one.
     data
-        What the run was trained on, encoded, if it is in memory already.
+        The data that the run was trained on, encoded, if they are in memory already.
     trust_code
         Import the code that the run's config names for its network or backbone (module:factory).
     """
@@ -60,7 +65,7 @@ class Run:
     ) -> None:
         self.directory = RunDirectory(path)
         self.path = self.directory.path
-        self.info: RunInfo = self.directory.info()  # read before the config: says what a folder that is not a run lacks
+        self.info: RunInfo = self.directory.info()  # read first: its error says what a folder that is not a run lacks
         self.config: Config = self.directory.config()
         self.classes, self.input_shape = self.info.classes, self.info.input_shape
         self.device = resolve_device(device)
@@ -74,12 +79,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """True once the checkpoint of the last epoch exists; its line in the history comes a moment before."""
+        """True once the checkpoint of the last epoch exists; the history gets its line a moment earlier."""
         return self.directory.position()[0] >= self.config.schedule.epochs
 
     @property
     def test_error(self) -> float | None:
-        """In percent, after the epoch of the checkpoint, not after the best one; None if it was not measured."""
+        """Test error in percent at the checkpoint, not at the best epoch; None if it was not measured."""
         records = self.history[: self.directory.position()[0]]  # a crash may have left later ones
         return records[-1].get("test_error") if records else None
 
@@ -87,6 +92,12 @@ class Run:
     def was_passed_data(self) -> bool:
         """The dataset was passed in Python, so it cannot be loaded again."""
         return self.config.source.name == "memory"
+
+    @property
+    def has_report(self) -> bool:
+        """Its page was written; a link is none, which may lead anywhere."""
+        page = self.path / REPORT
+        return page.is_file() and not page.is_symlink()
 
     # Parts
 
@@ -162,7 +173,7 @@ class Run:
 
     @cached_property
     def evidence(self) -> Evidence | None:
-        """What is known about its errors, if they were measured."""
+        """Predictions for labeled rows that the model had not seen, if its errors were measured."""
         found = Evidence.load(self.path, self.info.id, len(self.classes))
         if found is None:
             return None
@@ -176,21 +187,21 @@ class Run:
 
     @property
     def temperature(self) -> float:
-        """What logits are divided by to make probabilities true; 1 if errors were not measured."""
-        return 1.0 if self.evidence is None else self.evidence.temperature
+        """Logits are divided by this to calibrate probabilities; 1 if errors were not measured."""
+        return 1.0 if self.evidence is None else self.evidence.model_temperature
 
     @cached_property
     def inspection(self) -> Inspection | None:
-        """What an inspection of the data found, if there was one."""
+        """What the inspection of the data found, if there was one."""
         return Inspection.load(self.path, self.info.rows + self.info.test_rows)
 
     @cached_property
     def novelty(self) -> Novelty | None:
-        """Compares rows with the training rows, if that was prepared."""
+        """Compares rows with the training rows; None before `keep_novelty`."""
         return Novelty.load(self.path, self.input_shape)
 
     def keep_novelty(self) -> None:
-        """Prepare to compare rows with the training rows, which are in memory."""
+        """Fit `novelty` on the training rows, and write it into the run's directory."""
         data = self.data()
         inputs = take(data.inputs, np.arange(data.dataset.num_main))
         self.novelty = Novelty.fit(inputs, standardize=not data.encoder.is_scaled)
@@ -200,7 +211,7 @@ class Run:
 
     @property
     def code(self) -> dict[str, str]:
-        """The code that using the run imports, by what it is for: the network or the backbone."""
+        """The user's code that the run imports, by purpose: "network" or "backbone"."""
         network, encoder = self.config.network.name, self.config.encoder.code
         found = {"network": network} if networks.is_factory(network) and self._passed_network is None else {}
         tuned = self.config.network.backbone
@@ -209,7 +220,7 @@ class Run:
         return found | ({"backbone": encoder} if encoder is not None else {})
 
     def check_code(self) -> None:
-        """Refuse to import code that the run names, unless the caller trusts it: anybody may have written it."""
+        """Raise a RunError if the run names code and the caller does not trust it: anybody may have written it."""
         if self.code and not self._trust_code:
             part, name = next(iter(self.code.items()))
             advice = "which is imported only if you trust it (trust_code=True, or --trust-code)"
@@ -225,7 +236,7 @@ class Run:
         dataset
             The dataset, if it is in memory.
         source
-            Where it is now, if it was moved. Other data are refused.
+            Where the data are now, if they were moved. Different data are refused.
         """
         if self._data is not None and source is None and dataset in (None, self._data.dataset):
             return self._data
@@ -237,14 +248,16 @@ class Run:
             advice = "put them back, or say where they are now (--data PATH)"
             reason = str(error).rstrip(".")
             raise RunError(f"the data of {self.path} cannot be loaded: {reason}; {advice}.") from None
+        if not dataset.classes:  # they came from a labels file
+            dataset = replace(dataset, classes=self.classes)
         prior = self.directory.prior()
         if prior is not None and len(prior) == dataset.num_train:
             dataset = dataset.with_prior(prior)
         data = EncodedDataset.make(dataset, self.encoder)
         if (data.fingerprint, data.num_rows) != (self.info.fingerprint, self.info.rows):
             raise RunError(
-                f"the data of {dataset.name} are not what {self.path} was trained on: {self._what_changed(dataset)}; put back "
-                "what it was, or train again."
+                f"the data of {dataset.name} are not what {self.path} was trained on: {self._what_changed(dataset)}, or train "
+                "again; predict and export work all the same."
             )
         self._data = data
         return data
@@ -253,8 +266,11 @@ class Run:
         before, now = set(self.inspection.files if self.inspection else ()), set(file_names(dataset))
         changes = {"missing": sorted(before - now), "new": sorted(now - before)}
         if not before or before == now:
-            return "rows, labels or extra rows have changed"
-        return " and ".join(f"{plural(len(x), 'file')} {word} ({listed(x, 3)})" for word, x in changes.items() if x)
+            return "rows, labels or extra rows have changed; put them back, say where they are now (--data PATH)"
+        found = " and ".join(f"{plural(len(x), 'file')} {word} ({listed(x, 3)})" for word, x in changes.items() if x)
+        what = {"missing": "put back what is missing", "new": "take what is new out of the folder"}
+        how = " and ".join(words for word, words in what.items() if changes[word])
+        return f"{found}; {how}, or name a copy of the folder as it was (--data PATH)"
 
     def _load(self, source: str | Path | None) -> Dataset:
         options = self.config.source
@@ -279,7 +295,7 @@ class Run:
         return np.array([self.classes[number] for number in best])
 
     def predict_training_rows(self, dataset: Dataset | None = None, rows: Rows | None = None) -> NDArray[np.float32]:
-        """Return [rows, classes] for training rows, by the ensemble if it has seen the row, else by the network."""
+        """Return [rows, classes] probabilities for training rows: the ensemble's if it has seen the row, else the network's."""
         data = self.data(dataset)
         numbers = np.arange(data.num_rows) if rows is None else np.asarray(rows)
         if self.ensemble is None:
@@ -292,14 +308,14 @@ class Run:
 
     @cached_property
     def test_probabilities(self) -> NDArray[np.float32]:
-        """[test rows, classes] probabilities."""
+        """[test rows, classes] probabilities of the network."""
         data = self.data()
         if len(data.test_labels) == 0:
             raise DataError(f"{data.dataset.name} has no test rows to evaluate on.")
         return self.model.predict_inputs(data.test_inputs)
 
     def evaluate(self, dataset: Dataset | None = None) -> dict[str, Any]:
-        """Compute the test error again, in percent, over every test row, and the error of each class."""
+        """Compute the test error again, over every test row, and the error of each class, in percent."""
         data = self.data(dataset)
         wrong = self.test_probabilities.argmax(axis=1) != data.test_labels
         present = np.unique(data.test_labels)
@@ -315,5 +331,21 @@ class Run:
 def load_run(
     path: str | Path, *, network: nn.Module | None = None, device: str = "auto", trust_code: bool = False
 ) -> Run:
-    """Load a run from its directory. Code that it names for its network is imported only with `trust_code`."""
+    """Load a run from its directory.
+
+    Parameters
+    ----------
+    path
+        The directory of the run.
+    network
+        The module to load the weights into, needed only if you passed your own network to `train`.
+    device
+        Device to predict on; auto: a GPU if there is one.
+    trust_code
+        Import the code that the run's config names for its network or backbone (module:factory).
+
+    Returns
+    -------
+    Run
+    """
     return Run(path, network=network, device=device, trust_code=trust_code)

@@ -1,1 +1,1 @@
-"""What can be done with a finished run."""
+"""Tools for finished runs: predict, audit, cross-validate, compare, export."""

@@ -1,4 +1,4 @@
-"""Audit: which labels look wrong, and which rows are worth labeling next.
+"""Audit: which labels look wrong; and which rows of a run are worth labeling next (`selfens.tools.selection`).
 
 Everything is a function of `labels` (class numbers, -1 if unknown) and `probabilities` [rows, classes], from any model.
 `audit_run` takes them from a run and is in-sample: the network was trained on the labels that are judged, which hides some
@@ -9,16 +9,16 @@ A CSV written by `write_audit` can be corrected in its `label` column and passed
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from selfens.core.randomness import SUGGESTED, stream
 from selfens.data import journal
 from selfens.data.dataset import UNLABELED, Dataset
+from selfens.data.inspection import blank_rows
+from selfens.data.interchange import check_new, is_for_tool, write_rows
 from selfens.data.rows import Labels, Rows
 from selfens.data.sources.base import PathOptions
 from selfens.errors import DataError, check_type, listed
@@ -26,6 +26,7 @@ from selfens.files.tables import cells, check_replaceable, write_csv
 from selfens.files.tensors import write_errors
 from selfens.runs.evidence import Evidence
 from selfens.runs.run import Run
+from selfens.tools.selection import Suggestions, suggest
 
 AUDIT_COLUMNS = ("row", "label", "suggested", "score")
 SUGGESTION_COLUMNS = ("row", "label", "predicted", "uncertainty")
@@ -50,15 +51,6 @@ class Audit:
         return np.asarray(self.rows[self.suggested != self.labels])
 
 
-@dataclass(frozen=True, eq=False)
-class Suggestions:
-    """Rows to label next, in the order in which to label them."""
-
-    rows: Rows
-    predicted: Labels
-    uncertainty: NDArray[np.float64]  # entropy over its maximum: from 0, certain, to 1, all classes equally probable
-
-
 # Functions of labels and probabilities
 
 
@@ -77,32 +69,6 @@ def rank(labels: ArrayLike, probabilities: ArrayLike) -> Audit:
     order = np.argsort(scores, kind="stable")
     rows = rows[order]
     return Audit(rows=rows, labels=given[rows], suggested=matrix[rows].argmax(axis=1), scores=scores[order])
-
-
-def suggest(labels: ArrayLike, probabilities: ArrayLike, count: int) -> Suggestions:
-    """Suggest up to `count` unlabeled rows to label next: the least certain of each predicted class in turn.
-
-    Uncertainty alone would pick one confused corner of the data over and over; taking turns spreads the effort.
-
-    >>> suggest([-1, -1, -1], [[0.5, 0.5], [0.6, 0.4], [0.1, 0.9]], 2).rows
-    array([0, 2])
-    """
-    check_type("count", count, Integral, "a whole number of rows")
-    if count < 1:
-        raise DataError(f"{count:,} rows were asked for; expected at least 1.")
-    given, matrix = _checked(labels, probabilities)
-    rows = np.flatnonzero(given == UNLABELED)
-    matrix = matrix[rows]
-    predicted = matrix.argmax(axis=1)
-    logs = np.log(np.maximum(matrix, np.finfo(np.float64).tiny))
-    uncertainty = -(matrix * logs).sum(axis=1) / np.log(matrix.shape[1])
-    order = np.argsort(-uncertainty, kind="stable")
-    turns = np.empty(len(order), dtype=np.int64)
-    for number in np.unique(predicted):
-        members = predicted[order] == number
-        turns[members] = np.arange(members.sum())
-    chosen = order[np.argsort(turns, kind="stable")][:count]
-    return Suggestions(rows[chosen], predicted[chosen], uncertainty[chosen])
 
 
 def _checked(labels: ArrayLike, probabilities: ArrayLike) -> tuple[Labels, NDArray[np.float64]]:
@@ -142,7 +108,7 @@ def audit_run(run: Run, dataset: Dataset | None = None) -> Audit:
 
 
 def suggest_run(run: Run, count: int, dataset: Dataset | None = None, *, at_random: bool = False) -> Suggestions:
-    """Suggest rows that the run had no label for and is least certain about, spread over the classes it predicts.
+    """Suggest rows that the run had no label for: uncertain, unlike the labeled ones, and unlike each other.
 
     Parameters
     ----------
@@ -150,26 +116,30 @@ def suggest_run(run: Run, count: int, dataset: Dataset | None = None, *, at_rand
         Draw the rows instead. The model learns less from them, but errors can be measured on them.
     """
     check_type("run", run, Run, "a Run, such as load_run(path) returns")
-    rows = np.flatnonzero(run_labels(run) == UNLABELED)
-    if not len(rows):
+    labels, data = run_labels(run), run.data(dataset)
+    if (labels != UNLABELED).all():
         raise DataError(f"every training row of {run.path} has a label, so there is none to label next.")
-    if at_random:
-        known = len(run.labels.rows) + len(run.labels.validation)  # another draw once more rows are labeled
-        rows = stream(run.config.seed.base, SUGGESTED, known).permutation(rows)[:count]
-    probabilities = run.predict_training_rows(dataset, rows)
-    found = suggest(np.full(len(rows), UNLABELED), probabilities, count)
-    return replace(found, rows=rows[found.rows])
+    return suggest(
+        data.inputs,
+        count,
+        labels,
+        run.predict_training_rows(dataset),
+        usable=~blank_rows(data.dataset, data.dataset.train_rows),
+        standardize=not data.encoder.is_scaled,
+        way="random" if at_random else "cover",
+        seed=run.config.seed.base,
+    )
 
 
-def note_suggestions(run: Run, suggestions: Suggestions, dataset: Dataset) -> None:
-    """Write into the journal beside the data that a model chose these rows; RunError if it cannot be written."""
-    source = dataset.source or run.config.source
+def note_suggestions(suggestions: Suggestions, dataset: Dataset, *, at_random: bool = False) -> None:
+    """Write into the journal beside the data how these rows were chosen; RunError if it cannot be written."""
+    source = dataset.source
     if not isinstance(source, PathOptions):
         return
     path = journal.path_for(Path(str(source.path)))
     hashes = dataset.row_hashes(dataset.train_rows[suggestions.rows])
     with write_errors(path):
-        journal.add_suggested(path, hashes)
+        journal.add_chosen(path, hashes, journal.AT_RANDOM if at_random else journal.BY_MODEL)
 
 
 def run_labels(run: Run) -> Labels:
@@ -198,27 +168,41 @@ def warning(audit: Audit, error: float | None) -> str:
 
 def check_audit_replaceable(path: Path, run: Run, dataset: Dataset) -> None:
     """Refuse to write an audit over one with corrected labels, or over another kind of file."""
+    if is_for_tool(path):
+        return check_new(path)
     known = run_labels(run)
     rows = np.flatnonzero(known >= 0)
     labels = zip(dataset.identify(rows)[0].tolist(), known[rows], strict=True)
-    check_replaceable(path, AUDIT_COLUMNS, labels={row: run.classes[label] for row, label in labels})
+    return check_replaceable(path, AUDIT_COLUMNS, labels={row: run.classes[label] for row, label in labels})
 
 
 def write_audit(path: Path, audit: Audit, dataset: Dataset) -> None:
-    """Write a CSV of row, label, suggested, score, most suspicious first: a labels file to correct."""
+    """Write a CSV of row, label, suggested, score, most suspicious first: a labels file to correct.
+
+    By its name, the file may be one for another tool (`selfens.data.interchange`).
+    """
+    if is_for_tool(path):
+        return write_rows(path, dataset, audit.rows, audit.suggested, list(1 - audit.scores), audit.labels)
     labels, suggested = ([dataset.classes[number] for number in numbers] for numbers in (audit.labels, audit.suggested))
     numbers, ids = dataset.identify(audit.rows)
-    write_csv(path, {"row": numbers, "label": labels, "suggested": suggested, "score": cells(audit.scores), **ids})
+    return write_csv(
+        path, {"row": numbers, "label": labels, "suggested": suggested, "score": cells(audit.scores), **ids}
+    )
 
 
 def write_suggestions(
     path: Path, suggestions: Suggestions, dataset: Dataset, novelty: NDArray[np.float64] | None = None
 ) -> None:
-    """Write a CSV of row, label (empty, to be filled in), predicted, uncertainty, and the novelty of training rows."""
+    """Write a CSV of row, label (empty, to be filled in), predicted, uncertainty, and the novelty of training rows.
+
+    By its name, the file may be one for another tool (`selfens.data.interchange`).
+    """
+    if is_for_tool(path):
+        return write_rows(path, dataset, suggestions.rows, suggestions.predicted, list(1 - suggestions.uncertainty))
     rows = suggestions.rows
-    predicted = [dataset.classes[number] for number in suggestions.predicted]
+    predicted = [dataset.classes[number] if number >= 0 else "" for number in suggestions.predicted]
     columns = {"label": [""] * len(predicted), "predicted": predicted, "uncertainty": cells(suggestions.uncertainty)}
     if novelty is not None:
         columns["novelty"] = cells(novelty[rows])
     numbers, ids = dataset.identify(rows)
-    write_csv(path, {"row": numbers, **columns, **ids})
+    return write_csv(path, {"row": numbers, **columns, **ids})

@@ -1,4 +1,4 @@
-"""Baselines: simple methods on the same labels. Chance, logistic regression, and self-training with it.
+"""Baselines: simple methods on the same labels. Chance, logistic regression, self-training with it, and trees for vectors.
 
 They are scikit-learn's, fitted on the rows and labels that a run saw, and tested on the rows that it was tested on. Inputs are
 flattened and standardized by the training rows. To keep this within seconds, images are reduced to 16 pixels a side, very many
@@ -18,6 +18,13 @@ from selfens.data.dataset import UNLABELED
 from selfens.data.rows import Array, Labels, Rows, pieces
 
 CHANCE, LOGISTIC, SELF_TRAINING = "chance (largest class)", "logistic regression", "self-training"
+FOREST, BOOSTED = "random forest", "boosted trees"
+MAX_TREE_FEATURES = 256  # trees are slow on more, and seldom good
+LEAF, ROUNDS, BOOSTED_TREES = (
+    3,
+    60,
+    600,
+)  # of boosted trees: least rows of a leaf, so few for few labels; rounds; trees in all
 MAX_SIDE = 16  # pixels
 MAX_LABELED, MAX_UNLABELED = 40_000_000, 4_000_000  # numbers, that is rows x features
 WORK, MIN_ITERATIONS, MAX_ITERATIONS = 1e10, 20, 1000  # of one fit; work is rows x features x classes x iterations
@@ -36,6 +43,7 @@ def predictions(
         False if the inputs are on one scale already.
     """
     from sklearn.dummy import DummyClassifier
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
     from sklearn.semi_supervised import SelfTrainingClassifier
@@ -57,6 +65,11 @@ def predictions(
         models = {LOGISTIC: logistic.fit(x[known], y[known])}
         if len(unlabeled):
             models[SELF_TRAINING] = SelfTrainingClassifier(base).fit(x, y)
+        if inputs.ndim == 2 and width <= MAX_TREE_FEATURES:
+            models[FOREST] = RandomForestClassifier(random_state=0).fit(x[known], y[known])
+            rounds = int(np.clip(BOOSTED_TREES // len(np.unique(y[known])), 1, ROUNDS))
+            boosted = HistGradientBoostingClassifier(min_samples_leaf=LEAF, max_iter=rounds, random_state=0)
+            models[BOOSTED] = boosted.fit(x[known], y[known])
         models[CHANCE] = DummyClassifier(strategy="most_frequent").fit(x[known], y[known])
         tested = [scaler.transform(_flat(piece)) for piece in pieces(test_inputs, PIECE)]
         found = {name: np.concatenate([model.predict(part) for part in tested]) for name, model in models.items()}

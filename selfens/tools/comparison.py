@@ -13,14 +13,18 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from selfens import auto
+from selfens.config import Config
 from selfens.data.rows import Labels
 from selfens.runs.evidence import Evidence
 from selfens.runs.run import Run
-from selfens.tools.baselines import CHANCE, LOGISTIC, SELF_TRAINING
+from selfens.tools.baselines import CHANCE, FOREST, LOGISTIC, SELF_TRAINING
 from selfens.tools.frozen import COMMITTEE
 
 OURS = "this model"
 SUBJECTS = {CHANCE: "always predicting the largest class", SELF_TRAINING: f"self-training with {LOGISTIC}"}
+KEPT = {FOREST: "forest", LOGISTIC: "linear"}
+"""Methods that a run can be, and the members of a committee that are these."""
 UNEVEN = 1.5  # times as many rows in the largest class as in the smallest
 SIGNIFICANT = 1.96**2  # McNemar's test at 95 %, with continuity correction
 SAMPLE = 2_000  # rows
@@ -82,28 +86,44 @@ class Comparison:
         errors = [f"{each.name}{same if each.name == LOGISTIC else ''} {each.error:.2f} %" for each in others]
         return f"This model {about} ({more}); {', '.join(errors)}."
 
+    @cached_property
+    def best(self) -> tuple[Result, Result]:
+        """The best of the other methods by its error, and by its balanced error; ours if there is no other."""
+        others = self.results[1:] or self.results
+        return min(others, key=attrgetter("error")), min(others, key=attrgetter("balanced_error"))
+
+    @property
+    def is_worse(self) -> bool:
+        """A simple method has a smaller error, or if class sizes differ, a smaller balanced error, not only by chance."""
+        ours, (best, fairest) = self.results[0], self.best
+        is_fairer = fairest.balanced_differs and fairest.balanced_error < ours.balanced_error
+        return (best.differs and best.error < ours.error) or (self.is_uneven and is_fairer)
+
+    @property
+    def advice(self) -> str:
+        """What to do if a simple method is better."""
+        if COMMITTEE in self.evidence.others:
+            return "use the committee, which is the run in the folder frozen"
+        other = "features of a pretrained backbone" if self.is_images else "another method"
+        return f"try {other}, more epochs or more labels"
+
     @property
     def judgment(self) -> str:
         """Whether a simple method is better, and what to try then."""
         ours, *others = self.results
         if not others:
             return "It was compared with no other method."
-        best, fairest = (min(others, key=attrgetter(measure)) for measure in ("error", "balanced_error"))
-        other = "features of a pretrained backbone" if self.is_images else "another method"
+        best, fairest = self.best
 
         def subject(result: Result) -> str:
             return SUBJECTS.get(result.name, result.name)
 
-        def better(result: Result, points: float, measure: str = "") -> str:
-            advice = f"try {other}, more epochs or more labels"
-            if COMMITTEE in self.evidence.others:
-                advice = "fine-tuning did not help, so use the committee, which is the run in the folder frozen"
-            return f"{subject(result).capitalize()} is better by {points:.2f} points{measure}: {advice}."
-
-        if best.differs and best.error < ours.error:
-            return better(best, ours.error - best.error)
-        if self.is_uneven and fairest.balanced_differs and fairest.balanced_error < ours.balanced_error:
-            return better(fairest, ours.balanced_error - fairest.balanced_error, " of the balanced error")
+        if self.is_worse:
+            by_error = best.differs and best.error < ours.error
+            better, measure = (best, "") if by_error else (fairest, " of the balanced error")
+            points = ours.error - best.error if by_error else ours.balanced_error - fairest.balanced_error
+            why = "fine-tuning did not help, so " if COMMITTEE in self.evidence.others else ""
+            return f"{subject(better).capitalize()} is better by {points:.2f} points{measure}: {why}{self.advice}."
         if not best.differs and COMMITTEE in self.evidence.others and best.error <= ours.error:
             rows = f"{len(self.evidence.wrong):,} rows are too few to tell"
             return f"Fine-tuning is not better than {subject(best)}, as far as can be seen: {rows}."
@@ -171,6 +191,24 @@ def comparison_of(run: Run) -> Comparison | None:
     if run.evidence is None:
         return None
     return Comparison(run.evidence, len(run.labels.rows), is_images=len(run.input_shape) == 3)
+
+
+def config_of_best(run: Run, comparison: Comparison) -> tuple[str, Config] | None:
+    """Return the best method that is clearly better than the run and can be one itself, and its config; or None."""
+    ours, *others = comparison.results
+    names = {*KEPT, COMMITTEE}
+    better = [each for each in others if each.name in names and each.differs and each.error < ours.error]
+    if not better:
+        return None
+    name = min(better, key=attrgetter("error")).name
+    config = run.config
+    if run.frozen is not None:  # simple methods had the frozen features
+        prior = config.labels.prior
+        config = auto.frozen_settings(config, run.info.rows).with_values("labels", prior=prior)
+    if name == COMMITTEE:
+        return name, config
+    config = config.with_overrides([*auto.VECTORS, f"method.members={KEPT[name]}", "method.class_shares=labels"])
+    return name, config.with_epochs(1)
 
 
 def one_class(predicted: Labels, expected: Labels, classes: Sequence[str]) -> str:

@@ -25,14 +25,14 @@ def predict_file(
     all_classes: bool = False,
     progress: bool = False,
 ) -> tuple[int, list[str]]:
-    """Write what is predicted for each row of a file or folder; return the number of rows, and remarks.
+    """Write a prediction for each row of a file or folder. Return the number of rows, and notes for the user.
 
-    Any source that matches the path can read it. What it reads must be of the kind that the run was trained on.
+    Any source that matches the path can read it, but the rows must be of the kind that the run was trained on.
 
     Parameters
     ----------
     max_error
-        Percent of the answers that may be wrong: rows that are too uncertain for that get "not sure".
+        Percentage of the answers that may be wrong. Rows that are too uncertain for it get "not sure".
     all_classes
         Write the probability of each class.
     """
@@ -54,7 +54,7 @@ def predict_file(
 
 
 def check_max_error(run: Run, max_error: float | None) -> None:
-    """Refuse a share of wrong answers that is no percentage, or that nothing is known about."""
+    """Raise an error unless `max_error` is a percentage, and the errors of the run were measured."""
     if max_error is None:
         return
     if not 0 < max_error < 100:
@@ -66,20 +66,27 @@ def check_max_error(run: Run, max_error: float | None) -> None:
 def _columns(
     run: Run, probabilities: NDArray[Any], inputs: Array, max_error: float | None, all_classes: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the columns to write, and how many rows are answered."""
-    calibrated, names, said = tempered(probabilities, run.temperature), np.array(run.classes, dtype=object), list[str]()
+    """Return the columns to write, and a note on how many rows are answered."""
+    calibrated, names, notes = (
+        tempered(probabilities, run.temperature),
+        np.array(run.classes, dtype=object),
+        list[str](),
+    )
     ranked = np.argsort(-calibrated, axis=1, kind="stable")
     predicted = names[ranked[:, 0]]
     if max_error is not None and run.evidence is not None and len(predicted):
         sure = run.evidence.is_sure(probabilities, max_error)
         predicted = np.where(sure, predicted, NOT_SURE)
-        said = [f"{100 * sure.mean():.0f} % of the rows are answered, {max_error:g} % of these perhaps wrongly."]
+        notes = [f"{100 * sure.mean():.0f} % of the rows are answered"]
+        if sure.any():
+            notes[0] += f", about {100 * (1 - calibrated[sure].max(axis=1).mean()):.1f} % of these wrongly"
+        notes[0] += f"; --max-error allows {max_error:g} %."
     columns = {"class": predicted, "probability": cells(calibrated.max(axis=1)), "runner_up": names[ranked[:, 1]]}
     if run.novelty is not None:
         columns["novelty"] = cells(run.novelty.score(inputs))
     if all_classes:
         columns |= {f"probability of {name}": cells(calibrated[:, k]) for k, name in enumerate(run.classes)}
-    return columns, said
+    return columns, notes
 
 
 def predict_training_rows(run: Run, output: Path) -> int:

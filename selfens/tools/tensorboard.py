@@ -1,4 +1,4 @@
-"""The history for TensorBoard: one scalar per number and epoch, in RUN/tensorboard."""
+"""Write the history for TensorBoard, in RUN/tensorboard: one scalar per field and epoch."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from selfens.training.progress import Progress, WarningsOnly
 
 
 class TensorBoard(Progress):
-    """Writes each epoch's numbers for TensorBoard, and passes everything on to `shown`."""
+    """A display that writes each epoch for TensorBoard, and forwards everything to the display `shown`."""
 
     def __init__(self, run_dir: str | Path, shown: Progress | None = None) -> None:
         require("tensorboard", "writing for TensorBoard")
@@ -48,7 +48,7 @@ class TensorBoard(Progress):
             with write_errors(self.folder):
                 self._append_epoch(record)
         except RunError as error:  # ends the logging, not the run
-            self.warn(f"TensorBoard gets no more epochs: {error}")
+            self.warn(f"logging for TensorBoard stopped: {error}")
             self.file = None
         self.shown.epoch(record)
 
@@ -66,7 +66,7 @@ class TensorBoard(Progress):
         self._append(step=record["epoch"], summary=Summary(value=values))
 
     def _append(self, **event: Any) -> None:
-        """Append an event. A SummaryWriter has a thread that prints a traceback if the disk is full."""
+        """Append an event. (The thread of a SummaryWriter prints a traceback if the disk is full.)"""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 

@@ -79,8 +79,8 @@ class Components:
         self.prior = None if given is None else Prior(given)
         self.loader = self._loader(self._sampler())
         self._set_up_network()
-        self.optimizer = _optimizer(config, self.network)
         self._set_up_method()
+        self.optimizer = _optimizer(config, self.network, self.method.learned)
         if compiler:
             compiler.join()
         self.precision = resolve_precision(config.training.precision, device)
@@ -100,13 +100,13 @@ class Components:
             capture=on_gpu and config.training.capture != "off",
             warn=warn,
         )
-        own = slice(group.rank, None, group.size)
+        share = slice(group.rank, None, group.size)
         evaluated = {
-            "validation_error": (data.inputs[prepared.labels.validation[own]], prepared.labels.validation_labels),
-            "test_error": (data.test_inputs[own], data.test_labels),
+            "validation_error": (data.inputs[prepared.labels.validation[share]], prepared.labels.validation_labels),
+            "test_error": (data.test_inputs[share], data.test_labels),
         }
         self.evaluated = {
-            name: (preprocess.apply(prepared.preprocess, inputs, device), torch.from_numpy(labels[own]).to(device))
+            name: (preprocess.apply(prepared.preprocess, inputs, device), torch.from_numpy(labels[share]).to(device))
             for name, (inputs, labels) in evaluated.items()
         }
         """Maps the name of each error to this process's share of the inputs and labels it is computed on."""
@@ -136,7 +136,7 @@ class Components:
         return self.loader.visit(self.loader.order(epoch)[first_step:])
 
     def rates(self, progress: float) -> dict[str, float]:
-        """Return the arguments of `step.set` at a progress in epochs. As long as a prior counts, so do the targets."""
+        """Return the arguments of `step.set` after `progress` epochs. As long as a prior counts, so do the targets."""
         rates, schedule = rates_at(progress, self.config, self.weight_max), self.config.schedule
         if self.prior is None:
             return rates
@@ -184,7 +184,7 @@ class Components:
         )
 
     def _sampler(self) -> Sampler:
-        """Return the order of this process's rows; all processes take the same number of steps and rows."""
+        """Return the sampler of this process's rows. All processes have the same number of steps and of rows per step."""
         group, training, per_epoch = self.group, self.config.training, self.config.training.unlabeled_per_epoch
         labeled, num_labeled = self.labels != UNLABELED, training.labeled_per_batch
         if num_labeled is None and (per_epoch is not None or training.rows == "labeled"):
@@ -203,8 +203,9 @@ class Components:
         )
         if (fewest := per_epoch or len(self.visited)) < group.size:
             raise ConfigError(f"{group.size} processes have {fewest} rows an epoch to share; use fewer processes.")
-        own, each = np.flatnonzero(np.isin(self.owned, self.visited)), per_epoch and per_epoch // group.size
-        sampler = replace(whole, visited=own, labeled=labeled[self.owned[own]], per_epoch=each, process=group.rank)
+        visited, each = np.flatnonzero(np.isin(self.owned, self.visited)), per_epoch and per_epoch // group.size
+        labeled = labeled[self.owned[visited]]
+        sampler = replace(whole, visited=visited, labeled=labeled, per_epoch=each, process=group.rank)
         sampler = replace(sampler, batch_size=group.min(sampler.batch_size))
         return replace(sampler, max_steps=group.min(sampler.steps))
 
@@ -221,7 +222,7 @@ class Components:
         return Loader(source, torch.from_numpy(self.labels[self.owned]).to(device), sampler, views, after)
 
     def _set_up_network(self) -> None:
-        """Move the network to the device, with the same weights in all processes; calibrate a new one on its first batch."""
+        """Move the network to the device, calibrate a new one on the first batch, and give all processes the same weights."""
         network, loader, is_new = self.network, self.loader, self.overrides.network is None
         network.to(self.prepared.device)
         if is_new or not network.training:  # a passed network may have parts frozen in evaluation mode
@@ -234,10 +235,10 @@ class Components:
         self.group.broadcast([*network.state_dict().values()])
 
     def _set_up_method(self) -> None:
-        """Let the method allocate its memory for this process's rows."""
+        """Let the method create its state for this process's rows."""
         data, device, group, method = self.prepared.data, self.prepared.device, self.group, self.method
         counts = np.bincount(self.prepared.labels.labels, minlength=data.num_classes)
-        own = TrainingRows(
+        rows = TrainingRows(
             num_rows=len(self.owned),
             classes=data.classes,
             labels=self.loader.labels,
@@ -248,11 +249,11 @@ class Components:
             prior=self.prior,
             is_mixed=data.inputs.ndim == 2 and not data.encoder.has_features and self._is_mixed(),
         )
-        method.setup(self.network, own)
-        check_state(method, own)
+        method.setup(self.network, rows)
+        check_state(method, rows)
         if group.size > 1:
-            check_shareable(method, {data.num_rows, own.num_rows} - {data.num_classes}, group.size)
-        group.broadcast([*method.state_dict().values()])  # each process drew different values
+            check_shareable(method, {data.num_rows, rows.num_rows} - {data.num_classes}, group.size)
+        group.broadcast([*method.state_dict().values()])  # processes have drawn different values
         if method.teacher is not None:
             group.broadcast([*method.teacher.network.state_dict().values()])
 
@@ -276,9 +277,10 @@ class Components:
         return torch.cat([*self._inputs_of(some)]), torch.from_numpy(self.labels[some])
 
 
-def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
+def _optimizer(config: Config, network: nn.Module, also: nn.Module | None) -> optim.Optimizer:
     options = config.optimizer
     common: dict[str, Any] = {"weight_decay": options.weight_decay, "multipliers": options.learning_rate_multipliers}
+    common["also"] = also
     if options.name == "sgd":
         return optim.Sgd(network, momentum=options.momentum, **common)
     kind = optim.Adam if options.name == "adam" else optim.AdamW
@@ -286,7 +288,7 @@ def _optimizer(config: Config, network: nn.Module) -> optim.Optimizer:
 
 
 def rates_at(progress: float, config: Config, weight_max: float) -> dict[str, float]:
-    """Return everything that a schedule changes, at a progress in epochs."""
+    """Return every rate that a schedule changes, after `progress` epochs."""
     schedule, optimizer, epoch = config.schedule, config.optimizer, math.floor(progress)
     if schedule.name == "paper":
         up = schedules.gaussian_rampup(schedule.rampup, schedule.rampup_constant)(epoch)

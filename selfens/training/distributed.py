@@ -33,10 +33,10 @@ LOAD_TIMEOUT = timedelta(hours=2)
 
 
 class Group:
-    """The processes of one training. `Group()` is a single process."""
+    """The processes of one training. `Group()` is a single process. Collectives on `slow` have a long timeout."""
 
-    def __init__(self, rank: int = 0, size: int = 1, patient: dist.ProcessGroup | None = None) -> None:
-        self.rank, self.size, self._patient = rank, size, patient
+    def __init__(self, rank: int = 0, size: int = 1, slow: dist.ProcessGroup | None = None) -> None:
+        self.rank, self.size, self._slow = rank, size, slow
 
     @property
     def is_first(self) -> bool:
@@ -76,7 +76,7 @@ class Group:
         """All-reduce an integer with MIN."""
         least = torch.tensor(int(number))  # gloo cannot reduce booleans
         if self.size > 1:
-            dist.all_reduce(least, dist.ReduceOp.MIN, group=self._patient)
+            dist.all_reduce(least, dist.ReduceOp.MIN, group=self._slow)
         return int(least)
 
     def any(self, flag: bool) -> bool:
@@ -94,17 +94,17 @@ class Group:
         if self.size == 1:
             return [value]
         found: list[Any] = [None] * self.size
-        dist.gather_object(value, found if self.is_first else None, dst=0, group=self._patient)
+        dist.gather_object(value, found if self.is_first else None, dst=0, group=self._slow)
         return found if self.is_first else []
 
     def barrier(self) -> None:
         if self.size > 1:
-            dist.barrier(group=self._patient)
+            dist.barrier(group=self._slow)
 
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[Group]:
-    """Join the group that torchrun started this process in, or yield a group of one. A lost process becomes one sentence."""
+    """Join the group that torchrun started this process in, or yield a group of one. A lost process raises a RunError."""
     if launcher.world_size() == 1:
         yield Group()
         return
@@ -131,4 +131,4 @@ def _join(device: torch.device) -> Group:
     store = dist.PrefixStore(f"restart {launcher.restarts()}", found)  # type: ignore[attr-defined]
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)
-    return Group(rank, size, patient=dist.new_group(backend="gloo", timeout=LOAD_TIMEOUT))
+    return Group(rank, size, slow=dist.new_group(backend="gloo", timeout=LOAD_TIMEOUT))

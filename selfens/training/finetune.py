@@ -18,7 +18,7 @@ from selfens.config import Config
 from selfens.core.device import keep_random_state
 from selfens.data.rows import Array, pieces
 from selfens.errors import plural
-from selfens.networks.advisors import linear_model
+from selfens.networks.advisors import PENALTY, linear_model
 from selfens.networks.finetuned import FineTuned
 from selfens.runs.directory import RunDirectory
 from selfens.runs.run import FROZEN, Run
@@ -43,48 +43,53 @@ def first_config(config: Config, rows: int) -> Config:
 
 
 def begin(
-    parts: Components, directory: RunDirectory, show: Progress, train: Train, resume: Train, limit: float | None = None
+    components: Components,
+    directory: RunDirectory,
+    show: Progress,
+    train: Train,
+    resume: Train,
+    limit: float | None = None,
 ) -> None:
     """Do or finish the first stage, within `limit` seconds if it is new, and start the second from it."""
     is_new = not directory.has_checkpoint()
     if is_new:
-        say_how_long(parts, show)
-    frozen = first_stage(parts, directory.path, show, train, resume, limit)
+        say_how_long(components, show)
+    frozen = first_stage(components, directory.path, show, train, resume, limit)
     if is_new:
-        start_network(parts, frozen)
+        start_network(components, frozen)
 
 
 def first_stage(
-    parts: Components, path: Path, show: Progress, train: Train, resume: Train, limit: float | None = None
+    components: Components, path: Path, show: Progress, train: Train, resume: Train, limit: float | None = None
 ) -> Run:
     """Train the committee, or finish or load it; its predictions become the prior of the second stage."""
-    folder, dataset = path / FROZEN, parts.prepared.data.dataset
-    with keep_random_state(parts.prepared.device):
+    folder, dataset = path / FROZEN, components.prepared.data.dataset
+    with keep_random_state(components.prepared.device):
         if (folder / "config.json").is_file():
-            run = Run(folder, device=parts.prepared.device.type, trust_code=True)
+            run = Run(folder, device=components.prepared.device.type, trust_code=True)
             if not run.finished:
                 run = resume(folder, dataset=dataset, progress=show, trust_code=True)
         else:
-            config = first_config(parts.config, dataset.num_train)
+            config = first_config(components.config, dataset.num_train)
             run = train(config, folder, dataset=dataset, progress=show, time_limit=limit)
-    assert parts.prior is not None
+    assert components.prior is not None
     known = run.predict_training_rows(dataset)
-    parts.prior.set(torch.from_numpy(known[parts.owned]))
+    components.prior.set(torch.from_numpy(known[components.owned]))
     return run
 
 
-def start_network(parts: Components, frozen: Run) -> None:
+def start_network(components: Components, frozen: Run) -> None:
     """Start network and teacher from a linear classifier of the features, fitted to the labels."""
-    network, labels = parts.network, parts.prepared.labels
+    network, labels = components.network, components.prepared.labels
     assert isinstance(network, FineTuned)
     inputs = frozen.data().inputs
     labeled = np.asarray(inputs[labels.rows], dtype=np.float64)
     mean, scale = moments(inputs)
-    weight, bias = linear_model((labeled - mean) / scale, labels.labels, len(frozen.classes))
+    weight, bias = linear_model((labeled - mean) / scale, labels.labels, len(frozen.classes), PENALTY)
     scaled = weight / torch.from_numpy(scale).float()
     network.start_head(scaled, bias - scaled @ torch.from_numpy(mean).float())
-    if parts.method.teacher is not None:
-        parts.method.teacher.network.load_state_dict(network.state_dict())
+    if components.method.teacher is not None:
+        components.method.teacher.network.load_state_dict(network.state_dict())
 
 
 def moments(inputs: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -99,17 +104,17 @@ def moments(inputs: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 @torch.no_grad()
-def say_how_long(parts: Components, show: Progress) -> None:
+def say_how_long(components: Components, show: Progress) -> None:
     """On a CPU, say about how long fine-tuning will take, from the time of a pass forward."""
-    if parts.prepared.device.type != "cpu":
+    if components.prepared.device.type != "cpu":
         return
-    image = torch.zeros(TIMED, *parts.prepared.data.input_shape)
+    image = torch.zeros(TIMED, *components.prepared.data.input_shape)
     with keep_random_state():
-        parts.network(image)
+        components.network(image)
         began = time.perf_counter()
-        parts.network(image)
+        components.network(image)
         each = (time.perf_counter() - began) / TIMED
-    loader, epochs, dataset = parts.loader, parts.config.schedule.epochs, parts.prepared.data.dataset
+    loader, epochs, dataset = components.loader, components.config.schedule.epochs, components.prepared.data.dataset
     steps = epochs * loader.steps_per_epoch
     taught = loader.batch_size - loader.num_labeled
     passes = len(dataset.labels) + steps * (FORWARDS * loader.batch_size + taught) + epochs * len(dataset.test_labels)

@@ -9,12 +9,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """A context in which Ctrl-C sets `requested`; a second one interrupts at once, as Python does."""
+    """A context in which Ctrl-C sets `requested`. A second Ctrl-C raises KeyboardInterrupt at once."""
 
     requested = False
 
     def __enter__(self) -> Self:
-        is_main = threading.current_thread() is threading.main_thread()  # only there may handlers be set
+        is_main = threading.current_thread() is threading.main_thread()  # Python sets signal handlers only there
         self._before = {number: signal.signal(number, self._handle) for number in SIGNALS if is_main}
         return self
 

@@ -1,4 +1,4 @@
-"""A time limit: measure some steps and the end of an epoch, and choose the number of epochs that fit.
+"""Time limits: time some steps and the end of an epoch, and choose the number of epochs that fit.
 
 The measured steps are undone, so the run is the same, bit for bit, as one with that number of epochs in its config.
 """
@@ -15,57 +15,57 @@ from selfens.runs.directory import RunDirectory
 from selfens.training.checkpoint import Checkpointer
 from selfens.training.components import Components
 
-SKIPPED_STEPS = 4  # not measured, because a GPU compiles and captures in them
-MIN_STEPS = 6  # measured
+SKIPPED_STEPS = 4  # not timed, because a GPU compiles and captures in them
+MIN_STEPS = 6  # timed
 MEASURED = 0.03  # fraction of the remaining time spent measuring, if that is enough for MIN_STEPS
 RESERVE = 0.03  # fraction of the training time, because a machine's speed varies
 
 
-def fit_schedule(parts: Components, checkpointer: Checkpointer, deadline: float) -> None:
+def fit_schedule(components: Components, checkpointer: Checkpointer, deadline: float) -> None:
     """Set the number of epochs of a new run so that it ends before `deadline`, by time.perf_counter."""
     began = time.perf_counter()
-    epoch = seconds_per_epoch(parts, checkpointer, began + MEASURED * (deadline - began))
+    epoch = seconds_per_epoch(components, checkpointer, began + MEASURED * (deadline - began))
     left = max(deadline - time.perf_counter(), 0.0)
-    epochs = parts.group.min(int(min(left * (1 - RESERVE) / epoch, 1e9)))
+    epochs = components.group.min(int(min(left * (1 - RESERVE) / epoch, 1e9)))
     if epochs < 1:
         found = f"the time limit leaves {left:.1f} s for training, and one epoch takes about {epoch:.1f} s"
         raise ConfigError(f"{found}; allow {epoch / (1 - RESERVE) - left + 2:.0f} s more.")
-    parts.prepared = replace(parts.prepared, config=parts.config.with_epochs(epochs))
+    components.prepared = replace(components.prepared, config=components.config.with_epochs(epochs))
 
 
-def seconds_per_epoch(parts: Components, checkpointer: Checkpointer, until: float) -> float:
-    """Measure steps, evaluation, the end of an epoch and a checkpoint, and restore the state."""
-    ensemble, prepared, training = parts.method.ensemble, parts.prepared, parts.config.training
-    undo = parts.step.snapshot()
+def seconds_per_epoch(components: Components, checkpointer: Checkpointer, until: float) -> float:
+    """Time steps, evaluation, the end of an epoch and a checkpoint, then restore the state."""
+    ensemble, prepared, training = components.method.ensemble, components.prepared, components.config.training
+    undo = components.step.snapshot()
     if ensemble is not None:
         before = {name: tensor.clone() for name, tensor in ensemble.state_dict().items()}
         undo.append(partial(ensemble.load_state_dict, before))
-    seconds = _seconds_per_step(parts, until) * parts.loader.steps_per_epoch
-    seconds += _timed(parts.errors) / training.evaluate_every + _timed(parts.method.end_epoch)
-    if training.checkpoint_every or parts.group.size > 1:  # otherwise checkpoints are rare
+    seconds = _seconds_per_step(components, until) * components.loader.steps_per_epoch
+    seconds += _timed(components.errors) / training.evaluate_every + _timed(components.method.end_epoch)
+    if training.checkpoint_every or components.group.size > 1:  # otherwise checkpoints are rare
         with scratch_folder() as folder:
             trial = RunDirectory.create(
-                folder / "trial", parts.config, prepared.labels, prepared.preprocess, parts.info()
+                folder / "trial", components.config, prepared.labels, prepared.preprocess, components.info()
             )
             seconds += _timed(partial(checkpointer.save, trial, 0, 0)) / (training.checkpoint_every or 1)
     for restore in undo:
         restore()
-    parts.step.steps_done = 0
+    components.step.steps_done = 0
     return seconds
 
 
-def _seconds_per_step(parts: Components, until: float) -> float:
+def _seconds_per_step(components: Components, until: float) -> float:
     """Time steps, except the first, which compile. All processes take the same number."""
-    rows, measured = itertools.chain.from_iterable(map(parts.visit, itertools.count())), 0
-    parts.step.set(**parts.rates(0))
+    rows, measured = itertools.chain.from_iterable(map(components.visit, itertools.count())), 0
+    components.step.set(**components.rates(0))
     for unmeasured in itertools.islice(rows, SKIPPED_STEPS):
-        parts.step(unmeasured)
-    _ = float(parts.step.sums[-1])  # waits for the device
+        components.step(unmeasured)
+    _ = float(components.step.sums[-1])  # waits for the device
     start = time.perf_counter()
-    while measured < MIN_STEPS or not parts.group.any(time.perf_counter() >= until):
-        parts.step(next(rows))
+    while measured < MIN_STEPS or not components.group.any(time.perf_counter() >= until):
+        components.step(next(rows))
         measured += 1
-    _ = float(parts.step.sums[-1])
+    _ = float(components.step.sums[-1])
     return (time.perf_counter() - start) / measured
 
 

@@ -1,6 +1,6 @@
 """train(): from a config to a run directory. Read this file and `step.py`, and you know what a run does.
 
-prepare   load the data, choose labels, encode, preprocess (`prepare.py`); or take these from the run that is resumed
+prepare   load the data, choose labels, encode, preprocess (`prepare.py`); or take them from the run to resume
 build     network, method, optimizer, schedule, loader, step (`components.py`), or restore them from the checkpoint
 epochs    steps, evaluation, history, checkpoint
 """
@@ -52,10 +52,14 @@ def train(
     note: str = "",
     prior: ArrayLike | str | Path | None = None,
 ) -> Run:
-    """Train as `config` says and leave everything in `run_dir`, which must be new.
+    """Train, and write everything to a run directory.
 
     Parameters
     ----------
+    config
+        All settings, such as `presets.get("digits")`.
+    run_dir
+        The directory of the run, which must be new or empty.
     dataset
         Replaces `config.source`.
     network
@@ -65,13 +69,18 @@ def train(
     progress
         A display; by default only warnings are shown.
     time_limit
-        Seconds, or text such as "5m", until this function returns. The number of epochs that fit replaces the config's, and
-        ramps are scaled with it.
+        Seconds, or text such as "5m", within which this function returns. The number of epochs that fit replaces the
+        config's, and ramps scale with it.
     note
-        A line on how the config was chosen; it is shown and kept in run.json.
+        A line on how the config was chosen; it is shown and saved in run.json.
     prior
         What another model says about the training rows: [rows, classes] probabilities, NaN for rows it says nothing about, a
         label for each row, or a file of these. A method that keeps targets begins with it. The run keeps it.
+
+    Returns
+    -------
+    Run
+        The finished run, ready to predict.
     """
     deadline = None if time_limit is None else time.perf_counter() + seconds("time_limit", time_limit)
     check_type("config", config, Config, "a Config, such as presets.get('digits')")
@@ -97,12 +106,23 @@ def resume(
     progress: Progress | None = None,
     trust_code: bool = False,
 ) -> Run:
-    """Continue a run from its last checkpoint. Dataset, network and method passed to `train` must be passed again.
+    """Continue a run from its last checkpoint.
 
     Parameters
     ----------
+    run_dir
+        The directory of the run.
+    dataset, network, method
+        Must be passed again if they were passed to `train`.
+    progress
+        A display; by default only warnings are shown.
     trust_code
-        Import the code that the run's config names for its network (module:factory).
+        Import the code that the run's config names for its network or backbone (module:factory).
+
+    Returns
+    -------
+    Run
+        The finished run, ready to predict.
     """
     run, overrides = Run(run_dir, network=network, trust_code=trust_code), Overrides(dataset, network, method)
     run.directory.check_resumable()
@@ -179,7 +199,7 @@ def _create(path: Path, components: Components) -> None:
     if group.any(not (path / "config.json").is_file()):
         if group.is_first:
             shutil.rmtree(path)
-        raise RunError(f"{path.absolute()} is not seen by all processes; give a path that is the same folder for all.")
+        raise RunError(f"{path.absolute()} is not seen by all processes; give the path of a folder that they share.")
 
 
 def _train_epochs(
@@ -279,7 +299,7 @@ def _is_checkpoint_due(components: Components, done: int, since_last: float) -> 
 
 
 def _stop_requested(components: Components, stop: StopRequest, step: int) -> bool:
-    """Several processes ask each other every few steps, so that all stop at the same one."""
+    """Return True if a stop was requested. Several processes ask each other every few steps, so that all stop together."""
     if components.group.size == 1:
         return stop.requested
     return step % STEPS_BETWEEN_STOP_CHECKS == 0 and components.group.any(stop.requested)

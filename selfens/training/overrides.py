@@ -28,7 +28,7 @@ class Overrides(NamedTuple):
     prior: Any = None
 
     def check(self, config: Config) -> None:
-        """Refuse objects of the wrong type, such as the name or the class of a method, and options that have no effect."""
+        """Refuse objects of the wrong type, such as the name or the class of a method, and options without effect."""
         if self.dataset is not None:
             check_type("dataset", self.dataset, Dataset, "a Dataset, such as Dataset.from_arrays makes")
             if config.source.extra is not None and not self.dataset.extra_rows:
@@ -51,14 +51,16 @@ class Overrides(NamedTuple):
 
 
 def check_passed_again(run: Run, overrides: Overrides) -> None:
-    """Refuse to resume a run unless a network or method is passed exactly if one was passed when it was started."""
+    """Refuse to resume a run without the network or method it was started with, or with one it was started without."""
     for part, module, was_passed in (
         ("network", overrides.network, run.info.custom_network),
         ("method", overrides.method, run.info.custom_method),
     ):
         if was_passed != (module is not None):
-            how = "with a" if was_passed else "without a"
-            raise RunError(f"{run.path} was started {how} {part} of your own; resume it so: resume(path, {part}=...).")
+            how, advice = (
+                ("with", f"pass it: resume(path, {part}=...)") if was_passed else ("without", f"leave out {part}=")
+            )
+            raise RunError(f"{run.path} was started {how} a {part} of your own; {advice}.")
     options, before = repr(overrides.method.options) if overrides.method is not None else "", run.info.custom_options
     if options != before:
         raise RunError(f"{run.path} was started with a method of {before}; resume it with the same, not {options}.")
@@ -80,13 +82,16 @@ def check_output(network: nn.Module, inputs: Tensor, num_classes: int) -> None:
 
 def check_state(method: Method, rows: TrainingRows) -> None:
     """Refuse state that would not be saved (in a list or dict), or an ensemble for other rows or another device."""
-    own = type(method).__name__
-    check_type(f"{own}.teacher", method.teacher, EmaTeacher | None, "an EmaTeacher; give it another name")
+    owner = type(method).__name__
+    check_type(f"{owner}.teacher", method.teacher, EmaTeacher | None, "an EmaTeacher; give it another name")
+    check_type(f"{owner}.learned", method.learned, nn.Module | None, "a module; give it another name")
+    if method.learned is not None and method.teacher is not None:
+        raise ConfigError(f"{owner} has both `teacher` and `learned`; a teacher follows the network's parameters only.")
     for name, value in vars(method).items():
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
         if any(isinstance(part, Tensor) or hasattr(part, "state_dict") for part in inside):
             kind = type(value).__name__
-            raise ConfigError(f"{own}.{name} is a {kind}, which is not saved; make each part its own attribute.")
+            raise ConfigError(f"{owner}.{name} is a {kind}, which is not saved; make each part its own attribute.")
     if (ensemble := method.ensemble) is not None:
         found, wanted = (f"{each.num_rows} rows on the {each.device.type}" for each in (ensemble, rows))
         if found != wanted:
@@ -97,12 +102,12 @@ def check_state(method: Method, rows: TrainingRows) -> None:
 def check_shareable(method: Method, numbers: set[int], processes: int) -> None:
     """Refuse tensors with one entry per row: averaging them over processes would mix up different rows.
 
-    A tensor is taken for one if its length is in `numbers`: the rows of this process and of all processes.
+    A tensor counts as one if its length is in `numbers`: the number of rows of this process, and of all processes.
     """
     for name, part in method.kept().items():
         if isinstance(part, nn.Module | EmaTeacher):
             continue  # weights may have this length by chance
         tensors = [part] if isinstance(part, Tensor) else part.state_dict().values()
         if any(tensor.ndim and len(tensor) in numbers for tensor in tensors):
-            own, found = type(method).__name__, f"{processes} processes have different rows"
-            raise ConfigError(f"{own} keeps '{name}' by row, and {found}; use method.ensemble.")
+            owner, found = type(method).__name__, f"{processes} processes have different rows"
+            raise ConfigError(f"{owner} keeps '{name}' by row, but {found}; use method.ensemble.")

@@ -12,7 +12,7 @@ from selfens import encoders
 from selfens.config import Config
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
-from selfens.data.labels import LabelChoice, choose_labels
+from selfens.data.labels import LabelChoice, choose_labels, with_classes
 from selfens.data.prior import with_prior
 from selfens.encoders.dataset import EncodedDataset
 from selfens.runs.run import Run
@@ -36,7 +36,7 @@ class Prepared:
         return self.config.preprocess.is_after_views(views) and self.data.are_pixels
 
     def views_see_pixels(self, views: Sequence[str]) -> bool:
-        """Return True if the inputs of a view are known to range from black, 0, to white, 1."""
+        """Return True if views get inputs that are known to range from 0 (black) to 1 (white)."""
         is_raw = self.config.preprocess.kind == "none" or self.config.preprocess.is_after_views(views)
         return is_raw and self.data.are_pixels
 
@@ -49,6 +49,7 @@ def prepare(
     if dataset is None:
         dataset = sources.load(config.source, seed=seeds.of("split"), side=encoder.image_side, progress=progress)
         config = replace(config, source=dataset.source or config.source)
+    dataset = with_classes(dataset, config.labels)
     given = config.labels.prior if prior is None else prior
     if given is not None:
         dataset = with_prior(dataset, given)

@@ -9,14 +9,14 @@ from typing import Any
 
 from selfens.errors import SelfensWarning, visible
 
-BESIDE_LATEST = 54  # characters on the line of the bar, besides the description of the latest epoch
+BESIDE_LATEST = 54  # characters in the line of the bar, without the description of the latest epoch
 
 
 class Progress:
     """The base class of progress displays, which shows nothing."""
 
     has_bars = False
-    """Downloads and decoding may show progress bars."""
+    """Downloading and decoding may show progress bars."""
     deadline: float | None = None
     """When training must end, by time.perf_counter; set before `start` if there is a time limit."""
 
@@ -24,7 +24,7 @@ class Progress:
         pass
 
     def step(self, epoch: int, step: int) -> None:
-        """A step was launched; on a GPU it may not be done yet."""
+        """Show that a step was launched. On a GPU it may not be done yet."""
 
     def epoch(self, record: dict[str, Any]) -> None:
         pass

@@ -1,4 +1,4 @@
-"""One training step: batch, losses, gradients, optimizer, running means, the method's memory.
+"""One training step: batch, losses, gradients, optimizer, running means, the method's state.
 
 `Step._body` is all of it. It can be compiled and replayed from a CUDA graph, by independent switches; the result is the same.
 Rates are 0-d tensors that are filled in place, and losses stay on the device until the end of the epoch, so nothing here waits
@@ -61,8 +61,16 @@ def _fresh_code_object(method: Callable[..., Any]) -> Callable[..., Any]:
 class Step:
     """A training step; call it with the rows of a batch.
 
-    `compile` losses and update, use our GPU `kernels` in the network and in those that the method keeps, `capture` the step as
-    a CUDA graph. If one of these fails, the step runs without it and calls `warn`.
+    Parameters
+    ----------
+    compile
+        Compile the losses and the update.
+    kernels
+        Use our GPU kernels in the network, and in networks that the method keeps.
+    capture
+        Capture the step as a CUDA graph, and replay it.
+    warn
+        Called with a message if one of these fails. The step then runs without it.
     """
 
     def __init__(
@@ -162,7 +170,7 @@ class Step:
         before = self.snapshot()
         try:
             with warnings.catch_warnings():
-                if self.compiled:  # callers who turn warnings into errors do not mean the compiler's
+                if self.compiled:  # a caller may turn warnings into errors, but not the compiler's
                     warnings.simplefilter("ignore", UserWarning)
                 self._body(rows)
         except torch.OutOfMemoryError:  # the plain step needs even more
@@ -174,7 +182,7 @@ class Step:
             self._body(rows)
             self.warn(
                 f"the step runs uncompiled and without our kernels, because one of them failed ({root_cause(error)}); "
-                "if it is only one, turn it off to keep the other: training.compile, training.kernels."
+                "to keep the other, turn off the one that fails: training.compile=off or training.kernels=off."
             )
         self._take = self._body
 

@@ -1,4 +1,4 @@
-"""Public data sets: where they are looked for, how they get there, and what is said when they do not."""
+"""Public data sets: where they are looked for, how they are downloaded, and what a failed download says."""
 
 import functools
 import hashlib
@@ -130,10 +130,10 @@ def test_files_on_disk_need_no_download(tmp_path, official, monkeypatch, name):
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("cifar10", "there is no cifar-10-batches-py in .*; unpack it there, from .*kriz/cifar-10-python.tar.gz"),
+        ("cifar10", "there is no cifar-10-batches-py in .*; unpack .*kriz/cifar-10-python.tar.gz there"),
         (
             "svhn",
-            "there is no svhn/train_32x32.mat in .*; put it there, from http://ufldl.stanford.edu/housenumbers/train",
+            "there is no svhn/train_32x32.mat in .*; put http://ufldl.stanford.edu/housenumbers/train",
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_a_download_that_fails_leaves_nothing_and_says_what_to_do(tmp_path, monk
 
     monkeypatch.setenv("SELFENS_OFFLINE", value)
     monkeypatch.setattr("pooch.retrieve", fail)
-    with pytest.raises(DataError, match=r"the download failed \(no route to host\); unpack it there"):
+    with pytest.raises(DataError, match=r"the download failed \(no route to host\); unpack http"):
         load("cifar10", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -241,7 +241,7 @@ def test_two_processes_may_download_at_once(tmp_path, official, published_cifar1
 
 
 def written(official, folder, name):
-    """Such files, with every class in each."""
+    """Unofficial files, each with every class."""
     official.rows = 100 if name == "cifar100" else 10
     for file in (*official_files.CIFAR["cifar10"].train, "test_batch", "train", "test"):
         official.written[file] = official.batch(file, 10)[0], np.arange(official.rows)
@@ -256,7 +256,7 @@ def warning(name, folder=None):
 
 
 def warnings(path, source, dataset=None):
-    """What a short training warns of."""
+    """Return the warnings of a short training."""
     seen = []
 
     class Watch(Progress):

@@ -1,12 +1,13 @@
-"""Sources of data by name: `load(options_for("photos"))`. A new source is a file of this folder and a line of `SOURCES`."""
+"""Sources of data by name: `load(options_for("photos"))`. To add one, write a file here and a line of `SOURCES`."""
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from selfens.data import split
+from selfens.data import journal, split
 from selfens.data.dataset import Dataset
 from selfens.data.rows import take
 from selfens.data.sources.base import PathOptions, Peek, Source, SourceOptions
@@ -25,7 +26,7 @@ SOURCES = Registry(
         "memory": "selfens.data.sources.memory:Memory",
     },
 )
-"""Maps each source's name to "module:Class". The first that matches a path reads it."""
+"""Maps each source's name to "module:Class". The first source that matches a path reads it."""
 
 PUBLIC: dict[str, tuple[str, dict[str, Any]]] = {
     "digits": ("digits", {}),
@@ -59,7 +60,7 @@ def options_for(data: str | Path, *, hints: Sequence[str] = (), **values: Any) -
     hints
         Other names that could have been meant, for the error message.
     values
-        Options of the source that are already known. A source that does not have them is not considered.
+        Options of the source, if already known. Sources without these options are not considered.
     """
     name, path, values = str(data), Path(data), {key: value for key, value in values.items() if value is not None}
     if name in PUBLIC:
@@ -81,7 +82,7 @@ def options_for(data: str | Path, *, hints: Sequence[str] = (), **values: Any) -
 
 
 def _no_such_data(name: str, hints: Sequence[str]) -> str:
-    """Return the message for what is neither a data set nor a path to one, with the closest name or folder."""
+    """Return the message for a name that is neither a data set nor a path, with the closest name or folder."""
     if os.path.isfile(name):
         return f"{name} cannot be read; expected an .npz file, a folder, a table or an image."
     if os.sep in name:
@@ -104,13 +105,18 @@ def load(options: SourceOptions, *, seed: int = 0, side: int | None = None, prog
     """Load a data set with its extra rows; see `Source.load`."""
     data = build(options).load(seed=seed, side=side, progress=progress)
     if isinstance(options, PathOptions):
-        data = replace(data, source=data.source or options)  # so that the journal is beside data that were moved
-        data = split.mark_suggested(data, Path(str(options.path)))
-        data = split.hold_out(data) if options.hold_out else data
+        data, noted = with_journal(data, options)
+        if options.hold_out:
+            data, decided = split.hold_out(data, noted.is_test)
+            if options.journal is None and (
+                new := {row: side for row, side in decided.items() if row not in noted.is_test}
+            ):
+                with suppress(OSError):  # where nothing can be written, the content of rows decides each time
+                    journal.add_split(journal.path_for(Path(str(options.path))), new)
     if options.extra is None:
         return data
     if len(data.raw.shape) == 4:
-        side = data.raw.shape[-1]  # images of files are decoded to the size of the main ones
+        side = data.raw.shape[-1]  # extra image files are decoded to the size of the main ones
     if (public := public_extra(options)) is not None:
         extra = load(public, seed=seed, side=side, progress=progress)
         data = data.with_extra(take(extra.raw, extra.train_rows), name=options.extra)
@@ -118,11 +124,24 @@ def load(options: SourceOptions, *, seed: int = 0, side: int | None = None, prog
         extra = read(options.extra, data.source or options, side=side, progress=progress)
         data = data.with_extra(extra.raw, ids=extra.ids, name=options.extra)
         data = replace(data, skipped=(*data.skipped, *extra.skipped))
-    return split.mark_suggested(data, Path(str(options.path))) if isinstance(options, PathOptions) else data
+    return journal.mark_suggested(data, noted) if isinstance(options, PathOptions) else data
+
+
+def browse(options: PathOptions, *, side: int | None = None) -> Dataset:
+    """Load a user's data to look at rows and to label them, as quickly as possible and without the journal."""
+    data = build(options).browse(side=side)
+    return replace(data, source=data.source or options)
+
+
+def with_journal(data: Dataset, options: PathOptions) -> tuple[Dataset, journal.Noted]:
+    """Return data with what the journal beside them says, and the journal. The source remembers how much of it there was."""
+    noted = journal.read(journal.path_for(Path(str(options.path))), options.journal)
+    source = (data.source or options).changed({"journal": noted.lines})
+    return journal.apply(replace(data, source=source), noted), noted
 
 
 def public_extra(options: SourceOptions) -> SourceOptions | None:
-    """Return the options of the public data set that the extra rows are from, if they are; in the folder of the main one."""
+    """Return the options of the public data set that the extra rows come from, in the folder of the main one, or None."""
     if options.extra not in PUBLIC:
         return None
     source, fixed = PUBLIC[options.extra]
@@ -137,17 +156,19 @@ def read(
     Parameters
     ----------
     like
-        Options of the training data: if their source matches the path, it reads it in the same way.
+        Options of the training data. If their source matches the path, it reads the path with these options.
     """
     if not os.path.exists(path):
         raise DataError(f"there is no file or folder {path}; check the path.")
     if like is not None and isinstance(like, PathOptions) and SOURCES.find(like.name).matches(Path(path)):
         options: SourceOptions = like.changed({"path": str(path), "extra": None})
     else:
-        options = options_for(Path(path).absolute())  # a folder may be called like a public data set
+        # An absolute path, because a folder may have the name of a public data set.
+        options = options_for(Path(path).absolute())
     data = build(options).read(side=side, progress=progress)
     folder, given = (each if os.path.isdir(path) else each.parent for each in (Path(path).absolute(), Path(path)))
-    root, short = f"{folder}/", "" if given == Path() else f"{given}/"  # name files as the caller named their folder
+    # Name files relative to the path as the caller wrote it.
+    root, short = f"{folder}/", "" if given == Path() else f"{given}/"
     ids, skipped = (
         tuple(short + name.removeprefix(root) if name.startswith(root) else name for name in names)
         for names in (data.ids, data.skipped)

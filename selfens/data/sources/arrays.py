@@ -1,14 +1,15 @@
-"""Arrays saved by numpy: an .npz file, or a folder of .npy files, with x_train, y_train and perhaps x_test, y_test."""
+"""Arrays saved by numpy: an .npz file, or a folder of .npy files, with x_train, y_train and optionally x_test, y_test."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from selfens.data.arrays import image_side, npz_shape, read_npy, read_npz
-from selfens.data.dataset import Dataset
+from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.sources.base import PathOptions, Peek, Source
 from selfens.errors import DataError
 
@@ -17,7 +18,7 @@ NAMES = ("x_train", "y_train", "x_test", "y_test", "classes")
 
 @final
 class Arrays(Source):
-    """Inputs in .npy files of type uint8 or float32 stay there and may be larger than memory; others are converted."""
+    """Inputs in .npy files are memory-mapped if they are uint8 or float32, so they may be larger than memory."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(PathOptions):
@@ -47,7 +48,7 @@ class Arrays(Source):
         return Dataset.from_arrays(*train, *test, classes=classes, name=path)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
-        """Take the array `x` of a file, or its only one; of a folder, the training inputs."""
+        """Read the array `x` of a file, or its only array; of a folder, x_train."""
         path = Path(self.options.path)
         if path.suffix != ".npz":
             raw = read_npy(path if path.suffix == ".npy" else path / "x_train.npy")
@@ -66,10 +67,10 @@ class Arrays(Source):
         paths = [path / f"{name}.npy" for name in NAMES]
         is_folder = _is_npy_folder(path)
         arrays = {each.stem: read_npy(each) for each in paths if each.exists()} if is_folder else read_npz(path)
-        if not {"x_train", "y_train"} <= set(arrays):
-            held = ", ".join(sorted(arrays)) or "no arrays"
-            raise DataError(f"{path} holds {held}; expected x_train and y_train (and x_test, y_test for a test set).")
-        return arrays
+        if "x_train" not in arrays:
+            found = ", ".join(sorted(arrays)) or "no arrays"
+            raise DataError(f"{path} holds {found}; expected x_train and y_train (and x_test, y_test for a test set).")
+        return {"y_train": np.full(len(arrays["x_train"]), UNLABELED)} | arrays
 
 
 def _is_npy_folder(path: Path) -> bool:

@@ -29,7 +29,7 @@ class SourceOptions(NamedOptions):
 
     @property
     def title(self) -> str:
-        """What the data are called in messages: a name, or a path."""
+        """The name of the data in messages: a name or a path."""
         return self.name
 
     def is_completed_by(self, other: SourceOptions) -> bool:
@@ -40,7 +40,7 @@ class SourceOptions(NamedOptions):
 
     @property
     def summary(self) -> str:
-        """What the source found out about the data, in a few words; may be empty."""
+        """What the source found in the data, in a few words; may be empty."""
         return ""
 
 
@@ -51,7 +51,12 @@ class PathOptions(SourceOptions):
     path: str | None = setting(None, "The file or folder.", is_path=True)
     hold_out: bool = setting(
         True,
-        "Test on a fifth of the labeled rows, if that is at least 100 rows and the data do not say which to test on.",
+        "Test on a fifth of the labeled rows, if that is at least 100 rows and the data have no test set.",
+    )
+    journal: int | None = setting(
+        None,
+        "How many lines of the journal beside the data, which holds the labels given on a page, count; none: all.",
+        at_least=0,
     )
 
     @property
@@ -67,19 +72,25 @@ class Peek:
     image_side: int | None = None
     """The smaller side of the images in pixels; None if the rows are not images."""
     flips: bool = False
-    """Whether images may be mirrored, because left and right do not matter."""
+    """Images may be mirrored, because left and right do not matter."""
     why: str = ""
     """The reason for `flips`."""
 
 
 class Source(ABC):
-    """Subclasses are final. To add one, write a file and name it in `SOURCES`."""
+    """Base class of sources; subclasses are final.
+
+    Parameters
+    ----------
+    options
+        An instance of the class's `Options`.
+    """
 
     Options: ClassVar[type[SourceOptions]]
     noun: ClassVar[str]
     """What the source reads, in an error message: "a table"."""
     encoder: ClassVar[str] = "identity"
-    """The encoder that suits the rows, unless another one is chosen."""
+    """The default encoder of the rows."""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -100,17 +111,21 @@ class Source(ABC):
         Parameters
         ----------
         seed
-            Decides the test rows, if the data do not say which they are.
+            Decides the test rows, if the data have no test set of their own.
         side
-            The side in pixels that the encoder needs images to have, if it needs one.
+            The side in pixels that the encoder requires of images, if it does.
         progress
             Show a progress bar.
         """
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
-        """Load all rows, to predict on; labels are ignored."""
+        """Load all rows to predict on. Labels are ignored."""
         data = self.load(seed=0, side=side, progress=progress)
         return replace(data, is_test=data.is_test & False)
+
+    def browse(self, *, side: int | None) -> Dataset:
+        """Load the rows to look at them; they need not have labels."""
+        return self.load(seed=0, side=side, progress=False)
 
     def warning(self) -> str:
         """Return a sentence if the files are not as published, else ""."""

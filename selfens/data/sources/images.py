@@ -1,7 +1,7 @@
 """A folder of images, or a CSV of file,label.
 
     photos/cat/1.jpg  photos/dog/2.png  photos/unlabeled/3.jpg  photos/4.jpg   folders are classes; the last two have none
-    photos/test/...                                                            beside them: the test set, in class folders
+    photos/test/...                                                            next to them: the test set, in class folders
     photos/train/...  photos/test/...  photos/unlabeled/...                    the same one level down
     photos.csv        file,label per line, paths relative to it; an empty label is unknown
 
@@ -11,15 +11,24 @@
 import codecs
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, final
 
 from selfens.data.dataset import UNLABELED, Dataset
-from selfens.data.folders import UNLABELED_FOLDERS, FolderOptions, LabelByFile, all_files, list_folder, number_files
+from selfens.data.folders import (
+    UNLABELED_FOLDERS,
+    FolderOptions,
+    LabelByFile,
+    all_files,
+    file_finder,
+    list_folder,
+    number_files,
+    unlabeled_names,
+)
 from selfens.data.frames import column_names
-from selfens.data.images import SIDE, decode_all, is_image, note_on_others, suggested_size
+from selfens.data.images import SIDE, ImageFiles, decode_all, is_image, notes_on_others, suggested_size
 from selfens.data.sources.base import Peek, Source
 from selfens.errors import DataError
 from selfens.files import check_regular
@@ -33,7 +42,7 @@ class Images(Source):
     class Options(FolderOptions):
         name: ClassVar[str] = "images"
         size: int | None = setting(
-            None, "Side of the scaled images in pixels; none: what the encoder needs, else their own up to 32.", **SIDE
+            None, "Side of the scaled images in pixels; none: what the encoder needs, else their own, up to 32.", **SIDE
         )
 
     noun = "a folder or CSV of images"
@@ -47,7 +56,7 @@ class Images(Source):
         side = self._side([*train, *test])
         if all(name.isdigit() or len(name) == 1 for name in filter(None, train.values())):
             return Peek(len(train), side, why="because the classes are numbers or letters")
-        why = "because files of images are taken for photos (views.flip=false if left and right matter)"
+        why = "because image files are assumed to be photos (set views.flip=false if left and right matter)"
         return Peek(len(train), side, flips=True, why=why)
 
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
@@ -55,12 +64,21 @@ class Images(Source):
         data = self._decoded([*train, *test], side, progress)
         classes, labels, is_test = number_files(train, test, [Path(name) for name in data.ids], "image")
         source = self.options.changed({"size": data.raw.shape[-1]})
-        notes = note_on_others(self.path)
+        notes = notes_on_others(self.path)
         return replace(data, labels=labels, is_test=is_test, classes=classes, source=source, notes=notes)
 
     def read(self, *, side: int | None, progress: bool) -> Dataset:
-        """Every image, whatever its folder is called."""
+        """Read every image, whatever the name of its folder."""
         return self._decoded(all_images(self.path), side, progress)
+
+    def browse(self, *, side: int | None) -> Dataset:
+        """Every image, decoded when it is asked for; unreadable ones are blank."""
+        train, test = list_images(self.path, self.options.unlabeled)
+        files = [*train, *test]
+        classes, labels, is_test = number_files(train, test, files, "image")
+        images = ImageFiles(files, side or self._side(files))
+        data = Dataset.unlabeled(images, name=str(self.path), folder=str(self._root), ids=tuple(map(str, files)))
+        return replace(data, labels=labels, is_test=is_test, classes=classes, notes=notes_on_others(self.path))
 
     @property
     def path(self) -> Path:
@@ -96,13 +114,13 @@ def _lists_files(path: Path) -> bool:
 def list_images(source: Path, unlabeled: str | None = None) -> tuple[LabelByFile, LabelByFile]:
     """Return the images of a folder or CSV to train on, and those of a test folder, sorted by path."""
     if is_csv(source):
-        return _read_csv(source), {}
+        return _read_csv(source, unlabeled_names(unlabeled)), {}
     return list_folder(source, is_image, "images (.png, .jpg)", unlabeled)
 
 
 def all_images(source: Path) -> list[Path]:
-    """Return every image of a folder or CSV, or the one image that `source` is."""
-    return list(_read_csv(source, labeled=False)) if is_csv(source) else all_files(source, is_image, "images")
+    """Return every image of a folder or CSV, or `source` itself if it is an image."""
+    return list(_read_csv(source)) if is_csv(source) else all_files(source, is_image, "images")
 
 
 # CSV files
@@ -121,20 +139,24 @@ def read_cells(path: Path, columns: str) -> list[tuple[int, list[str]]]:
         raise DataError(f"{path} cannot be read as a CSV of {columns} ({error}).") from None
 
 
-def _read_csv(path: Path, labeled: bool = True) -> LabelByFile:
-    wanted = ("file", "label") if labeled else ("file",)
+def _read_csv(path: Path, unlabeled: Set[str] | None = None) -> LabelByFile:
+    """Return the files and their labels; without labels if `unlabeled`, the words that mean none, is None."""
+    wanted = ("file",) if unlabeled is None else ("file", "label")
     header, *lines = [cells for _, cells in read_cells(path, ",".join(wanted))] or [[]]
     header = [name.lower() for name in header]
     if not set(wanted) <= set(header):
         found = ", ".join(header) or "none"
-        raise DataError(f"{path} begins with the columns {found}; expected {' and '.join(wanted)}.")
+        raise DataError(f"{path} has the columns {found}; expected {' and '.join(wanted)}.")
     by_file: LabelByFile = {}
+    find = file_finder(path.parent)
     for cells in lines:
         line = dict(zip(header, cells, strict=False))
-        file, text = path.parent / line.get("file", ""), line.get("label", "") if labeled else ""
+        file, text = find(line.get("file", "")), "" if unlabeled is None else line.get("label", "")
         if any("\ud800" <= letter <= "\udfff" for letter in text):  # bytes that could not be decoded
-            raise DataError(f"{path} holds the label {text!r}, which is not UTF-8; save the file in that encoding.")
-        label = None if text in ("", str(UNLABELED)) or text.lower() in UNLABELED_FOLDERS else text
+            raise DataError(f"{path} holds the label {text!r}, which is not UTF-8; save the file as UTF-8.")
+        label = (
+            None if text in ("", str(UNLABELED)) or text.lower() in UNLABELED_FOLDERS | (unlabeled or set()) else text
+        )
         if by_file.setdefault(file, label) != label:
             raise DataError(f"{path} names {file} twice, with the labels '{by_file[file]}' and '{label}'; keep one.")
     missing = [file for file in by_file if not os.path.isfile(file)]

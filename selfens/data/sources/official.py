@@ -61,6 +61,6 @@ def data_folder(folder: str | Path | None = None) -> Path:
     """Return `folder` if given, else $SELFENS_DATA, else a folder in the user's cache."""
     if chosen := folder or os.environ.get("SELFENS_DATA"):
         return Path(chosen).expanduser()
-    import platformdirs  # not needed, and perhaps not installed, where the folder is given
+    import platformdirs  # not needed, and perhaps not installed, if the folder is given
 
     return platformdirs.user_cache_path("selfens") / "data"

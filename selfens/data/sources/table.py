@@ -10,9 +10,10 @@ from typing import Any, ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
+from selfens.data import journal
 from selfens.data.cells import MISSING, as_text, find_identifier, unit_notes
 from selfens.data.dataset import Dataset
-from selfens.data.folders import TEST, TRAIN, VALIDATION
+from selfens.data.folders import TEST, TRAIN, VALIDATION, unlabeled_names
 from selfens.data.frames import NOTES, TEXT, Frame, TextColumns, column_names, count_rows, is_table, read_frame
 from selfens.data.rows import Rows
 from selfens.data.sources.base import PathOptions, Peek, Source
@@ -32,6 +33,12 @@ class Table(Source):
         name: ClassVar[str] = "table"
         label: str | None = setting(None, "The column that holds the labels; empty cells are unlabeled.")
         id: str | None = setting(None, "The column that identifies rows; none: one that differs in each row, if any.")
+        unlabeled: str | None = setting(
+            None,
+            "Labels that mean none, besides empty cells and words such as NA, separated by commas. ask: say it if there are "
+            "some such as unknown.",
+            none="ask",
+        )
         text: tuple[str, ...] = setting((), "Columns of text, beside those that look like it.")
 
         def __post_init__(self) -> None:
@@ -51,7 +58,8 @@ class Table(Source):
         @property
         def summary(self) -> str:
             name = f"'{self.id}'" if self.id else "a column without a name"
-            return f"'{self.label}' is the label" + ("" if self.id is None else f"; {name} identifies rows")
+            labels = "no column holds labels" if self.label is None else f"'{self.label}' is the label"
+            return labels + ("" if self.id is None else f"; {name} identifies rows")
 
     noun = "a table"
     encoder = "columns"
@@ -63,6 +71,12 @@ class Table(Source):
     def peek(self) -> Peek:
         names = column_names(self.path)
         label = self._check_label(names)
+        if label is None and not journal.read(journal.path_for(self.path), self.options.journal).labels:
+            raise ConfigError(
+                f"{self.path} is a table, and its column of labels was not named; name one of {listed(names)} (source.label; "
+                "on the command line: --label), or label rows on a page: selfens label. A list of images has the columns "
+                "file and label."
+            )
         if not any(name.lower() == "split" != label for name in names):
             return Peek(rows=count_rows(self.path))
         _, is_test, _ = split_rows(read_frame(self.path), label, self.path)
@@ -71,10 +85,13 @@ class Table(Source):
     def load(self, *, seed: int, side: int | None, progress: bool) -> Dataset:
         frame, path = read_frame(self.path), self.path
         label = self._check_label(list(frame.columns))
-        words = as_text(frame[label], missing=UNLABELED_WORDS)
-        labels = parse_labels(words, f"column '{label}' of {path}")
         rows, is_test, notes = split_rows(frame, label, path)
-        notes = [*unlabeled_notes(frame[label], label), *notes]
+        labels: list[int | str | None] = [None] * len(frame)
+        if label is not None:
+            words = as_text(frame[label], missing=UNLABELED_WORDS)
+            words = words.mask(words.str.lower().isin(unlabeled_names(self.options.unlabeled)), "")
+            labels = parse_labels(words, f"column '{label}' of {path}")
+            notes = [*unlabeled_notes(frame[label], label), *notes]
         inputs, identifier = self._inputs(frame), self.options.id
         if identifier is None:
             identifier = find_identifier(inputs.drop(columns=list(self.options.text)))
@@ -112,27 +129,26 @@ class Table(Source):
     def _inputs(self, frame: Frame) -> Frame:
         """Return the columns that may be inputs: all but label, id and split."""
         label, identifier = self.options.label, self.options.id
-        used = [label, identifier, split_column(frame, str(label))]  # each may be None
+        used = [label, identifier, split_column(frame, label)]  # each may be None
         return frame.drop(columns=used, errors="ignore")
 
-    def _check_label(self, names: Sequence[str]) -> str:
-        """Return the label column; refuse a label or id column that the table does not have."""
+    def _check_label(self, names: Sequence[str]) -> str | None:
+        """Return the label column, if there is one; refuse a label or id column that the table does not have."""
         label = self.options.label
         if not names:
             raise DataError(f"{self.path} is empty; expected a line of column names, and rows below it.")
-        if label is None:
+        if label is None and (called := [name for name in names if name.lower() == "label"]):
             raise ConfigError(
-                f"{self.path} is a table, and its column of labels was not named; name one of {listed(names)} (source.label; "
-                "on the command line: --label). A list of images has the columns file and label."
+                f"{self.path} has a column '{called[0]}'; say what holds the labels (--label {called[0]})."
             )
         for name in (label, self.options.id, *self.options.text):
             if name is not None and name not in names:
                 hint = did_you_mean(name, names)
                 raise DataError(f"{self.path} has no column '{name}'{hint} Its first line names {listed(names)}.")
-        return str(label)
+        return None if label is None else str(label)
 
 
-def split_column(frame: Frame, label: str) -> str | None:
+def split_column(frame: Frame, label: str | None) -> str | None:
     """Return the column `split`, in any case, if it says which rows are for training and testing."""
     for name in frame.columns:
         if name.lower() == "split" and name != label:
@@ -150,7 +166,7 @@ def unlabeled_notes(cells: Any, name: str) -> list[str]:
     return [f"column '{name}': {count} '{word}' {advice}" for count, word in zip(cell, words, strict=True)]
 
 
-def split_rows(frame: Frame, label: str, path: Path) -> tuple[Rows, NDArray[np.bool_], list[str]]:
+def split_rows(frame: Frame, label: str | None, path: Path) -> tuple[Rows, NDArray[np.bool_], list[str]]:
     """Read the column `split`. Returns the rows to use, training rows first, which are for testing, and notes."""
     column = split_column(frame, label)
     if column is None:
