@@ -718,7 +718,7 @@ def test_a_command_imports_the_backbone_of_a_run_only_if_it_is_trusted(typed):
         assert_one_sentence(result, "names code for its backbone, 'tiny:Tiny', which is imported only if you trust it")
         assert result[2].endswith("(trust_code=True, or --trust-code).\n")
     code, out, _ = typed("evaluate", "run")  # what was measured can be read without the backbone
-    assert (code, "of 18 labeled rows that it did not see" in out) == (0, True)
+    assert (code, "on 18 labeled rows that it did not see" in out) == (0, True)
     move_to_test(Path("photos"), 0)
     assert typed("train", "photos", "--backbone", "tiny:Tiny", "--run", "tested", *QUICKLY)[0] == 0
     sys.modules.pop("tiny")

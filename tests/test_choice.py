@@ -131,7 +131,7 @@ def test_features_of_a_pretrained_network_have_the_settings_of_vectors():
 
 @pytest.mark.parametrize(
     ("classes", "flip"),
-    [(("cat", "dog"), True), (("0", "1", "12"), False), (("a", "B"), False), (("7", "none"), True)],
+    [(("cat", "dog"), True), (("0", "1", "12"), False), (("a", "B"), False), (("7", "zero"), True)],
 )
 def test_photos_are_flipped_and_digits_and_letters_are_not(tmp_path, classes, flip):
     config, peek = auto.config_for(str(photos(tmp_path / "photos", classes, 2)), device="cpu")

@@ -146,7 +146,7 @@ def test_in_a_terminal_there_is_a_bar(npz):
     assert process.returncode == 0
     assert "2/2" in text
     assert "rows/s" in text
-    assert any("test error" in line for line in text.splitlines()[-10:])
+    assert any("test error" in line for line in text.splitlines()[-14:])
 
 
 def _read(descriptor):
@@ -459,8 +459,8 @@ def test_a_device_that_is_not_there(typed, npz):
 
 
 def test_a_sentence_is_one_line_without_control_characters(typed, here):
-    (here / "table.csv").write_text("fil\x1b[31m\u202e,label\n")
-    refused(typed("train", "table.csv"), "name one of fil\\x1b[31m\\u202e, label (source.label; ", "--label)")
+    (here / "table.csv").write_text("fil\x1b[31m\u202e,kind\n")
+    refused(typed("train", "table.csv"), "name one of fil\\x1b[31m\\u202e, kind (source.label; ", "--label")
     refused(typed("train", "a\nb\x7f.npz"), f"error: there is no file {here}/a\\nb\\x7f.npz;")
 
 

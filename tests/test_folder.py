@@ -577,8 +577,10 @@ def test_the_next_step_is_what_the_verdict_says_if_a_simple_method_is_better(tmp
     )
     command = f"selfens train '{tmp_path / 'my photos'}' --backbone timm:tf_efficientnet_lite0"
     assert f"Next, try features of a pretrained network: <code>{command}</code>" in page
-    assert "More labels make it better" not in page
-    assert f"after calibration, on the 18 rows that the temperature, {run.temperature:.2f}, was fitted to" in page
+    assert "More labels improve it" not in page
+    assert (
+        f"after calibration, on the 18 rows that the temperature, {run.evidence.temperature:.2f}, was fitted to" in page
+    )
 
 
 # Files that were moved after training

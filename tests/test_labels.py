@@ -301,9 +301,13 @@ def test_a_row_without_any_label_is_refused(tmp_path):
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "bytes").write_bytes(b"\x00\x01\xff")
-    for name in ("missing", "bytes", "."):
+    for name in ("missing", "bytes"):
         with pytest.raises(DataError, match="cannot be read as a CSV of row,label"):
             read_labels(tmp_path / name, dataset())
+    with pytest.raises(
+        DataError, match="holds no labels; expected a CSV of row,label, a folder per class, or an export"
+    ):
+        read_labels(tmp_path, dataset())
 
 
 def test_added_labels_join_those_drawn_and_win_over_them(tmp_path):

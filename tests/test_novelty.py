@@ -292,14 +292,6 @@ def test_suggestions_name_the_novelty_of_each_row(typed, trained):
     )
 
 
-def test_a_run_without_measuring_has_none(typed, tmp_path):
-    npz = write_npz(tmp_path / "data.npz")
-    words = ["--epochs", 1, "--no-baselines", "--no-report", "--set", "network.width=8"]
-    assert typed("train", npz, "--run", "run", *words)[0] == 0
-    assert load_run("run").novelty is None
-    assert "novelty" not in predicted(typed, "run", blobs(7)[0])[0]
-
-
 # The classifier
 
 

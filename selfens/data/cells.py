@@ -115,7 +115,7 @@ def numbers_rows(cells: Any) -> bool:
     Measurements are seldom so; if a file is sorted, such a column tells the order, and so the class.
     """
     numbers, known = as_numbers(cells, "", False)
-    if len(numbers) < FEWEST_COUNTED or not known.all() or (numbers % 1 != 0).any():
+    if len(numbers) < FEWEST_COUNTED or not known.all() or not np.isfinite(numbers).all() or (numbers % 1 != 0).any():
         return False
     steps = np.diff(numbers)
     in_order = (steps > 0).all() or (steps < 0).all()

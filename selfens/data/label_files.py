@@ -86,6 +86,8 @@ def _read(path: Path, dataset: Dataset) -> dict[int, _Given]:
 
 def _read_foreign(path: Path, dataset: Dataset) -> dict[int, _Given]:
     given, class_of = read_foreign(path), class_finder(dataset)
+    if not given:
+        raise DataError(f"{path} holds no labels; expected a CSV of row,label, a folder per class, or an export.")
     find = _finder(dataset, path) if dataset.ids and dataset.id_header == "file" else lambda key: (None, "")
     found: dict[int, _Given] = {}
     for each, rows in zip(given, find_rows(dataset, given, lambda name: find(name)[0]), strict=True):

@@ -87,9 +87,9 @@ MAT_PIXELS = np.zeros((32, 32, 3, 2), np.uint8)
     ("content", "message"),
     [
         ({"data": PIXELS, "labels": [1]}, "holds 1 labels and an array of 6144 bytes; expected uint8 images"),
-        ({"data": PIXELS, "labels": [1, 10]}, "other labels; expected integers from 0 to 9"),
-        ({"data": PIXELS, "labels": [-1, 1]}, "other labels"),
-        ({"data": PIXELS, "labels": [2**80, 1]}, "other labels"),
+        ({"data": PIXELS, "labels": [1, 10]}, "labels out of range; expected integers from 0 to 9"),
+        ({"data": PIXELS, "labels": [-1, 1]}, "labels out of range"),
+        ({"data": PIXELS, "labels": [2**80, 1]}, "labels out of range"),
         ({"data": PIXELS, "labels": [True, True]}, "holds 0 labels"),
         ({"data": PIXELS, "labels": [b"1", 1]}, "holds 0 labels"),
         ({"data": PIXELS, "fine_labels": [1, 1]}, "holds 0 labels"),
