@@ -16,8 +16,10 @@ from selfens.data.frames import is_frame
 from selfens.data.sources import Peek, SourceOptions
 from selfens.encoders import ENCODERS, EncoderOptions
 from selfens.encoders.columns import options_of
+from selfens.encoders.pretrained import build
 from selfens.errors import ConfigError, plural
 from selfens.methods import METHODS
+from selfens.settings import field_types
 
 VECTORS_METHOD, IMAGES_METHOD = "committee", "temporal-teacher"
 VECTORS = (  # chosen on the tasks that `benchmarks/own_data.py` names
@@ -52,6 +54,7 @@ ON_CPU = ImageSettings(  # a minute or two; chosen on other labels than results 
 )
 ON_GPU = ImageSettings(overrides=presets.TEACHER, network="conv13", min_side=24, steps=20_000, min_steps_per_epoch=200)
 
+BACKBONE = "backbone"  # the name of the network that is fine-tuned
 OTHER_STEPS, OTHER_MIN_EPOCHS, OTHER_MAX_EPOCHS = 1000, 30, 600
 OTHER_MOMENTUM, OTHER_VECTORS_RATE = 0.95, 0.02
 """For all other methods; `benchmarks/estimator.py` shows how they do."""
@@ -64,6 +67,7 @@ def config_for(
     device: str = "auto",
     encoder: EncoderOptions | None = None,
     as_text: Mapping[str, str] | None = None,
+    finetune: bool = False,
     **source: Any,
 ) -> tuple[Config, Peek | None]:
     """Return the config for what a person names, and a peek at the data unless it is a preset.
@@ -76,6 +80,8 @@ def config_for(
         Used instead of the one that suits the source.
     as_text
         Options of the source as a person writes them.
+    finetune
+        Train the whole backbone that the encoder names, not only a committee on its features.
     source
         Options of the source that are already known, such as the label column of a table.
     """
@@ -87,12 +93,18 @@ def config_for(
         return replace(config, source=sources.options_for(config.source.title, **source)), None
     options = sources.options_for(data, hints=(*presets.PRESETS,), **source).changed(as_text or {}, are_text=True)
     peek = sources.build(options).peek()
-    config = settings_for(options, peek, method=method, encoder=encoder, on_gpu=resolve_device(device).type == "cuda")
-    return config, peek
+    on_gpu = resolve_device(device).type == "cuda"
+    config = settings_for(options, peek, method=method, encoder=encoder, on_gpu=on_gpu)
+    return (finetuned(config, peek, on_gpu=on_gpu) if finetune else config), peek
 
 
 def config_for_dataset(
-    dataset: Dataset, method: str | None = None, *, device: str = "auto", encoder: EncoderOptions | None = None
+    dataset: Dataset,
+    method: str | None = None,
+    *,
+    device: str = "auto",
+    encoder: EncoderOptions | None = None,
+    finetune: bool = False,
 ) -> Config:
     """Return the config for a dataset in memory: the one that `config_for` returns for the same data in a file."""
     shape = dataset.raw.shape[1:]
@@ -100,7 +112,8 @@ def config_for_dataset(
     source = sources.SOURCES.options("memory", dataset=dataset.name)
     encoder = encoder or ENCODERS.options("columns" if is_frame(dataset.raw) else "identity")
     on_gpu = resolve_device(device).type == "cuda"
-    return settings_for(source, peek, method=method, encoder=encoder, on_gpu=on_gpu)
+    config = settings_for(source, peek, method=method, encoder=encoder, on_gpu=on_gpu)
+    return finetuned(config, peek, on_gpu=on_gpu) if finetune else config
 
 
 def encoder_for(names: Sequence[str]) -> EncoderOptions:
@@ -116,6 +129,15 @@ def encoder_for(names: Sequence[str]) -> EncoderOptions:
     for name in texts.texts:  # type: ignore[attr-defined]
         options_of(name)
     return texts
+
+
+def backbone_for(names: Sequence[str], *, weights: str | None = None, **common: Any) -> EncoderOptions:
+    """Return the options of the encoder that computes the features of one backbone, or of several."""
+    if len(names) == 1:
+        one: EncoderOptions = ENCODERS.options("backbone", model=names[0], weights=weights, **common)
+        return one
+    several: EncoderOptions = ENCODERS.options("backbones", models=tuple(names), **common)
+    return several
 
 
 def settings_for(
@@ -176,6 +198,57 @@ def _for_other_method(config: Config, peek: Peek, method: str, on_gpu: bool) -> 
     config = config.with_values("method", name=method).with_values("schedule", epochs=epochs)
     config = config.with_values("network", name=network, mean_momentum=OTHER_MOMENTUM)
     return config if side is not None else config.with_values("optimizer", learning_rate=OTHER_VECTORS_RATE)
+
+
+class FineTuning(NamedTuple):
+    """Settings for fine-tuning a backbone, on a CPU or on a GPU."""
+
+    steps: int
+    min_steps_per_epoch: int
+    batch_size: int
+
+
+TUNED_ON_CPU, TUNED_ON_GPU = FineTuning(300, 20, 80), FineTuning(9000, 300, 160)
+TUNING = (  # chosen on CIFAR-10 and PlantVillage
+    *("network.dropout=0.2", "method.decay=0.998", "method.slack=1.5", "method.threshold=0.8"),
+    *("optimizer.name=adamw", "optimizer.learning_rate=0.0005", "optimizer.weight_decay=0.05"),
+    *("optimizer.multipliers=head:5", "schedule.name=cosine", "schedule.weight_rampup_epochs=0"),
+    *("preprocess.kind=none", "preprocess.after_views=on"),
+)
+WARM_UP_STEPS = 100  # at most a tenth of all
+
+
+def finetuned(config: Config, peek: Peek, *, on_gpu: bool = False) -> Config:
+    """Return the settings that fine-tune the backbone of a config that has its frozen features as inputs."""
+    if config.encoder.name != "backbone":
+        raise ConfigError("fine-tuning needs a backbone, and one only; name it, such as timm:tf_efficientnet_lite0.")
+    frozen: Any = config.encoder
+    size = build(frozen.model, frozen.weights, frozen.size).size
+    if "size" in field_types(type(config.source)):  # files; arrays are enlarged by the network
+        config = config.with_values("source", size=size)
+        peek = replace(peek, image_side=size)
+    side = peek.image_side or 0
+    chosen = TUNED_ON_GPU if on_gpu else TUNED_ON_CPU
+    config = replace(config, encoder=ENCODERS.options("identity"))
+    config = config.with_values("method", name=IMAGES_METHOD).with_overrides(TUNING)
+    network = {"backbone": frozen.model, "weights": frozen.weights, "size": size}
+    config = config.with_values("network", name=BACKBONE, **network)
+    per_epoch = max(peek.rows // round(0.8 * chosen.batch_size), chosen.min_steps_per_epoch)
+    epochs = max(-(-chosen.steps // per_epoch), 3)
+    training = {"batch_size": chosen.batch_size, "min_steps_per_epoch": chosen.min_steps_per_epoch}
+    config = config.with_values("training", **training, evaluate_every=-(-epochs // 20))
+    config = config.with_values("views", flip=peek.flips, translation=max(side // 8, 1))
+    warmup = min(WARM_UP_STEPS / per_epoch, epochs / 10)
+    return config.with_values("schedule", epochs=epochs, warmup_epochs=warmup)
+
+
+def frozen_settings(config: Config, rows: int) -> Config:
+    """Return the settings of a committee on the frozen features of the backbone that a config fine-tunes."""
+    network = config.network
+    encoder = ENCODERS.options("backbone", model=network.backbone, weights=network.weights, size=network.size)
+    first = Config(source=config.source, encoder=encoder, labels=config.labels, seed=config.seed)
+    first = first.with_values("labels", prior=None).with_values("preprocess", kind="channel")
+    return _for_vectors(first, rows)
 
 
 def explain(peek: Peek, chosen: Config, used: Config, *, timed: bool = False) -> str:

@@ -61,6 +61,25 @@ class NetworkConfig(Section):
     width: int | None = setting(
         None, "Channels (or units) of the first layers; none: the network's default.", at_least=1, at_most=2**16
     )
+    groups: str = setting(
+        "", "committee: numbers of features that have heads of their own, such as 1280,2048; set by the encoder."
+    )
+
+    backbone: str = setting("", "backbone: what is fine-tuned, timm:NAME or package.module:factory.")
+    weights: str | None = setting(None, "backbone: file of its weights; none: the model's own.", is_path=True)
+    size: int | None = setting(None, "backbone: side of its input images; none: what its own config says.", at_least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.feature_groups
+
+    @property
+    def feature_groups(self) -> tuple[int, ...]:
+        """`groups` as numbers."""
+        numbers = [parse("network.groups", part.strip(), int) for part in self.groups.split(",") if self.groups]
+        if not all(number > 0 for number in numbers):
+            raise ConfigError(f"network.groups is '{self.groups}'; expected numbers above 0, such as 1280,2048.")
+        return tuple(numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +132,9 @@ class ScheduleConfig(Section):
     warmup_epochs: float = setting(0.0, "cosine: length of the warm-up.", at_least=0)
     weight_rampup_epochs: float | None = setting(
         None, "Ramp-up of w; none: as rampup_epochs, with w = 0 in the first epoch; 0: no ramp-up.", at_least=0
+    )
+    prior: float = setting(
+        0.3, "Share of the epochs over which targets go from the prior to the method's own.", at_least=0, at_most=1
     )
 
     def __post_init__(self) -> None:

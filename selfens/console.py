@@ -121,7 +121,8 @@ def say_result(run: Run, quiet: bool, warnings: list[str]) -> None:
         say(line)
     if evidence is None and not run.info.test_rows and (by_folds := fold_command(run)):
         say(f"to measure its error by cross-validation: {by_folds}")
-    if run.config.views.flip and not run.config.source.is_public and run.device.type == "cpu":  # photos
+    are_photos = run.config.views.flip and not run.config.source.is_public and run.frozen is None
+    if are_photos and run.device.type == "cpu":
         say("features of a pretrained network usually do better on photos: --backbone timm:tf_efficientnet_lite0")
     if run.has_report:
         say(f"report in {run.path / REPORT}")

@@ -31,6 +31,7 @@ from selfens.core import launcher
 from selfens.core.device import keep_random_state, resolve_device
 from selfens.data.dataset import UNLABELED, Dataset, is_missing
 from selfens.data.frames import TEXT, TextColumns, check_frame, is_frame, text_frame
+from selfens.data.prior import with_prior
 from selfens.encoders import ENCODERS
 from selfens.errors import ConfigError, DataError, check_type
 from selfens.files.scratch import scratch_folder
@@ -152,7 +153,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         self.measure = measure
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike, suggested: ArrayLike | None = None) -> SelfEnsemblingClassifier:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, suggested: ArrayLike | None = None, prior: ArrayLike | None = None
+    ) -> SelfEnsemblingClassifier:
         """Train on all rows of X.
 
         Parameters
@@ -162,6 +165,9 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
         suggested
             True for rows that were labeled because a model was uncertain about them. They are harder than others, and
             `measure` says what it does about that.
+        prior
+            What another model says about the rows: [rows, classes] probabilities in the order of the sorted classes, NaN for
+            rows it says nothing about; or a label for each row, -1 for none.
         """
         began = time.perf_counter()
         launcher.check_single_process(type(self).__name__)
@@ -172,6 +178,8 @@ class SelfEnsemblingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[
                 found = f"suggested has type {chosen.dtype} and shape {chosen.shape}"
                 raise DataError(f"{found}; expected True or False for each of the {dataset.num_train:,} rows.")
             dataset = replace(dataset, suggested=chosen)
+        if prior is not None:
+            dataset = with_prior(dataset, prior)
         self.config_ = self._config(dataset)
         folds = default_folds(dataset.train_labels)
         if self.measure and folds < 2:

@@ -163,8 +163,8 @@ def tiny_config(method, *overrides, data="memory"):
     return config(method, *words, *overrides, name=str(data), epochs=4)
 
 
-def trained(typed, *more):
-    code, _, err = typed("train", photos(), "--backbone", "tiny:Tiny", "--run", "run", *QUICKLY, *more)
+def trained(typed, *more, backbone="tiny:Tiny"):
+    code, _, err = typed("train", photos(), "--backbone", backbone, "--run", "run", *QUICKLY, *more)
     assert code == 0, err
     return Path("run")
 
@@ -820,7 +820,7 @@ def timm(monkeypatch):
 
 
 def test_a_timm_run_needs_no_trust(typed, here, timm):
-    run = trained(typed, "--backbone", TIMM, "--weights", saved(here / "w.pt"))
+    run = trained(typed, "--weights", saved(here / "w.pt"), backbone=TIMM)
     assert (load_run(run).info.encoder["name"], load_run(run).info.encoder["weights"]) == (TIMM, "w.pt")
     assert typed("predict", run, "photos", "-o", "out.csv")[0] == 0
     assert typed("export", run, "-o", "m.onnx")[0] == 0

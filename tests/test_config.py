@@ -35,6 +35,8 @@ BETWEEN = {  # settings that depend on others, or are parsed further
     "optimizer.multipliers": st.sampled_from(["", "body:0.1", "body.1:0.1, head:1"]),
     "method.class_shares": st.sampled_from(["auto", "equal", "no=0.9,yes=0.1"]),
     "encoder.model": st.sampled_from(["", "timm:lite", "my.module:factory"]),
+    "encoder.models": st.sampled_from(["timm:lite", "my.module:factory"]),
+    "network.groups": st.sampled_from(["", "6,3"]),
     "source.extra": st.sampled_from([None, "svhn", "/folder/more=rows.npz"]),
     "source.id": st.sampled_from([None, "number", "a=b"]),
 }
@@ -98,7 +100,7 @@ def test_every_option_can_be_set_by_overrides_in_any_order_and_read_back_from_js
     drawn = consistent(section, drawn)
     named = {} if name is None else {"name": name}
     texts = [f"{section}.{key}={value}" for key, value in (named | drawn).items()]
-    for key in {"file", "text", "texts"} & drawn.keys():  # several names, of which one is given as text
+    for key in {"file", "text", "texts", "models"} & drawn.keys():  # several names, of which one is given as text
         if drawn[key] is not None and tuple[str, ...] in alternatives(field_types(kind)[key]):
             drawn[key] = (drawn[key],)
     if section != "seed":

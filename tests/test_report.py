@@ -165,7 +165,7 @@ def test_the_page_of_a_run_says_its_result_and_shows_everything(trained, page):
     found = f"{trained.test_error:.1f} % of rows that it has not seen are misclassified: {low:.0f} to {high:.0f} % with 90 %"
     assert f"{found} certainty, measured on 20 test rows." in page.text.replace("\u00a0", " ")
     assert comparison_of(trained).is_worse
-    assert f"Next, try {comparison_of(trained).advice}." in page.text
+    assert f"Next, {comparison_of(trained).advice}." in page.text
     order = [
         "certainty, measured",
         "this model",

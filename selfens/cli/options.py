@@ -33,7 +33,8 @@ TextColumns = Annotated[
     list[str] | None, typer.Option("--text", metavar="COLUMN", help="A text column of a table; may be repeated.")
 ]
 BackboneOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Use features of timm:NAME or module:factory.")
+    list[str] | None,
+    typer.Option("--backbone", metavar="NAME", help="Use features of timm:NAME or module:factory; may be repeated."),
 ]
 WeightsOption = Annotated[
     str | None, typer.Option(metavar="FILE", help="Load the weights of the backbone from this file.")
@@ -45,17 +46,22 @@ EncoderOption = Annotated[
 
 
 def encoder_of(
-    backbone: str | None, weights: str | None, names: list[str] | None, *, cache: bool = True, size: int | None = None
+    backbones: list[str] | None,
+    weights: str | None,
+    names: list[str] | None,
+    *,
+    cache: bool = True,
+    size: int | None = None,
 ) -> EncoderOptions | None:
     """Return the encoder that the options name; None if they name none."""
-    if backbone is not None and names:
+    if backbones and names:
         raise ConfigError("--backbone and --encoder were both given; leave one of them out.")
-    if backbone is None and (weights is not None or not cache):
+    if not backbones and (weights is not None or not cache):
         raise ConfigError("--weights and --no-cache are for a backbone; name it with --backbone.")
+    if weights is not None and len(backbones or []) > 1:
+        raise ConfigError("--weights is for one backbone, but several were named; name one, or leave it out.")
     from selfens import auto
-    from selfens.encoders import ENCODERS
 
-    if backbone is not None:
-        options: EncoderOptions = ENCODERS.options("backbone", model=backbone, weights=weights, size=size, cache=cache)
-        return options
+    if backbones:
+        return auto.backbone_for(backbones, weights=weights, size=size, cache=cache)
     return auto.encoder_for(names) if names else None

@@ -100,7 +100,8 @@ class SeededRun:
 
         if self.config.source.is_public:
             sources.load(self.config.source, seed=self.config.seed.of("split"))
-        files = [getattr(self.config.source, "path", None), self.config.source.extra, *(self.config.labels.file or ())]
+        source, labels = self.config.source, self.config.labels
+        files = [getattr(source, "path", None), source.extra, *(labels.file or ()), labels.prior]
         for path in filter(None, files):
             if os.path.isabs(path) and not os.path.exists(path):
                 raise DataError(f"{path} does not exist; put the data into a folder that all nodes share.")

@@ -57,6 +57,9 @@ def train(
     add_labels: Annotated[
         list[Path] | None, typer.Option(help="File of more labels, such as labeled suggestions; may be repeated.")
     ] = None,
+    prior: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What another model says about the training rows (CSV, npz).")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="See 'selfens methods'.")] = None,
     class_shares: Annotated[
         str | None,
@@ -74,6 +77,9 @@ def train(
     ] = None,
     size: Annotated[int | None, typer.Option(help="Scale a folder's images to this side in pixels.")] = None,
     backbone: BackboneOption = None,
+    finetune: Annotated[
+        bool, typer.Option("--finetune", help="Train the whole backbone, from what its frozen features teach.")
+    ] = False,
     weights: WeightsOption = None,
     encoder: EncoderOption = None,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep features in the user's cache.")] = True,
@@ -104,6 +110,7 @@ def train(
         {"a time limit": limit, "a number of epochs": fields.get("schedule.epochs", epochs)},
         {"--labels": labels, "--labels-file": labels_file},
         {"--labels-file": labels_file, "--add-labels": add_labels or None},
+        {"--method": method, "--finetune": finetune or None},
     ):
         if None not in pair.values():
             raise ConfigError(f"{' and '.join(pair)} were both given; leave one of them out.")
@@ -116,19 +123,27 @@ def train(
         raise ConfigError(
             "torchrun starts several processes for one run; leave out torchrun, or leave out --seeds and --ray."
         )
+    if finetune and len(backbone or []) != 1:
+        raise ConfigError("--finetune is for one backbone; name it with --backbone.")
     if labels is not None and labels.lower() == "none":
         raise ConfigError("--labels is 'none'; expected a whole number or 'all'.")
     from selfens import auto
     from selfens.training import loop
 
     chosen_encoder = encoder_of(backbone, weights, encoder, cache=cache, size=size)
-    size = None if backbone is not None else size
+    size = None if backbone else size
     columns = {"label": label, "id": id_column, "text": tuple(text or ()) or None}
     options: dict[str, Any] = {**columns, "folder": data_dir and str(data_dir), "size": size}
     source_fields = {name.removeprefix("source."): given.partition("=")[2].strip() for name, given in fields.items()
                  if name.startswith("source.") and "=" in given and name != "source.name"}  # fmt: skip
     chosen, peek = auto.config_for(
-        source, method=method, device=device or "auto", encoder=chosen_encoder, as_text=source_fields, **options
+        source,
+        method=method,
+        device=device or "auto",
+        encoder=chosen_encoder,
+        as_text=source_fields,
+        finetune=finetune,
+        **options,
     )
     config = chosen
     if labels is not None:
@@ -136,6 +151,7 @@ def train(
     for choice, files in (("file", labels_file and [labels_file]), ("added", add_labels)):
         if files:
             config = config.with_values("labels", choice=choice, file=tuple(map(str, files)))
+    config = config if prior is None else config.with_values("labels", prior=str(prior))
     if class_shares is not None:
         if not hasattr(config.method, "class_shares"):
             raise ConfigError(f"--class-shares is for the method committee; {config.method.name} does not use them.")

@@ -140,19 +140,25 @@ class Alignment:
     tensor([[0.4960, 0.5040]])
     """
 
-    def __init__(self, kind: str, class_counts: Tensor, class_without_label: str | None = None) -> None:
+    def __init__(
+        self, kind: str, class_counts: Tensor, class_without_label: str | None = None, slack: float = 1.0
+    ) -> None:
         if kind == "labels" and class_without_label is not None:
             missing = f"the class '{class_without_label}' has no label; label a row of each class"
             raise ConfigError(f"method.alignment is labels, but {missing}, or set it to uniform or none.")
-        self.kind = kind
+        self.kind, self.slack = kind, slack
         self.wanted = smoothed_shares(class_counts if kind == "labels" else torch.zeros_like(class_counts))
         self.predicted = self.wanted.clone()
 
     def align(self, probabilities: Tensor) -> Tensor:
-        """Rescale probabilities by how often each class should be predicted over how often it is."""
+        """Rescale probabilities by how often each class should be predicted over how often it is.
+
+        A class that is up to `slack` times as frequent, or as rare, as it should be is left as it is.
+        """
         if self.kind == "none":
             return probabilities
-        return normalize(probabilities * (self.wanted / self.predicted.clamp_min(LEAST_SHARE)))
+        limited = torch.minimum(torch.maximum(self.predicted, self.wanted / self.slack), self.wanted * self.slack)
+        return normalize(probabilities * (limited / self.predicted.clamp_min(LEAST_SHARE)))
 
     def follow(self, predictions: Tensor) -> None:
         """Move the running mean toward a batch of predictions."""

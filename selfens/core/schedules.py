@@ -47,6 +47,16 @@ def warmup_cosine(end: float, warmup: float = 0.0) -> Schedule:
     return value
 
 
+def prior_share(length: float) -> Schedule:
+    """1 at the beginning, then down a line to 0 after `length` epochs.
+
+    >>> share = prior_share(4)
+    >>> share(0), share(1), share(4), share(9)
+    (1.0, 0.75, 0.0, 0.0)
+    """
+    return lambda epoch: max(1 - epoch / length, 0.0) if length else 0.0
+
+
 def unsupervised_weight(maximum: float, rampup: float, constant: float = 5.0, *, from_start: bool = False) -> Schedule:
     """w(t): ramps up once per epoch and never down. Zero in epoch 0, when there are no targets, unless `from_start`."""
     up = gaussian_rampup(rampup, constant)

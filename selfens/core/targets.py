@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from selfens.core import memory
+from selfens.core.prior import Prior
 
 CHUNK_BYTES = 1 << 20
 """Bytes of a matrix that `commit` processes at a time, so that it never copies a large Z."""
@@ -20,9 +21,9 @@ CHUNK_BYTES = 1 << 20
 
 class Targets(NamedTuple):
     probabilities: Tensor
-    """[rows, classes] the ensemble's prediction; zeros for rows never seen."""
+    """[rows, classes] the ensemble's prediction, blended with the prior if there is one; zeros for rows not known."""
     known: Tensor
-    """[rows] False for rows that have no prediction yet."""
+    """[rows] False for rows that have neither a prediction yet nor a prior."""
     count: Tensor  # type: ignore[assignment]  # tuples have a method of that name
     """[rows] the number of predictions in each average."""
 
@@ -62,13 +63,19 @@ class EnsembleTargets:
     """
 
     def __init__(
-        self, num_rows: int, num_classes: int, decay: float = 0.6, device: torch.device | str | None = None
+        self,
+        num_rows: int,
+        num_classes: int,
+        decay: float = 0.6,
+        device: torch.device | str | None = None,
+        prior: Prior | None = None,
     ) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay}; expected at least 0 and below 1.")
         if min(num_rows, num_classes) < 1:
             raise ValueError(f"the targets have {num_rows} rows and {num_classes} classes; expected at least 1.")
         self.num_rows, self.num_classes, self.device = num_rows, num_classes, torch.empty(0, device=device).device
+        self.prior = prior
         what = f"targets of {num_rows:,} rows of {num_classes:,} classes in float32"
         memory.check(num_rows * (3 * 4 * num_classes + 5), what, "use fewer rows or classes", self.device)
         with self.device:
@@ -85,8 +92,15 @@ class EnsembleTargets:
 
     @torch.no_grad()
     def get(self, rows: Tensor) -> Targets:
-        """Return the bias-corrected targets of `rows`."""
+        """Return the bias-corrected targets of `rows`, blended with the prior if there is one."""
         at = rows.to(self.device)
+        own = self._own(at)
+        if self.prior is None:
+            return own
+        blended = self.prior.blend(at, own.probabilities, own.known)
+        return Targets(blended, own.known | self.prior.known[at], own.count)
+
+    def _own(self, at: Tensor) -> Targets:
         # index_select and index_copy_ move whole rows; advanced indexing moves single numbers on a CPU.
         count = self.count.index_select(0, at)
         mean = self.mean.index_select(0, at)
@@ -100,7 +114,7 @@ class EnsembleTargets:
     def variance(self, rows: Tensor) -> Tensor:
         """Return [rows, classes], the variance of the predictions, weighted as in Z; 0 for fewer than two predictions."""
         at = rows.to(self.device)
-        mean, _, count = self.get(at)
+        mean, _, count = self._own(at)
         square = self.square[at] / self._correction(count)[:, None].float()
         varied = count > 1  # for one prediction, rounding would leave a remainder
         return torch.where(varied[:, None], (square - mean.square()).clamp_min_(0), 0.0)

@@ -45,6 +45,8 @@ class Dataset:
     """The folder that the files are in, if ids are files."""
     suggested: NDArray[np.bool_] | None = None
     """Rows that a model chose for labeling (`selfens.data.journal`). They are hard, so they never become test rows."""
+    prior: NDArray[np.float32] | None = None
+    """[rows, classes] what another model says about the rows (`selfens.data.prior`), NaN where nothing; None: no rows."""
     numbers: Rows | None = None
     """The number of each row in the user's file; None: counted from 0, training and test rows separately."""
     notes: tuple[str, ...] = ()
@@ -164,6 +166,7 @@ class Dataset:
             ids=(*main_ids, *(ids or [f"{name}:{row}" for row in range(len(raw))])),
             numbers=numbers,
             suggested=None if self.suggested is None else np.concatenate([self.suggested, np.zeros(len(raw), bool)]),
+            prior=None if self.prior is None else np.pad(self.prior, [(0, len(raw)), (0, 0)], constant_values=np.nan),
             extra_rows=self.extra_rows + len(raw),
             extra_name=f"{self.extra_name}, {name}" if self.extra_name else name,
         )
@@ -181,11 +184,20 @@ class Dataset:
             is_test=np.arange(len(rows)) >= len(train),
             ids=tuple(self.ids[row] for row in rows) if self.ids else (),
             suggested=None if self.suggested is None else self.suggested[rows],
+            prior=None if self.prior is None else self.prior[rows],
             numbers=None if self.numbers is None else self.numbers[rows],
             notes=(),
             skipped=(),
             extra_rows=int((train >= self.num_main).sum()),
         )
+
+    def with_prior(self, prior: NDArray[np.float32] | None) -> Dataset:
+        """Return this dataset with a prior of its training rows; `selfens.data.prior` reads and checks one."""
+        if prior is None:
+            return replace(self, prior=None)
+        every = np.full((len(self.labels), self.num_classes), np.nan, np.float32)
+        every[self.train_rows] = prior
+        return replace(self, prior=every)
 
     # Parts
 
@@ -204,6 +216,10 @@ class Dataset:
     @cached_property
     def test_labels(self) -> Labels:
         return self.labels[self.test_rows]
+
+    @cached_property
+    def train_prior(self) -> NDArray[np.float32] | None:
+        return None if self.prior is None else self.prior[self.train_rows]
 
     @property
     def num_train(self) -> int:

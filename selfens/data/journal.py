@@ -232,5 +232,6 @@ def without(dataset: Dataset, rows: Any) -> Dataset:
         is_test=test[kept],
         ids=tuple(dataset.ids[row] for row in kept) if dataset.ids else (),
         suggested=None if dataset.suggested is None else dataset.suggested[kept],
+        prior=None if dataset.prior is None else dataset.prior[kept],
         numbers=numbers[kept],
     )

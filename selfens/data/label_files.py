@@ -5,7 +5,7 @@ So a corrected audit and filled-in suggestions are labels files.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,16 +58,13 @@ def _read(path: Path, dataset: Dataset) -> dict[int, _Given]:
     if len(names) > 1 and "label" not in names:
         raise DataError(f"{path} has the columns {', '.join(names)}; expected one of them to be label.")
     names_files = bool(dataset.ids) and dataset.id_header == "file"
-    by_file = "file" in names and names_files
-    if "row" not in names and not by_file:
-        raise DataError(f"{path} has a column file, but these data have no files; name their rows, in a column row.")
-    find, class_of = _finder(dataset, path) if by_file else _numbers(dataset), _class_names(dataset)
+    (by, find), class_of = row_finder(names, dataset, path), class_finder(dataset)
     found: dict[int, _Given] = {}
     for number, cells in lines:
         line, where = dict(zip(names, cells, strict=False)), f"line {number} of {path}"
-        key, label = line.get("file" if by_file else "row", ""), line.get("label")
+        key, label = line.get(by, ""), line.get("label")
         row, expected = find(key)
-        if row is None and by_file and label == "":
+        if row is None and by == "file" and label == "":
             continue
         if row is None and not (has_header or found):
             expected += f", or a line {'file,label' if names_files else 'row,label'} before all others"
@@ -88,7 +85,7 @@ def _read(path: Path, dataset: Dataset) -> dict[int, _Given]:
 
 
 def _read_foreign(path: Path, dataset: Dataset) -> dict[int, _Given]:
-    given, class_of = read_foreign(path), _class_names(dataset)
+    given, class_of = read_foreign(path), class_finder(dataset)
     if not given:
         raise DataError(f"{path} holds no labels; expected a CSV of row,label, a folder per class, or an export.")
     find = _finder(dataset, path) if dataset.ids and dataset.id_header == "file" else lambda key: (None, "")
@@ -119,6 +116,22 @@ def label_names(path: Path) -> set[str]:
 
 Found = tuple[int | None, str]
 """A row, if there is one, and what was expected."""
+
+
+def row_finder(names: Sequence[str], dataset: Dataset, path: Path) -> tuple[str, Callable[[str], Found]]:
+    """Return which of a file's columns tells the rows, `names` being these in lower case, and a function that finds a row."""
+    header = dataset.id_header.lower()
+    if header in names and dataset.ids:
+        return header, _finder(dataset, path) if header == "file" else _ids(dataset)
+    if "row" not in names:
+        found = "a column file, but these data have no files" if "file" in names else "no column row"
+        raise DataError(f"{path} has {found}; name their rows, in a column row.")
+    return "row", _numbers(dataset)
+
+
+def _ids(dataset: Dataset) -> Callable[[str], Found]:
+    row_of = {name: row for row, name in enumerate(dataset.row_ids())}
+    return lambda key: (row_of.get(key), f"an id of a training row, as in the column {dataset.id_header}")
 
 
 def _numbers(dataset: Dataset) -> Callable[[str], Found]:
@@ -153,7 +166,7 @@ def _finder(dataset: Dataset, path: Path) -> Callable[[str], Found]:
     return find
 
 
-def _class_names(dataset: Dataset) -> Callable[[str], int | None]:
+def class_finder(dataset: Dataset) -> Callable[[str], int | None]:
     """Find a class by its name, in any case if that is clear; by its number only if no class is called a number."""
     exact = {name: number for number, name in enumerate(dataset.classes)} | {"": UNLABELED}
     folded: dict[str, set[int]] = {}

@@ -40,6 +40,9 @@ class LabelsConfig(Section):
     file: tuple[str, ...] | None = setting(
         None, "Files of rows, or row,label pairs, to use as the labels (text or CSV).", is_path=True
     )
+    prior: str | None = setting(
+        None, "File of class probabilities or labels of the training rows, by another model (CSV or npz).", is_path=True
+    )
     noise: float = setting(
         0.0, "Percentage of the labels in use that are redrawn uniformly over all classes.", at_least=0, at_most=100
     )

@@ -15,6 +15,7 @@ ENCODERS = Registry(
         "identity": "selfens.encoders.identity:Identity",
         "columns": "selfens.encoders.columns:ColumnsEncoder",
         "backbone": "selfens.encoders.backbone:BackboneEncoder",
+        "backbones": "selfens.encoders.backbones:BackbonesEncoder",
         "wordllama": "selfens.encoders.wordllama:WordLlama",
         "tfidf": "selfens.encoders.tfidf:Tfidf",
         "sentence-transformers": "selfens.encoders.sentences:SentenceTransformers",

@@ -104,6 +104,8 @@ class Encoder(ABC):
     """It takes texts, so the encoder `columns` can use it for the text columns of a table."""
     image_side: int | None = None
     """The side in pixels that images must have; None if images of any size are used as they are."""
+    widths: tuple[int, ...] = ()
+    """If the inputs are features of several models: how many are of each. A committee has heads on each model's."""
     key: str = ""
     """A hash of what determines the inputs besides the raw rows, such as weights."""
     notes: tuple[str, ...] = ()

@@ -108,8 +108,9 @@ class EncodedDataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of inputs, labels and classes: runs on data with the same hash train alike."""
+        """A hash of inputs, labels, classes and prior: runs on data with the same hash train alike."""
         more = filter(None, (self.dataset.extra_rows, self.encoder.key))
         about = (self.classes, self.inputs.shape, str(self.inputs.dtype), *more)
-        train, test = self.keys
-        return hash_arrays(hashlib.sha256(repr(about).encode()), train, self.labels, test, self.test_labels)
+        (train, test), prior = self.keys, self.dataset.train_prior
+        arrays = (train, self.labels, test, self.test_labels, *([] if prior is None else [prior]))
+        return hash_arrays(hashlib.sha256(repr(about).encode()), *arrays)

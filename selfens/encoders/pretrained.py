@@ -94,10 +94,14 @@ def _as_config_error(what: str, hint: str = "") -> Iterator[None]:
         raise ConfigError(f"{what} ({root_cause(error)}){hint}.") from error
 
 
-def build(name: str, weights: str | None = None, size: int | None = None) -> Backbone:
-    """Build a backbone in evaluation mode, with the weights of a file and another input size if they are given."""
+def build(name: str, weights: str | None = None, size: int | None = None, *, pretrained: bool = True) -> Backbone:
+    """Build a backbone in evaluation mode, with the weights of a file and another input size if they are given.
+
+    Without `pretrained`, no weights are downloaded or read, because others will be loaded.
+    """
+    weights = weights if pretrained else None
     is_timm = name.startswith(TIMM)
-    make = _timm(name, pretrained=weights is None) if is_timm else import_factory(name, "backbone")
+    make = _timm(name, pretrained=pretrained and weights is None) if is_timm else import_factory(name, "backbone")
     hint = "; give a file of its weights if they cannot be downloaded" if is_timm else ""
     with _as_config_error(f"the backbone '{name}' cannot be built", hint), keep_random_state():
         module = make()  # draws weights before it loads others

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from selfens.core.batch import Batch
+from selfens.core.prior import Prior
 from selfens.core.targets import EnsembleTargets, Targets
 from selfens.core.teacher import EmaTeacher
 from selfens.settings import NamedOptions, setting
@@ -71,6 +72,8 @@ class TrainingRows(NamedTuple):
     """Returns the preprocessed inputs and the class numbers of the labeled rows of all processes, at most some thousand."""
     is_mixed: bool = False
     """Inputs with two values, as categories have, beside others: they have no common scale, so distances say little."""
+    prior: Prior | None = None
+    """What another model says about the rows."""
 
     @property
     def num_classes(self) -> int:
@@ -103,6 +106,8 @@ class Method(ABC):
     set. With 0, batches are drawn from all rows, as in the paper."""
     uses_unlabeled: ClassVar[bool] = True
     """The method learns from rows without a label."""
+    uses_prior: ClassVar[bool] = False
+    """The method blends its targets from `TrainingRows.prior`, if there is one, to its own."""
     remark: str = ""
     """What a person should know about what was set up; the run shows it and keeps it."""
     ensemble: EnsembleTargets | None = None

@@ -55,6 +55,7 @@ class Committee(Method):
 
     parts = ("supervised", "unsupervised", "kept")
     labeled_share = 0.2
+    uses_prior = True
     teacher: EmaTeacher
     ensemble: EnsembleTargets
 
@@ -83,13 +84,13 @@ class Committee(Method):
             self.advice = Advice(terms.normalize(found * shares.ratio))
         self.teacher = EmaTeacher(network, self.options.decay)
         self.teacher.network.eval()
-        self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes, self.options.memory, rows.device)
+        size, memory = (rows.num_rows, rows.num_classes), self.options.memory
+        self.ensemble = EnsembleTargets(*size, memory, rows.device, prior=rows.prior)
         self.neighborhood = Neighborhood(rows.inputs, rows.labels)
 
     def targets(self, rows: Tensor) -> Targets:
         averaged = self.neighborhood.averaged(self.ensemble, self.options.neighbors, rows)
-        count = self.ensemble.count[rows]
-        return Targets(averaged, count > 0, count)
+        return Targets(averaged, averaged.sum(dim=1) > 0, self.ensemble.count[rows])
 
     def losses(self, network: nn.Module, batch: Batch, targets: Targets | None, weight: Tensor) -> Losses:
         assert targets is not None

@@ -26,10 +26,12 @@ class Temporal(Method):
             "Rows without a target yet: skip their unsupervised loss, or use zeros as targets, as in the authors' code.",
         )
 
+    uses_prior = True
     ensemble: EnsembleTargets
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
-        self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes, self.options.decay, rows.device)
+        size, decay = (rows.num_rows, rows.num_classes), self.options.decay
+        self.ensemble = EnsembleTargets(*size, decay, rows.device, prior=rows.prior)
 
     def targets(self, rows: Tensor) -> Targets:
         return self.ensemble.get(rows)

@@ -32,12 +32,18 @@ class TemporalTeacher(Method):
         # Closer to 1, the weight of one prediction would vanish in float32.
         memory: float = setting(0.0, "Momentum of each row's average; 0: no average.", at_least=0, at_most=0.9999)
         alignment: Literal["labels", "uniform", "none"] = setting("labels", ALIGNMENT)
+        slack: float = setting(
+            1.0,
+            "A class is not rescaled if it is at most so many times as frequent, or as rare, as wanted.",
+            at_least=1,
+        )
         temperature: float = setting(0.5, "Targets are raised to the power 1/temperature.", above=0, at_most=1)
         threshold: float = setting(0.0, "Minimum confidence of a target before sharpening.", at_least=0, below=1)
 
     views = ("weak", "strong")
     parts = ("supervised", "unsupervised", "kept")
     labeled_share = 0.2
+    uses_prior = True
     teacher: EmaTeacher
 
     def setup(self, network: nn.Module, rows: TrainingRows) -> None:
@@ -45,7 +51,10 @@ class TemporalTeacher(Method):
         self.teacher.network.eval()
         if self.options.memory:
             self.ensemble = EnsembleTargets(rows.num_rows, rows.num_classes, self.options.memory, rows.device)
-        self.alignment = Alignment(self.options.alignment, rows.class_counts, rows.class_without_label)
+        self.prior = rows.prior
+        self.alignment = Alignment(
+            self.options.alignment, rows.class_counts, rows.class_without_label, self.options.slack
+        )
 
     def targets(self, rows: Tensor) -> Targets | None:
         return None if self.ensemble is None else self.ensemble.get(rows)
@@ -55,6 +64,8 @@ class TemporalTeacher(Method):
         logits = network(torch.cat([weak[:half], strong[half:]]))
         z_teacher = self.teacher.probabilities(weak[u])
         average = z_teacher if targets is None else with_latest(targets, z_teacher, self.options.memory)
+        if self.prior is not None:
+            average = self.prior.blend(batch.rows[u], average)
         average = self.alignment.align(average)
         kept = average.amax(dim=1) >= self.options.threshold
         sharp = terms.sharpen(average, self.options.temperature)

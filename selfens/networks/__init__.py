@@ -10,9 +10,13 @@ from selfens.core import memory
 from selfens.errors import ConfigError, import_factory, root_cause, unknown_name
 from selfens.networks.builtin import conv13, mlp, small, tiny, wrn28
 from selfens.networks.committee import Committee
+from selfens.networks.finetuned import FineTuned
 from selfens.networks.layers import GaussianNoise, calibrate, fuse, update_running_means
 
 __all__ = ["NETWORKS", "GaussianNoise", "build", "calibrate", "fuse", "is_factory", "update_running_means"]
+
+BACKBONE = "backbone"
+"""A pretrained network that is fine-tuned; `network.backbone` names it."""
 
 NETWORKS: dict[str, Callable[[tuple[int, ...], int, NetworkConfig], nn.Module]] = {
     "conv13": conv13,
@@ -31,16 +35,20 @@ def build(
     *,
     copies: int = 1,
     device: torch.device | None = None,
+    pretrained: bool = True,
 ) -> nn.Module:
     """Build the network named by `options.name`: one of `NETWORKS`, or a user's package.module:factory.
 
-    `copies` times its weights must fit on the device: training also needs gradients and moments.
+    `copies` times its weights must fit on the device: training also needs gradients and moments. A backbone has its
+    pretrained weights unless others will be loaded.
     """
     if is_factory(options.name):
         return _from_factory(options.name, input_shape, num_classes)
+    if options.name == BACKBONE:
+        return FineTuned(input_shape, num_classes, options, pretrained=pretrained)
     if options.name not in NETWORKS:
         hint = " A factory of your own is written package.module:factory."
-        raise ConfigError(unknown_name("network", options.name, NETWORKS) + hint)
+        raise ConfigError(unknown_name("network", options.name, (*NETWORKS, BACKBONE)) + hint)
     if options.normalization == "full" and options.name == "committee":
         raise ConfigError("network.normalization is full, which the network 'committee' does not have; set it to mean.")
     weights, what = count_weights(options, input_shape, num_classes), f"the network '{options.name}'"

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from selfens.config import NetworkConfig
+from selfens.errors import ConfigError
 from selfens.networks.advisors import Advisors
 
 LENGTH = 16.0  # norm of a typical input of a head; that of standardized features is the root of their number
@@ -59,26 +60,37 @@ class RandomFourierFeatures(nn.Module):
 class Committee(nn.Module):
     """A linear head, a wide one and, if there are few features, one on random cosines; for standardized features.
 
-    `options.width` hidden units (128), and four times as many cosines. Images are flattened. Advisors vote with the heads if
-    the method has fitted them.
+    `options.width` hidden units (128), and four times as many cosines. Images are flattened. If the features are of several
+    models (`options.groups`), there are such heads on those of each. Advisors vote if the method has fitted them.
     """
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int, options: NetworkConfig) -> None:
         super().__init__()
-        features, width, dropout = math.prod(input_shape), options.width or 128, Dropout(options.dropout)
-        self.scale = LENGTH / math.sqrt(features)
-        members = [zero(features, num_classes), Wide(features, num_classes, width)]
-        self.members = nn.ModuleList(nn.Sequential(dropout, member) for member in members)
-        if features <= MANY_FEATURES:
-            waves = RandomFourierFeatures(features, 4 * width)
-            self.members.append(nn.Sequential(waves, dropout, zero(4 * width, num_classes)))
-        self.advisors = Advisors(features, num_classes)
+        every, width, dropout = math.prod(input_shape), options.width or 128, Dropout(options.dropout)
+        self.groups = options.feature_groups or (every,)
+        if sum(self.groups) != every:
+            raise ConfigError(
+                f"network.groups is '{options.groups}', but a row has {every} features; expected that sum."
+            )
+        self.members = nn.ModuleList()
+        self.seen: list[int] = []
+        """The group that each member sees."""
+        for group, features in enumerate(self.groups):
+            members = [zero(features, num_classes), Wide(features, num_classes, width)]
+            members = [nn.Sequential(dropout, member) for member in members]
+            if features <= MANY_FEATURES:
+                waves = RandomFourierFeatures(features, 4 * width)
+                members.append(nn.Sequential(waves, dropout, zero(4 * width, num_classes)))
+            self.members.extend(members)
+            self.seen += [group] * len(members)
+        self.advisors = Advisors(every, num_classes)
 
     def heads(self, x: Tensor) -> list[Tensor]:
         """Return the logits of each head."""
         with torch.autocast(x.device.type, enabled=False):  # small, and cosines need all digits
-            x = x.float().flatten(1) * self.scale
-            return [member(x) for member in self.members]
+            parts = torch.split(x.float().flatten(1), [*self.groups], dim=1)
+            scaled = [part * (LENGTH / math.sqrt(part.shape[1])) for part in parts]
+            return [member(scaled[group]) for member, group in zip(self.members, self.seen, strict=True)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logarithm of the probabilities that all members vote for."""

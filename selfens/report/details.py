@@ -146,7 +146,8 @@ def _next_step(run: Run, comparison: Comparison | None) -> tuple[str, str]:
     if run.evidence is None and not run.config.source.is_public and folds > 1:
         return "Next, measure its error", command("evaluate", f"--folds {folds}")
     source, is_worse = run.config.source, comparison is not None and comparison.is_worse
-    if comparison is not None and is_worse and comparison.is_images and isinstance(source, PathOptions):
+    is_plain = comparison is not None and comparison.is_images and run.frozen is None
+    if is_plain and is_worse and isinstance(source, PathOptions):
         train = f"selfens train {shlex.quote(source.title)} --backbone {LITE}"
         return "Next, try features of a pretrained network", shown(train)
     if run.evidence is not None and unlabeled and not run.was_passed_data:
@@ -154,7 +155,7 @@ def _next_step(run: Run, comparison: Comparison | None) -> tuple[str, str]:
         if high - low > WIDE:
             return "More labels improve it, and make the number above more certain", command("suggest", "-n 50")
     if comparison is not None and is_worse:
-        return f"Next, try {comparison.advice}", ""
+        return f"Next, {comparison.advice}", ""
     return "Next, predict", command("predict", "INPUT -o out.csv")
 
 

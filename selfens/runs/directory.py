@@ -4,11 +4,13 @@
     run.json                 what it ran on: data, encoder, versions, hardware (`RunInfo`)
     labels.json              which rows were labeled, and how
     preprocess.safetensors   the fitted preprocessing
+    prior.safetensors        what another model said about the training rows, if that was given
     history.jsonl            one line per epoch
     checkpoint.safetensors   the state of every part: network, method, targets, optimizer, step, random numbers
     evidence.safetensors     predictions for labeled rows that the model had not seen (`Evidence`)
     novelty.safetensors      training rows to compare new rows with (`Novelty`)
     inspection.json          copies and look-alikes in the data
+    frozen/                  the first stage of fine-tuning, a run of its own
     report.html              the report
     lock                     held by the process that is training
 
@@ -30,7 +32,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from selfens.config import Config
@@ -45,6 +49,7 @@ from selfens.runs.info import RunInfo
 FORMAT = "3"
 NOT_JSON = (ValueError, RecursionError)  # what json.loads may raise
 REPORT = "report.html"
+PRIOR = "prior.safetensors"
 PARTS = ("network", "optimizer", "step", "random")  # what a checkpoint must hold
 
 
@@ -68,7 +73,13 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, path: str | Path, config: Config, labels: LabelChoice, preprocess: nn.Module, info: RunInfo
+        cls,
+        path: str | Path,
+        config: Config,
+        labels: LabelChoice,
+        preprocess: nn.Module,
+        info: RunInfo,
+        prior: NDArray[np.float32] | None = None,
     ) -> RunDirectory:
         """Create the directory of a new run atomically."""
         path = Path(path)
@@ -83,6 +94,8 @@ class RunDirectory:
                 write_atomically(draft / "run.json", info.to_json(FORMAT).encode())
                 write_atomically(draft / "labels.json", labels.to_json().encode())
                 save_preprocess(draft / "preprocess.safetensors", config.preprocess.kind, preprocess)
+                if prior is not None:
+                    save_tensors(draft / PRIOR, {"prior": torch.from_numpy(prior)})
                 write_atomically(draft / "config.json", config.to_json().encode())
                 _move_into_place(draft, path)
             finally:
@@ -154,6 +167,16 @@ class RunDirectory:
         if made.shape != row.shape or made.dtype != row.dtype or not made.isfinite().all():
             raise RunError(f"{path} does not fit the inputs of the run; it is damaged, or from another run.")
         return found
+
+    def prior(self) -> NDArray[np.float32] | None:
+        """Return [training rows, classes], NaN for rows without a prior; None if the run was given none."""
+        path, info = self.path / PRIOR, self.info()
+        if not path.exists():
+            return None
+        found = load_tensors(path)[0].get("prior", torch.empty(0))
+        if found.dtype != torch.float32 or found.shape != (info.rows, len(info.classes)):
+            raise RunError(f"{path} is damaged, or of another run; put back the file.")
+        return np.asarray(found)
 
     # History
 
@@ -259,8 +282,8 @@ def _move_into_place(draft: Path, path: Path) -> None:
     if not path.exists():
         os.rename(draft, path)
         return
-    for name in ("run.json", "labels.json", "preprocess.safetensors", "config.json"):
-        os.rename(draft / name, path / name)
+    for file in sorted(draft.iterdir(), key=lambda file: file.name == "config.json"):
+        os.rename(file, path / file.name)
 
 
 def free_directory(path: Path) -> Path:

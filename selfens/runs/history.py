@@ -21,6 +21,7 @@ FIELDS = {
     "learning_rate": "Learning rate",
     "beta1": "Adam's β1",
     "weight": "Weight of the unsupervised loss",
+    "prior": "Share of the prior in the targets",
     "ensemble_variance": "Ensemble variance",
     "images_per_second": "",
     "seconds": "",

@@ -1,5 +1,7 @@
 """Run: a finished or unfinished run, read back from its directory, ready to predict."""
 
+from __future__ import annotations
+
 import copy
 from dataclasses import replace
 from functools import cached_property
@@ -22,6 +24,7 @@ from selfens.data.labels import LabelChoice
 from selfens.data.rows import Rows, take
 from selfens.encoders.base import Encoder
 from selfens.encoders.dataset import EncodedDataset
+from selfens.encoders.pretrained import TIMM
 from selfens.errors import DataError, RunError, listed, plural
 from selfens.runs.directory import REPORT, RunDirectory
 from selfens.runs.evidence import Evidence
@@ -30,6 +33,8 @@ from selfens.runs.info import RunInfo
 from selfens.runs.model import Model
 from selfens.runs.novelty import Novelty
 from selfens.settings import field_types
+
+FROZEN = "frozen"  # folder of the first stage of fine-tuning
 
 
 class Run:
@@ -123,7 +128,7 @@ class Run:
         if network is None:
             self.check_code()
             with keep_random_state():  # building draws weights, which are overwritten below
-                network = networks.build(self.config.network, self.input_shape, len(self.classes))
+                network = networks.build(self.config.network, self.input_shape, len(self.classes), pretrained=False)
         elif tensors.get("evaluated"):
             network = copy.deepcopy(network)  # the passed module keeps the trained weights, not the teacher's
         try:
@@ -133,6 +138,13 @@ class Run:
             name = self.config.network.name
             raise RunError(f"the weights in {self.path} do not fit the network '{name}' ({reason}).") from None
         return network.to(self.device).eval()
+
+    @cached_property
+    def frozen(self) -> Run | None:
+        """The committee on frozen features that a fine-tuned backbone started from; None for any other run."""
+        if not (self.path / FROZEN / "config.json").is_file():
+            return None
+        return Run(self.path / FROZEN, device=self.device.type, trust_code=self._trust_code)
 
     @property
     def model(self) -> Model:
@@ -202,6 +214,9 @@ class Run:
         """The user's code that the run imports, by purpose: "network" or "backbone"."""
         network, encoder = self.config.network.name, self.config.encoder.code
         found = {"network": network} if networks.is_factory(network) and self._passed_network is None else {}
+        tuned = self.config.network.backbone
+        if self.config.network.name == networks.BACKBONE and not tuned.startswith(TIMM):
+            encoder = tuned
         return found | ({"backbone": encoder} if encoder is not None else {})
 
     def check_code(self) -> None:
@@ -235,6 +250,9 @@ class Run:
             raise RunError(f"the data of {self.path} cannot be loaded: {reason}; {advice}.") from None
         if not dataset.classes:  # they came from a labels file
             dataset = replace(dataset, classes=self.classes)
+        prior = self.directory.prior()
+        if prior is not None and len(prior) == dataset.num_train:
+            dataset = dataset.with_prior(prior)
         data = EncodedDataset.make(dataset, self.encoder)
         if (data.fingerprint, data.num_rows) != (self.info.fingerprint, self.info.rows):
             raise RunError(

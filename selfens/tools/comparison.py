@@ -19,6 +19,7 @@ from selfens.data.rows import Labels
 from selfens.runs.evidence import Evidence
 from selfens.runs.run import Run
 from selfens.tools.baselines import CHANCE, FOREST, LOGISTIC, SELF_TRAINING
+from selfens.tools.frozen import COMMITTEE
 
 OURS = "this model"
 SUBJECTS = {CHANCE: "always predicting the largest class", SELF_TRAINING: f"self-training with {LOGISTIC}"}
@@ -100,9 +101,11 @@ class Comparison:
 
     @property
     def advice(self) -> str:
-        """What to try if a simple method is better."""
+        """What to do if a simple method is better."""
+        if COMMITTEE in self.evidence.others:
+            return "use the committee, which is the run in the folder frozen"
         other = "features of a pretrained backbone" if self.is_images else "another method"
-        return f"{other}, more epochs or more labels"
+        return f"try {other}, more epochs or more labels"
 
     @property
     def judgment(self) -> str:
@@ -119,7 +122,11 @@ class Comparison:
             by_error = best.differs and best.error < ours.error
             better, measure = (best, "") if by_error else (fairest, " of the balanced error")
             points = ours.error - best.error if by_error else ours.balanced_error - fairest.balanced_error
-            return f"{subject(better).capitalize()} is better by {points:.2f} points{measure}: try {self.advice}."
+            why = "fine-tuning did not help, so " if COMMITTEE in self.evidence.others else ""
+            return f"{subject(better).capitalize()} is better by {points:.2f} points{measure}: {why}{self.advice}."
+        if not best.differs and COMMITTEE in self.evidence.others and best.error <= ours.error:
+            rows = f"{len(self.evidence.wrong):,} rows are too few to tell"
+            return f"Fine-tuning is not better than {subject(best)}, as far as can be seen: {rows}."
         if best.differs:
             return f"It is better than {subject(best)} by {best.error - ours.error:.2f} points."
         if best.error == ours.error == 0:
@@ -189,11 +196,18 @@ def comparison_of(run: Run) -> Comparison | None:
 def config_of_best(run: Run, comparison: Comparison) -> tuple[str, Config] | None:
     """Return the best method that is clearly better than the run and can be one itself, and its config; or None."""
     ours, *others = comparison.results
-    better = [each for each in others if each.name in KEPT and each.differs and each.error < ours.error]
+    names = {*KEPT, COMMITTEE}
+    better = [each for each in others if each.name in names and each.differs and each.error < ours.error]
     if not better:
         return None
     name = min(better, key=attrgetter("error")).name
-    config = run.config.with_overrides([*auto.VECTORS, f"method.members={KEPT[name]}", "method.class_shares=labels"])
+    config = run.config
+    if run.frozen is not None:  # simple methods had the frozen features
+        prior = config.labels.prior
+        config = auto.frozen_settings(config, run.info.rows).with_values("labels", prior=prior)
+    if name == COMMITTEE:
+        return name, config
+    config = config.with_overrides([*auto.VECTORS, f"method.members={KEPT[name]}", "method.class_shares=labels"])
     return name, config.with_epochs(1)
 
 

@@ -20,6 +20,7 @@ from selfens.core.randomness import FOLDS, stream
 from selfens.data.dataset import UNLABELED, Dataset
 from selfens.data.inspection import find_look_alikes, groups_of
 from selfens.data.labels import choose_labels
+from selfens.data.prior import with_prior
 from selfens.data.rows import Labels, take
 from selfens.encoders import ENCODERS
 from selfens.errors import DataError, check_type, listed, plural
@@ -27,6 +28,7 @@ from selfens.files.scratch import scratch_folder
 from selfens.runs.evidence import Evidence
 from selfens.tools.audit import Audit, audit_evidence
 from selfens.tools.baselines import CHANCE, predictions
+from selfens.tools.frozen import compared_data, frozen_predictions
 from selfens.training.loop import train
 from selfens.training.progress import Progress, WarningsOnly, duration
 
@@ -64,6 +66,8 @@ def evidence_by_folds(
     each
         Like the built-in map, which trains one fold after another; it may do them elsewhere, in processes of their own.
     """
+    if dataset.prior is None and config.labels.prior is not None:
+        dataset = with_prior(dataset, config.labels.prior)
     labels, fold_of, remarks = _divide(config, dataset, folds)
     standardize = not ENCODERS.find(config.encoder.name).is_scaled
     config = hurried(config) if hurry else config
@@ -130,6 +134,8 @@ def _encode_once(config: Config, dataset: Dataset, *, always: bool = False) -> t
     encoder = encoders.build(config.encoder, resolve_device(config.training.device))
     encoder.fit(dataset.raw, dataset.train_rows)
     inputs = encoder.transform(dataset.raw).inputs
+    if encoder.widths and not config.network.groups:
+        config = config.with_values("network", groups=",".join(map(str, encoder.widths)))
     return replace(config, encoder=ENCODERS.options("identity")), replace(dataset, raw=inputs)
 
 
@@ -202,7 +208,9 @@ def _fold(
     is_hidden = fold_of == fold
     rows, hidden = np.flatnonzero(is_hidden), np.flatnonzero(is_hidden & (labels != UNLABELED))
     partly = dataset.with_split(np.flatnonzero(~is_hidden), hidden, labels)
-    config = config.with_values("labels", count=None, choice="balanced", file=None, noise=0.0, validation=0.0)
+    config = config.with_values(
+        "labels", count=None, choice="balanced", file=None, prior=None, noise=0.0, validation=0.0
+    )
     show = Progress()
     warnings: list[str] = []
     show.warn = warnings.append  # type: ignore
@@ -215,5 +223,7 @@ def _fold(
         data = run.data()
         inputs = run.encoder.transform(take(dataset.raw, dataset.train_rows[rows])).inputs
         probabilities = run.model.predict_inputs(inputs)
-    predicted, notes = predictions(data.inputs, data.labels, data.test_inputs, standardize=standardize)
-    return _Fold(probabilities, predicted | data.baselines(), tuple(notes), warnings)
+        compared = compared_data(run)
+        predicted, notes = predictions(compared.inputs, data.labels, compared.test_inputs, standardize=standardize)
+        predicted |= data.baselines() | frozen_predictions(run)
+    return _Fold(probabilities, predicted, tuple(notes), warnings)

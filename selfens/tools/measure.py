@@ -11,6 +11,7 @@ from selfens.runs.history import total_seconds
 from selfens.runs.run import Run
 from selfens.tools.baselines import predictions
 from selfens.tools.folds import default_folds, evidence_by_folds, hurried
+from selfens.tools.frozen import compared_data, frozen_predictions
 from selfens.training.progress import Progress
 
 SLOW, FOLDS_IF_SLOW = 60.0, 3  # seconds of training in a fold; with slower runs, fewer folds
@@ -82,9 +83,10 @@ def evidence_on_test_rows(run: Run, *, with_baselines: bool = True) -> Evidence:
     data, choice, others, notes = run.data(), run.labels, dict[str, Labels](), list[str]()
     if with_baselines:
         seen = choice.visited(data.num_rows, run.config.training.rows)
-        inputs, labels = LazyRows([data.inputs], seen), choice.training_labels(data.num_rows)[seen]
-        others, notes = predictions(inputs, labels, data.test_inputs, standardize=not data.encoder.is_scaled)
-        others |= data.baselines(seen, labels)
+        compared = compared_data(run)
+        inputs, labels = LazyRows([compared.inputs], seen), choice.training_labels(data.num_rows)[seen]
+        others, notes = predictions(inputs, labels, compared.test_inputs, standardize=not data.encoder.is_scaled)
+        others |= data.baselines(seen, labels) | frozen_predictions(run)
     return Evidence.of(
         copied=copied_test_rows(run),
         rows=np.arange(len(data.test_labels)),

@@ -19,10 +19,12 @@ from selfens.config import Config
 from selfens.core import optim, schedules
 from selfens.core.device import environment, resolve_precision
 from selfens.core.evaluate import logits
+from selfens.core.prior import Prior
 from selfens.core.views import Views
 from selfens.data import prefetch, preprocess
 from selfens.data.dataset import UNLABELED
 from selfens.data.loader import Loader
+from selfens.data.prior import remark as prior_remark
 from selfens.data.rows import LazyRows, Rows, pieces
 from selfens.data.sampler import Sampler
 from selfens.errors import ConfigError
@@ -34,6 +36,7 @@ from selfens.training.overrides import Overrides, check_output, check_shareable,
 from selfens.training.prepare import Prepared
 from selfens.training.step import Step, start_compiler
 
+PRIOR_METHODS = "committee, temporal-teacher or temporal"
 MAX_NUMBERS = 2_000_000  # in the inputs of these rows
 MIXED = 0.1  # share of inputs with two values that makes a table mixed
 SAMPLE = 2000  # rows that show how many values an input has
@@ -57,6 +60,10 @@ class Components:
         # After a user's network was imported, because two threads must not import the same modules at the same time.
         compiler = start_compiler() if compile and on_gpu else None
         self.method: Method = METHODS.build(config.method) if overrides.method is None else overrides.method
+        prior = data.dataset.train_prior
+        if prior is not None and not self.method.uses_prior:
+            name = type(self.method).__name__ if overrides.method is not None else config.method.name
+            raise ConfigError(f"the method '{name}' keeps no targets that a prior could begin; choose {PRIOR_METHODS}.")
         self.labels = prepared.labels.training_labels(data.num_rows)
         self.visited = prepared.labels.visited(data.num_rows, config.training.rows)
         """The rows that training visits: all but the held-out ones, or only the labeled ones."""
@@ -64,6 +71,12 @@ class Components:
         kinds[self.visited] = self.labels[self.visited] == UNLABELED
         self.owned = group.share(kinds)
         """The rows of this process."""
+        given = None if prior is None else torch.from_numpy(prior[self.owned]).to(device)
+        if (
+            config.network.name == networks.BACKBONE
+        ):  # the first stage makes the prior, perhaps from the one that was given
+            given = torch.full((len(self.owned), data.num_classes), torch.nan, device=device)
+        self.prior = None if given is None else Prior(given)
         self.loader = self._loader(self._sampler())
         self._set_up_network()
         self._set_up_method()
@@ -79,6 +92,7 @@ class Components:
             method=self.method,
             optimizer=self.optimizer,
             loader=self.loader,
+            prior=self.prior,
             group=group,
             precision=self.precision,
             compile=compile,
@@ -122,8 +136,12 @@ class Components:
         return self.loader.visit(self.loader.order(epoch)[first_step:])
 
     def rates(self, progress: float) -> dict[str, float]:
-        """Return the arguments of `step.set` after `progress` epochs."""
-        return rates_at(progress, self.config, self.weight_max)
+        """Return the arguments of `step.set` after `progress` epochs. As long as a prior counts, so do the targets."""
+        rates, schedule = rates_at(progress, self.config, self.weight_max), self.config.schedule
+        if self.prior is None:
+            return rates
+        share = schedules.prior_share(schedule.prior * schedule.epochs)(progress)
+        return rates | {"prior": share, "weight": max(rates["weight"], share * self.weight_max)}
 
     def errors(self) -> dict[str, float | None]:
         """Return the current errors in percent, by their name in the history."""
@@ -135,7 +153,13 @@ class Components:
     def info(self) -> RunInfo:
         """Return what run.json records."""
         data, overrides = self.prepared.data, self.overrides
-        notes = (overrides.note, self.method.remark, "epochs that fit into the time limit" * bool(overrides.deadline))
+        known = prior_remark(data.dataset.train_prior, self.prepared.labels)
+        notes = (
+            overrides.note,
+            known,
+            self.method.remark,
+            "epochs that fit into the time limit" * bool(overrides.deadline),
+        )
         return RunInfo(
             data=data.dataset.name,
             fingerprint=data.fingerprint,
@@ -222,6 +246,7 @@ class Components:
             device=device,
             inputs=lambda: self._inputs_of(self.owned),
             labeled=self._labeled,
+            prior=self.prior,
             is_mixed=data.inputs.ndim == 2 and not data.encoder.has_features and self._is_mixed(),
         )
         method.setup(self.network, rows)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import ArrayLike
 from torch import nn
 
 from selfens.config import Config
@@ -21,12 +22,12 @@ from selfens.core.device import TORCH_GLOBALS_LOCK, resolve_device, torch_settin
 from selfens.core.randomness import PROCESS, stream
 from selfens.data.dataset import Dataset
 from selfens.data.sources import SOURCES
-from selfens.errors import DivergedError, RunError, check_type
+from selfens.errors import ConfigError, DivergedError, RunError, check_type
 from selfens.methods.base import Method
 from selfens.runs.directory import RunDirectory, check_free
 from selfens.runs.run import Run
 from selfens.settings import seconds
-from selfens.training import distributed, notices
+from selfens.training import distributed, finetune, notices
 from selfens.training.checkpoint import Checkpointer, average_over_processes
 from selfens.training.components import Components
 from selfens.training.interrupt import StopRequest
@@ -49,6 +50,7 @@ def train(
     progress: Progress | None = None,
     time_limit: float | str | None = None,
     note: str = "",
+    prior: ArrayLike | str | Path | None = None,
 ) -> Run:
     """Train, and write everything to a run directory.
 
@@ -71,6 +73,9 @@ def train(
         config's, and ramps scale with it.
     note
         A line on how the config was chosen; it is shown and saved in run.json.
+    prior
+        What another model says about the training rows: [rows, classes] probabilities, NaN for rows it says nothing about, a
+        label for each row, or a file of these. A method that keeps targets begins with it. The run keeps it.
 
     Returns
     -------
@@ -79,7 +84,7 @@ def train(
     """
     deadline = None if time_limit is None else time.perf_counter() + seconds("time_limit", time_limit)
     check_type("config", config, Config, "a Config, such as presets.get('digits')")
-    overrides, path = Overrides(dataset, network, method, deadline, note), Path(run_dir)
+    overrides, path = Overrides(dataset, network, method, deadline, note, prior), Path(run_dir)
     overrides.check(config)
     if dataset is not None:
         config = replace(config, source=SOURCES.options("memory", dataset=dataset.name))
@@ -146,7 +151,7 @@ def _run(
         else:
             if group.is_first:
                 check_free(path)
-            prepared = prepare(config, device, overrides.dataset, progress=show.has_bars)
+            prepared = prepare(config, device, overrides.dataset, overrides.prior, progress=show.has_bars)
         if group.is_first:
             group.barrier()
         group.broadcast([*prepared.preprocess.state_dict().values()])
@@ -156,20 +161,29 @@ def _run(
         if not group.is_first:
             seed = int(stream(seed, PROCESS, group.rank).integers(2**62))
         stack.enter_context(torch_settings(config.training.precision, threads, device, seed))
+        if finetune.is_finetuned(config) and group.size > 1:
+            raise ConfigError("a backbone is fine-tuned by one process; start it without torchrun.")
         components = Components(prepared, overrides, group, show.warn)
         checkpointer = Checkpointer(components)
         start = (0, 0, 0.0)  # epoch, step, seconds
+        limit: float | None = None  # seconds for the first stage of fine-tuning
         if resumed:
             notices.warn_about_changes(resumed.info.environment, components, show)
             if directory.has_checkpoint():
                 start = checkpointer.load(directory.load_checkpoint())
         else:
             if overrides.deadline is not None:
-                fit_schedule(components, checkpointer, overrides.deadline)
+                left = overrides.deadline - time.perf_counter()
+                first = finetune.LIMIT_SHARE * left if finetune.is_finetuned(config) else 0.0
+                fit_schedule(components, checkpointer, overrides.deadline - first)
+                limit = first or None
             _create(path, components)
             notices.warn_about_data(components, directory, show)
             if group.is_first:
                 stack.enter_context(directory.locked())
+        if finetune.is_finetuned(config):
+            finetune.begin(components, directory, show, train, resume, limit)
+            show.deadline = overrides.deadline
         _train_epochs(components, checkpointer, directory, show, start)
     # Trusted, because its code has just run.
     return Run(path, network=overrides.network, device=device.type, data=prepared.data, trust_code=True)
@@ -179,7 +193,8 @@ def _create(path: Path, components: Components) -> None:
     """Create the directory of a new run. The first process writes it; all must see it, because all read it later."""
     group, prepared = components.group, components.prepared
     if group.is_first:
-        RunDirectory.create(path, components.config, prepared.labels, prepared.preprocess, components.info())
+        parts = (prepared.labels, prepared.preprocess, components.info(), prepared.data.dataset.train_prior)
+        RunDirectory.create(path, components.config, *parts)
     group.barrier()
     if group.any(not (path / "config.json").is_file()):
         if group.is_first:

@@ -1,6 +1,6 @@
 """Objects passed by the caller that override the config, and checks on them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ class Overrides(NamedTuple):
     """When training must end, by time.perf_counter, instead of after the config's number of epochs."""
     note: str = ""
     """How the config was chosen."""
+    prior: Any = None
 
     def check(self, config: Config) -> None:
         """Refuse objects of the wrong type, such as the name or the class of a method, and options without effect."""

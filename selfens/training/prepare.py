@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from selfens.config import Config
 from selfens.data import preprocess, sources
 from selfens.data.dataset import Dataset
 from selfens.data.labels import LabelChoice, choose_labels, with_classes
+from selfens.data.prior import with_prior
 from selfens.encoders.dataset import EncodedDataset
 from selfens.runs.run import Run
 
@@ -39,16 +41,23 @@ class Prepared:
         return is_raw and self.data.are_pixels
 
 
-def prepare(config: Config, device: torch.device, dataset: Dataset | None, *, progress: bool = False) -> Prepared:
+def prepare(
+    config: Config, device: torch.device, dataset: Dataset | None, prior: Any = None, *, progress: bool = False
+) -> Prepared:
     """Load the data of a new run, choose the labels, and fit encoder and preprocessing on the main training rows."""
     encoder, seeds = encoders.build(config.encoder, device), config.seed
     if dataset is None:
         dataset = sources.load(config.source, seed=seeds.of("split"), side=encoder.image_side, progress=progress)
         config = replace(config, source=dataset.source or config.source)
     dataset = with_classes(dataset, config.labels)
+    given = config.labels.prior if prior is None else prior
+    if given is not None:
+        dataset = with_prior(dataset, given)
     labels = choose_labels(dataset, config.labels, label_seed=seeds.of("labels"), split_seed=seeds.of("split"))
     main = np.setdiff1d(np.arange(dataset.num_main), labels.validation)
     encoder.fit(dataset.raw, dataset.train_rows[main])
+    if encoder.widths and not config.network.groups:
+        config = config.with_values("network", groups=",".join(map(str, encoder.widths)))
     data = EncodedDataset.make(dataset, encoder, progress=progress)
     kind, rows = config.preprocess.kind, None if len(main) == data.num_rows else main
     if config.preprocess.rows == "labeled":

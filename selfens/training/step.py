@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from selfens.core.device import autocast, generator
 from selfens.core.optim import Optimizer
+from selfens.core.prior import Prior
 from selfens.data.loader import Loader
 from selfens.errors import ConfigError, root_cause
 from selfens.methods.base import Losses, Method
@@ -79,6 +80,7 @@ class Step:
         method: Method,
         optimizer: Optimizer,
         loader: Loader,
+        prior: Prior | None = None,
         group: Group | None = None,
         precision: str = "fp32",
         compile: bool = False,
@@ -90,7 +92,7 @@ class Step:
         self.precision, self.group = precision, group or Group()
         self.device = loader.device
         self.weight = torch.zeros((), device=self.device)  # w(t)
-        self.rates = optimizer.rates | {"weight": self.weight}
+        self.rates = optimizer.rates | {"weight": self.weight} | ({} if prior is None else {"prior": prior.share})
         self._current: dict[str, float] = {}
         self.sums = torch.zeros(len(method.parts) + 1, dtype=torch.float64, device=self.device)
         self.steps_done = 0
