@@ -355,7 +355,7 @@ class KeptByRow(Own):
 
 
 def test_what_a_method_keeps_by_row_is_refused_with_several_processes(tmp_path):
-    with pytest.raises(FailedError, match="KeptByRow keeps 'seen' by row, and 2 processes have different rows"):
+    with pytest.raises(FailedError, match="KeptByRow keeps 'seen' by row, but 2 processes have different rows"):
         in_processes(2, _train_own, tmp_path / "run", KeptByRow, join=False)
 
 
