@@ -674,7 +674,7 @@ def test_test_rows_that_training_has_seen_are_not_measured_on(typed, tmp_path):
         assert (
             f"{copies} of these rows have copies or look-alikes among the training rows" in typed("evaluate", name)[1]
         )
-        assert "which makes the test error too small" in err
+        assert "which makes the test error too low" in err
         if not num_folds:
             assert len(found.wrong) == len(tests) - copies
             assert f"Not measured on {copies} test rows with copies or look-alikes among the training rows." in out

@@ -21,7 +21,7 @@ from selfens.encoders import ENCODERS
 from selfens.errors import ConfigError
 from selfens.runs.directory import RunDirectory
 from selfens.runs.evidence import Evidence
-from selfens.tools.comparison import Comparison
+from selfens.tools.comparison import Comparison, config_of_best
 from selfens.tools.export import TOLERANCE
 from selfens.tools.folds import evidence_by_folds
 from selfens.tools.frozen import COMMITTEE
@@ -208,6 +208,16 @@ def evidence(ours, frozen, rows=200):
 )
 def test_the_sentence_says_whether_it_was_worth_it(ours, frozen, words):
     assert words in Comparison(evidence(ours, frozen), 10, is_images=True).judgment
+
+
+def test_the_committee_can_be_kept_if_it_is_clearly_better():
+    run = train(settings("schedule.epochs=1"), "run", dataset=images())
+    assert config_of_best(run, Comparison(evidence(20, 80), 10, is_images=True)) is None
+    name, chosen = config_of_best(run, Comparison(evidence(80, 20), 10, is_images=True))
+    assert (name, chosen.network.name, chosen.encoder.model) == (COMMITTEE, "committee", "tiny:Tiny")
+    best = train(chosen, "best", dataset=images())
+    assert best.finished
+    np.testing.assert_array_equal(best.labels.rows, run.labels.rows)
 
 
 def test_a_time_limit_covers_both_stages():

@@ -30,6 +30,7 @@ from selfens import Dataset, SelfEnsemblingClassifier, load_run, resume, train
 from selfens.core.batch import Batch
 from selfens.core.prior import Prior
 from selfens.core.targets import EnsembleTargets
+from selfens.data.journal import without
 from selfens.data.prior import with_prior
 from selfens.errors import ConfigError, DataError
 from selfens.methods import METHODS
@@ -155,6 +156,11 @@ def test_folds_begin_with_it_too():
     given = settings("committee", "schedule.prior=1", epochs=2)
     with_it, without = (evidence_by_folds(given, each, 2) for each in (dataset, dataset.with_prior(None)))
     assert (with_it.probabilities != without.probabilities).any()
+
+
+def test_rows_that_are_left_out_take_theirs_with_them():
+    data = with_prior(features(), guesses())
+    np.testing.assert_array_equal(without(data, [0, 2]).train_prior, np.delete(data.train_prior, [0, 2], axis=0))
 
 
 def test_a_classifier_takes_one():
