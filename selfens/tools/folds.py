@@ -66,6 +66,7 @@ def evidence_by_folds(
     each
         Like the built-in map, which trains one fold after another; it may do them elsewhere, in processes of their own.
     """
+    check_type("config", config, Config, "a Config, such as that of a run: load_run(path).config")
     if dataset.prior is None and config.labels.prior is not None:
         dataset = with_prior(dataset, config.labels.prior)
     labels, fold_of, remarks = _divide(config, dataset, folds)
@@ -152,7 +153,6 @@ def _can_be_hidden(labels: Labels) -> NDArray[np.bool_]:
 
 def _divide(config: Config, dataset: Dataset, folds: int) -> tuple[Labels, NDArray[np.int64], list[str]]:
     """Return the labels that `config` would train with, the fold of each row (-1 if it is never hidden), and remarks."""
-    check_type("config", config, Config, "a Config, such as that of a run: load_run(path).config")
     launcher.check_single_process("cross-validation")
     label_seed, split_seed = config.seed.of("labels"), config.seed.of("split")
     choice = choose_labels(dataset, config.labels, label_seed=label_seed, split_seed=split_seed)
