@@ -431,7 +431,7 @@ def test_no_label_is_lost_in_kills(tmp_path):
         killer.start()
         try:
             view = served.ask("/row?window=w")[1]
-            while True:
+            while view["row"] is not None:  # a fast server may come to the end first
                 row, name, label = view["row"], view["name"], moments.choice(["a", "b"])
                 status, view, _ = served.ask("/answer", {"row": row, "window": "w", "label": label, "why": view["why"]})
                 assert status == 200
