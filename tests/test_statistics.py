@@ -61,7 +61,7 @@ def test_the_temperature_is_a_quantile_of_its_posterior():
         rows = np.array([np.exp(np.log(row) / math.exp(logarithm)) for row in probabilities])
         rows = rows / rows.sum(axis=1, keepdims=True)
         fit = sum(math.log(row[label]) for row, label in zip(rows, labels, strict=True))
-        return math.exp(fit - (logarithm - math.log(1.3)) ** 2 / (2 * 0.25**2) + 60)
+        return math.exp(fit - (logarithm - math.log(1.3)) ** 2 / (2 * 0.5**2) + 60)
 
     points = np.linspace(-1.6, 3, 2000)
     area = np.cumsum([density(point) for point in points])

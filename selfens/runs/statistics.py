@@ -17,7 +17,7 @@ LEVEL = 0.9  # of intervals
 BINS = 10  # of the calibration
 SMALLEST = 1e-12  # a probability of zero would make the loss infinite
 TEMPERATURES = np.geomspace(0.2, 20, 241)
-USUAL, SPREAD = 1.3, 0.25  # of temperatures, and of their logarithms; chosen as docs/log.md says
+USUAL, SPREAD = 1.3, 0.5  # of temperatures, and of their logarithms; chosen as docs/log.md says
 
 Probabilities = NDArray[np.floating[Any]]
 Numbers = NDArray[np.float64]
